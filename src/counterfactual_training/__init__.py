@@ -1,0 +1,61 @@
+"""Counterfactual Training: classifiers whose explanations are plausible and actionable.
+
+``import counterfactual_training as ct``, then one of three faces:
+
+* :class:`CounterfactualClassifier` for a DataFrame: ``fit``, ``predict``, ``explain``;
+* :func:`train` for your own ``nn.Module``;
+* :func:`search` and :class:`Objective` for your own training loop.
+"""
+
+from counterfactual_training.constraints import Constraints, Domain, OneHotGroup
+from counterfactual_training.models import cnn, fit_vae, linear, mlp
+from counterfactual_training.search import (
+    Generator,
+    SearchResult,
+    Status,
+    ecco,
+    generic,
+    make_generator,
+    register_generator,
+    revise,
+    search,
+)
+from counterfactual_training.training import (
+    Callback,
+    Explanations,
+    Objective,
+    TrainConfig,
+    TrainResult,
+    make_objective,
+    preset,
+    train,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Callback",
+    "Constraints",
+    "Domain",
+    "Explanations",
+    "Generator",
+    "Objective",
+    "OneHotGroup",
+    "SearchResult",
+    "Status",
+    "TrainConfig",
+    "TrainResult",
+    "cnn",
+    "ecco",
+    "fit_vae",
+    "generic",
+    "linear",
+    "make_generator",
+    "make_objective",
+    "mlp",
+    "preset",
+    "register_generator",
+    "revise",
+    "search",
+    "train",
+]

@@ -1,0 +1,19 @@
+"""What may move, which way, how far, together with what."""
+
+from counterfactual_training.constraints.constraints import Bounds, CategoryProjection, Constraints
+from counterfactual_training.constraints.discrete import Lattice, OneHotGroup
+from counterfactual_training.constraints.domain import Domain
+from counterfactual_training.constraints.mutability import DIRECTIONS, Direction, parse_direction, parse_mutability
+
+__all__ = [
+    "DIRECTIONS",
+    "Bounds",
+    "CategoryProjection",
+    "Constraints",
+    "Direction",
+    "Domain",
+    "Lattice",
+    "OneHotGroup",
+    "parse_direction",
+    "parse_mutability",
+]

@@ -1,0 +1,309 @@
+"""What may move, which way, how far, together with what: one object for the life of a model.
+
+Training, search, attacks, metrics and reports all read the same :class:`Constraints`. Its verbs:
+
+``mask_step``  a proposed change, without the part that mutability forbids (search, attacks)
+``project``    a point, back inside the domain (search, attacks)
+``snap``       a relaxed point, onto valid categories and integers (end of the search)
+``protect``    x⁺, without the differences that mutability explains (training, §3.4)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from counterfactual_training.constraints.discrete import Lattice, OneHotGroup
+from counterfactual_training.constraints.domain import Domain
+from counterfactual_training.constraints.mutability import (
+    DIRECTIONS,
+    Direction,
+    Mutability,
+    feature_index,
+    parse_mutability,
+)
+from counterfactual_training.errors import ConstraintError, unknown
+
+CategoryProjection = Literal["end", "step", "never"]
+
+
+class Bounds(NamedTuple):
+    """Where the counterfactuals of given factuals may lie, broadcastable to ``(..., n, d)``."""
+
+    lower: Tensor
+    upper: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Constraints:
+    """Constraints on d features in model space. Build one with :meth:`build` or :meth:`infer`.
+
+    Attributes:
+        may_increase, may_decrease: ``(..., d)`` masks; both false means immutable.
+        domain: the box.
+        groups: one-hot groups of categorical features.
+        lattices: integer and allowed-value columns.
+        names: feature names, for messages.
+        category_projection: when a relaxed group becomes one category again: at the ``"end"`` of the search, after
+            every ``"step"`` (what the authors did at evaluation), or ``"never"`` (what they did in training).
+    """
+
+    may_increase: Tensor
+    may_decrease: Tensor
+    domain: Domain
+    groups: tuple[OneHotGroup, ...] = ()
+    lattices: tuple[Lattice, ...] = ()
+    names: tuple[str, ...] | None = None
+    category_projection: CategoryProjection = "end"
+
+    @classmethod
+    def build(
+        cls,
+        num_features: int,
+        mutability: Mutability = None,
+        domain: Domain | Mapping[Any, tuple[float | None, float | None]] | tuple[float, float] | None = None,
+        groups: Sequence[OneHotGroup | Sequence[int]] = (),
+        lattices: Sequence[Lattice] = (),
+        names: Sequence[str] | None = None,
+        category_projection: CategoryProjection = "end",
+    ) -> Constraints:
+        """Constraints from what a person writes.
+
+        Args:
+            num_features: d.
+            mutability: see :func:`parse_mutability`.
+            domain: a :class:`Domain`; one ``(lower, upper)`` for all features; or a dict from column to
+                ``(lower, upper)``, where ``None`` leaves a side open.
+            groups: one-hot groups, each a list of column indices or a :class:`OneHotGroup`.
+            lattices: columns that know only certain values.
+            names: column names; lets dicts speak of columns by name.
+        """
+        if names is not None and len(names) != num_features:
+            raise ConstraintError(f"{len(names)} names for {num_features} features.")
+        directions = parse_mutability(mutability, num_features, names)
+        parsed_groups = tuple(g if isinstance(g, OneHotGroup) else OneHotGroup(tuple(g)) for g in groups)
+        columns = [column for group in parsed_groups for column in group.columns]
+        columns += [lattice.column for lattice in lattices]
+        if len(set(columns)) != len(columns) or any(not 0 <= c < num_features for c in columns):
+            raise ConstraintError(
+                f"Groups and lattices must name different columns in 0..{num_features - 1}: {columns}."
+            )
+        if category_projection not in ("end", "step", "never"):
+            raise ConstraintError(unknown("category_projection", category_projection, ["end", "step", "never"]))
+        return cls(
+            may_increase=torch.tensor([d in ("both", "increase") for d in directions]),
+            may_decrease=torch.tensor([d in ("both", "decrease") for d in directions]),
+            domain=_parse_domain(domain, num_features, names),
+            groups=parsed_groups,
+            lattices=tuple(lattices),
+            names=tuple(names) if names is not None else None,
+            category_projection=category_projection,
+        )
+
+    @classmethod
+    def infer(cls, x: Tensor, mutability: Mutability = None, num_std: float = 2.0, **kwargs: Any) -> Constraints:
+        """As :meth:`build`, with the box inferred from data ``(n, ...)`` by Eq. 12."""
+        flat = x.reshape(len(x), -1)
+        return cls.build(flat.shape[1], mutability, Domain.infer(flat, num_std), **kwargs)
+
+    @property
+    def num_features(self) -> int:
+        return self.may_increase.shape[-1]
+
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        """One word per feature (of the first member, in a fleet)."""
+        up = self.may_increase.reshape(-1, self.num_features)[0].tolist()
+        down = self.may_decrease.reshape(-1, self.num_features)[0].tolist()
+        words = {(True, True): "both", (False, False): "none", (True, False): "increase", (False, True): "decrease"}
+        return tuple(d for u, w in zip(up, down, strict=True) for d in DIRECTIONS if d == words[u, w])
+
+    @property
+    def immutable(self) -> Tensor:
+        """Mask ``(..., d)`` of the features that may not move at all."""
+        return ~(self.may_increase | self.may_decrease)
+
+    @cached_property
+    def discrete(self) -> Tensor:
+        """Mask ``(d,)`` of the columns that :meth:`snap` touches."""
+        mask = torch.zeros(self.num_features, dtype=torch.bool, device=self.may_increase.device)
+        if self.category_projection == "end":
+            for group in self.groups:
+                mask[list(group.columns)] = True
+        for lattice in self.lattices:
+            mask[lattice.column] = True
+        return mask
+
+    @cached_property
+    def has_discrete(self) -> bool:
+        return bool(self.discrete.any())
+
+    @cached_property
+    def masks_nothing(self) -> bool:
+        return bool((self.may_increase & self.may_decrease).all())
+
+    @cached_property
+    def _step_limits(self) -> tuple[Tensor, Tensor]:
+        zero = torch.zeros_like(self.domain.lower)
+        low = zero.masked_fill(self.may_decrease, -torch.inf)
+        high = zero.masked_fill(self.may_increase, torch.inf)
+        return low.unsqueeze(-2), high.unsqueeze(-2)
+
+    def to(self, like: Tensor) -> Constraints:
+        """The same constraints on the device of a tensor, the box in its dtype."""
+        if self.may_increase.device == like.device and self.domain.lower.dtype == like.dtype:
+            return self
+        box = Domain(self.domain.lower.to(like), self.domain.upper.to(like), self.domain.inferred)
+        up, down = self.may_increase.to(like.device), self.may_decrease.to(like.device)
+        return replace(self, may_increase=up, may_decrease=down, domain=box)
+
+    def relaxed(self) -> Constraints:
+        """The same box and directions, with every column continuous: what the authors used in training."""
+        return replace(self, groups=(), lattices=())
+
+    # ---- the verbs -------------------------------------------------------------------------------------------------
+
+    def mask_step(self, step: Tensor) -> Tensor:
+        """Zero, in place, the parts of a step ``(..., n, d)`` that mutability forbids."""
+        if self.masks_nothing:
+            return step
+        return step.clamp_(*self._step_limits)
+
+    def bounds(self, x: Tensor) -> Bounds:
+        """The box around the factuals x ``(..., n, d)``.
+
+        The domain, widened where a factual lies outside it in a feature that may not come back, and narrowed to the
+        factual's own value for categories it may not become.
+        """
+        lower, upper = self.domain.lower.unsqueeze(-2), self.domain.upper.unsqueeze(-2)
+        stuck_low = (x < lower) & ~self.may_increase.unsqueeze(-2)
+        stuck_high = (x > upper) & ~self.may_decrease.unsqueeze(-2)
+        if bool(stuck_low.any()) or bool(stuck_high.any()):
+            lower, upper = torch.where(stuck_low, x, lower), torch.where(stuck_high, x, upper)
+        if any(group.transitions is not None for group in self.groups):
+            upper = upper.expand_as(x).clone()
+            for group in self.groups:
+                if group.transitions is not None and len(group.columns) > 1:
+                    columns = list(group.columns)
+                    part = upper[..., columns]
+                    upper[..., columns] = torch.where(group.reachable(x), part, torch.minimum(part, x[..., columns]))
+        return Bounds(lower, upper)
+
+    def project(self, x_cf: Tensor, bounds: Bounds) -> Tensor:
+        """Put points ``(..., n, d)`` back into the bounds of their factuals, in place."""
+        x_cf.clamp_(bounds.lower, bounds.upper)
+        if self.category_projection == "step":
+            for group in self.groups:
+                x_cf[..., list(group.columns)] = group.encode(group.nearest(x_cf), x_cf.dtype)
+        return x_cf
+
+    def snap(self, x_cf: Tensor, x: Tensor) -> Tensor:
+        """Counterfactuals with valid categories, integers and allowed values, reachable from x; a new tensor."""
+        x_cf = x_cf.clone()
+        if not self.has_discrete:
+            return x_cf
+        bounds = self.bounds(x)
+        lower, upper = bounds.lower.expand_as(x), bounds.upper.expand_as(x)
+        up, down = self.may_increase.unsqueeze(-2).expand_as(x), self.may_decrease.unsqueeze(-2).expand_as(x)
+        for group in self.groups if self.category_projection == "end" else ():
+            columns = list(group.columns)
+            allowed = group.reachable(x)
+            own = torch.nn.functional.one_hot(group.category(x), allowed.shape[-1]).bool()
+            if len(columns) > 1:  # to change category, one column falls and another rises
+                leaves = (down[..., columns] & own).any(-1, keepdim=True)
+                allowed = own | (allowed & leaves & up[..., columns])
+            else:
+                may = torch.stack([down[..., columns[0]], up[..., columns[0]]], -1)
+                allowed = own | (allowed & may)
+            category = group.nearest(x_cf, allowed)
+            stays = (category == group.category(x)).unsqueeze(-1)
+            x_cf[..., columns] = torch.where(stays, x[..., columns], group.encode(category, x_cf.dtype))
+        for lattice in self.lattices:
+            j = lattice.column
+            low = torch.where(down[..., j], lower[..., j], x[..., j])
+            high = torch.where(up[..., j], upper[..., j], x[..., j])
+            x_cf[..., j] = lattice.snap(x_cf[..., j], x[..., j], low, high)
+        return x_cf
+
+    def protect(self, x_pos: Tensor, x_cf: Tensor) -> Tensor:
+        """x⁺ with ``x⁺[d] := x′[d]`` wherever moving x′ towards it would break mutability (§3.4).
+
+        The three conditions: d is immutable; x⁺ > x′ but d may only fall; x⁺ < x′ but d may only rise.
+        Both ``(..., n, d)``.
+        """
+        if self.masks_nothing:
+            return x_pos
+        up, down = self.may_increase.unsqueeze(-2), self.may_decrease.unsqueeze(-2)
+        out = torch.where(up, x_pos, torch.minimum(x_pos, x_cf))
+        return torch.where(down, out, torch.maximum(out, x_cf))
+
+    # ---- questions -------------------------------------------------------------------------------------------------
+
+    def name(self, index: int) -> str:
+        return self.names[index] if self.names is not None else f"feature {index}"
+
+    def check_factuals(self, x: Tensor) -> None:
+        """Refuse factuals outside a domain that the user stated."""
+        if self.domain.inferred:
+            return
+        # The last few digits are not worth a refusal: scaling to model space and back costs that much.
+        span = 1e-5 * (1 + x.abs())
+        outside = (x < self.domain.lower.unsqueeze(-2) - span) | (x > self.domain.upper.unsqueeze(-2) + span)
+        if not bool(outside.any()):
+            return
+        flat = outside.reshape(-1, self.num_features)
+        j = int(flat.sum(0).argmax())
+        rows = flat[:, j].nonzero().flatten()
+        value = float(x.reshape(-1, self.num_features)[rows[0], j])
+        low = float(self.domain.lower.reshape(-1, self.num_features)[0, j])
+        high = float(self.domain.upper.reshape(-1, self.num_features)[0, j])
+        raise ConstraintError(
+            f"{len(rows)} factual(s) lie outside the domain of {self.name(j)!r} [{low:g}, {high:g}]; "
+            f"the first is row {int(rows[0])} with {value:g}. Widen the domain or leave these rows out."
+        )
+
+    def violations(self, x_cf: Tensor, x: Tensor, tolerance: float = 1e-5) -> Tensor:
+        """Mask ``(..., n, d)`` of the values that break a constraint, for tests, metrics and reports."""
+        delta = x_cf - x
+        slack = tolerance * (1 + x.abs())
+        wrong = ((delta > slack) & ~self.may_increase.unsqueeze(-2)) | (
+            (delta < -slack) & ~self.may_decrease.unsqueeze(-2)
+        )
+        bounds = self.bounds(x)
+        wrong |= (x_cf < bounds.lower - slack) | (x_cf > bounds.upper + slack)
+        if self.has_discrete:
+            wrong |= ((self.snap(x_cf, x) - x_cf).abs() > slack) & self.discrete
+        return wrong
+
+
+def _parse_domain(spec: object, num_features: int, names: Sequence[str] | None) -> Domain:
+    if spec is None:
+        return Domain.unbounded(num_features)
+    if isinstance(spec, Domain):
+        if spec.lower.shape[-1] != num_features:
+            raise ConstraintError(f"The domain has {spec.lower.shape[-1]} features, expected {num_features}.")
+        return spec
+    lower = torch.full((num_features,), -torch.inf)
+    upper = torch.full((num_features,), torch.inf)
+    if isinstance(spec, Mapping):
+        for key, pair in spec.items():
+            j = feature_index(key, num_features, names)
+            lower[j], upper[j] = _parse_interval(pair, key)
+    else:
+        lower[:], upper[:] = _parse_interval(spec, "all features")
+    return Domain(lower, upper)
+
+
+def _parse_interval(pair: object, key: object) -> tuple[float, float]:
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise ConstraintError(f"The domain of {key!r} must be (lower, upper), got {pair!r}.")
+    low = -torch.inf if pair[0] is None else float(pair[0])
+    high = torch.inf if pair[1] is None else float(pair[1])
+    if low > high:
+        raise ConstraintError(f"The domain of {key!r} is empty: lower {low:g} > upper {high:g}.")
+    return low, high

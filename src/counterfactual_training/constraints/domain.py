@@ -1,0 +1,56 @@
+"""How far a feature may move: one interval per feature."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from counterfactual_training.errors import ConstraintError
+
+
+@dataclass(frozen=True, eq=False)
+class Domain:
+    """Box ``[lower, upper]``, each ``(..., d)``; infinite where a feature is unbounded.
+
+    ``inferred`` boxes describe data seen so far and gently pull strays back; stated boxes are a promise, and a factual
+    outside one is refused.
+    """
+
+    lower: Tensor
+    upper: Tensor
+    inferred: bool = False
+
+    def __post_init__(self) -> None:
+        if self.lower.shape != self.upper.shape:
+            raise ConstraintError(f"lower has shape {tuple(self.lower.shape)}, upper {tuple(self.upper.shape)}.")
+        if bool(torch.isnan(self.lower).any()) or bool(torch.isnan(self.upper).any()):
+            raise ConstraintError("The domain contains NaN; use ±inf for a feature without a bound.")
+        empty = (self.lower > self.upper).reshape(-1, self.lower.shape[-1]).any(0).nonzero().flatten().tolist()
+        if empty:
+            j = empty[0]
+            low, high = float(self.lower[..., j].max()), float(self.upper[..., j].min())
+            raise ConstraintError(f"The domain of feature {j} is empty: lower {low:g} > upper {high:g}.")
+
+    @classmethod
+    def unbounded(cls, num_features: int) -> Domain:
+        inf = torch.full((num_features,), torch.inf)
+        return cls(-inf, inf, inferred=True)
+
+    @classmethod
+    def infer(cls, x: Tensor, num_std: float = 2.0) -> Domain:
+        """Eq. 12: ``[min(μ − n_σ σ, min x), max(μ + n_σ σ, max x)]`` with the sample σ.
+
+        The paper prints n_σ = 3, its code ran with 2.
+        """
+        flat = x.reshape(-1, x.shape[-1])
+        mean = flat.mean(0)
+        std = flat.std(0) if len(flat) > 1 else torch.zeros_like(mean)
+        lower = torch.minimum(mean - num_std * std, flat.amin(0))
+        upper = torch.maximum(mean + num_std * std, flat.amax(0))
+        return cls(lower, upper, inferred=True)
+
+    def contains(self, x: Tensor) -> Tensor:
+        """Mask ``(..., n, d)`` of the values inside."""
+        return (x >= self.lower.unsqueeze(-2)) & (x <= self.upper.unsqueeze(-2))

@@ -1,0 +1,1 @@
+"""Pure mathematics on logits and tensors; any leading dimensions."""

@@ -1,0 +1,49 @@
+"""A classifier read as an energy model: E(x, y) = −M(x)[y] (Eq. 3 and its ridge)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def energy(logits: Tensor, y: Tensor) -> Tensor:
+    """Energy of each row for class y: ``E(x, y) = −M(x)[y]``.
+
+    Args:
+        logits: ``(..., n, k)``.
+        y: ``(..., n)`` class indices.
+
+    Returns:
+        ``(..., n)``.
+    """
+    return -logits.gather(-1, y.unsqueeze(-1)).squeeze(-1)
+
+
+def contrastive_divergence(
+    logits_pos: Tensor, logits_cf: Tensor, y_target: Tensor, weight: Tensor | None = None
+) -> Tensor:
+    """Eq. 3, averaged over rows: ``mean_i E(x⁺_i, y⁺_i) − E(x′_i, y⁺_i)``.
+
+    Minimising it lowers the energy of real target-class samples and raises that of counterfactuals.
+
+    Args:
+        logits_pos, logits_cf: ``(..., n, k)`` logits at x⁺ and x′.
+        y_target: ``(..., n)``.
+        weight: ``(..., n)``, see :func:`mean_rows`.
+
+    Returns:
+        ``(...)``, one value per leading index.
+    """
+    return mean_rows(energy(logits_pos, y_target) - energy(logits_cf, y_target), weight)
+
+
+def energy_ridge(logits_pos: Tensor, logits_cf: Tensor, y_target: Tensor, weight: Tensor | None = None) -> Tensor:
+    """``mean_i E(x⁺_i, y⁺_i)² + E(x′_i, y⁺_i)²``: keeps the energies, which Eq. 3 only compares, small."""
+    return mean_rows(energy(logits_pos, y_target).square() + energy(logits_cf, y_target).square(), weight)
+
+
+def mean_rows(values: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Mean over the last dimension; with weights ``Σ w v / Σ w``, and zero where no row has weight."""
+    if weight is None:
+        return values.mean(-1)
+    weight = weight.to(values.dtype)
+    return (values * weight).sum(-1) / weight.sum(-1).clamp_min(1e-12)

@@ -1,0 +1,38 @@
+"""What can go wrong, said so that the reader knows what came, what was expected and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class CounterfactualTrainingError(Exception):
+    """Root of every error this package raises on purpose."""
+
+
+class InputError(CounterfactualTrainingError, ValueError):
+    """The data handed in does not fit: shapes, dtypes, missing values, unknown names."""
+
+
+class ConstraintError(InputError):
+    """A constraint contradicts itself or the data."""
+
+
+class ModelError(CounterfactualTrainingError, ValueError):
+    """The model does not behave like a classifier that returns logits."""
+
+
+class FileError(CounterfactualTrainingError, ValueError):
+    """A file is missing, truncated, altered or not ours."""
+
+
+class MissingExtraError(CounterfactualTrainingError, ImportError):
+    """An optional package is needed; the message says which extra installs it."""
+
+
+def unknown(what: str, given: object, valid: Iterable[object]) -> str:
+    """A sentence for an unknown name: what came, the nearest valid one, all valid ones."""
+    names = [str(name) for name in valid]
+    close = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"Unknown {what} {given!r}.{hint} Valid: {', '.join(map(repr, names)) or 'none'}."

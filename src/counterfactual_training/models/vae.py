@@ -1,0 +1,74 @@
+"""Variational autoencoder whose latent space REVISE searches (Joshi et al. 2019)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from counterfactual_training.errors import InputError
+from counterfactual_training.threads import sensible_threads
+
+
+class VAE(nn.Module):
+    """Encoder Dense(d→h, sigmoid) → (μ, log σ); decoder Dense(ℓ→h, tanh) → Dense(h→d)."""
+
+    def __init__(self, num_features: int, latent_dim: int = 2, hidden_dim: int = 16) -> None:
+        super().__init__()
+        self.latent_dim = latent_dim
+        self.trunk = nn.Sequential(nn.Linear(num_features, hidden_dim), nn.Sigmoid())
+        self.mean = nn.Linear(hidden_dim, latent_dim)
+        self.log_std = nn.Linear(hidden_dim, latent_dim)
+        self.decoder = nn.Sequential(nn.Linear(latent_dim, hidden_dim), nn.Tanh(), nn.Linear(hidden_dim, num_features))
+
+    def encode(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Latent ``μ(x) + σ(x)·noise``, the mean where no noise is given: ``(..., n, d)`` → ``(..., n, ℓ)``."""
+        hidden = self.trunk(x)
+        mean = self.mean(hidden)
+        return mean if noise is None else mean + self.log_std(hidden).exp() * noise
+
+    def decode(self, z: Tensor) -> Tensor:
+        """``(..., n, ℓ)`` → ``(..., n, d)``."""
+        return self.decoder(z)
+
+    def loss(self, x: Tensor, rng: torch.Generator, weight_decay: float) -> Tensor:
+        """Per sample: squared error summed over features + KL(q(z|x) ‖ N(0, I)); plus λ‖decoder‖²."""
+        hidden = self.trunk(x)
+        mean, log_std = self.mean(hidden), self.log_std(hidden)
+        noise = torch.randn(mean.shape, generator=rng).to(mean)
+        error = (self.decode(mean + log_std.exp() * noise) - x).square().sum(-1)
+        divergence = 0.5 * (mean.square() + (2 * log_std).exp() - 1 - 2 * log_std).sum(-1)
+        decay = sum(p.square().sum() for p in self.decoder.parameters())
+        return (error + divergence).mean() + weight_decay * decay
+
+
+def fit_vae(
+    x: Tensor,
+    latent_dim: int | None = None,
+    hidden_dim: int | None = None,
+    epochs: int = 100,
+    batch_size: int = 50,
+    learning_rate: float = 1e-3,
+    weight_decay: float = 0.01,
+    seed: int = 0,
+) -> VAE:
+    """Train a VAE on rows ``(n, ...)``, once; CT then reuses it.
+
+    Sizes that are not given follow the authors: ℓ = 2, h = 16 for two features, else ℓ = 4, h = 32.
+    """
+    x = x.reshape(len(x), -1)
+    if len(x) < 2:
+        raise InputError(f"A VAE needs at least two rows to learn from, got {len(x)}.")
+    small = x.shape[1] <= 2
+    rng = torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        vae = VAE(x.shape[1], latent_dim or (2 if small else 4), hidden_dim or (16 if small else 32))
+    vae.to(x.device, x.dtype)
+    optimizer = torch.optim.Adam(vae.parameters(), lr=learning_rate)
+    with sensible_threads(vae, x[:batch_size]):
+        for _ in range(epochs):
+            for rows in torch.randperm(len(x), generator=rng).to(x.device).split(batch_size):
+                optimizer.zero_grad()
+                vae.loss(x[rows], rng, weight_decay).backward()
+                optimizer.step()
+    return vae.eval().requires_grad_(False)

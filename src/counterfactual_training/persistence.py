@@ -1,0 +1,117 @@
+"""Files that are never half-written and never run code: tensors and JSON in one safetensors file.
+
+The JSON part travels in the file's metadata, so that one atomic rename publishes both.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from counterfactual_training.errors import FileError
+
+_KEY = "counterfactual_training"
+
+
+def atomic_write(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file so that a reader sees the old content or the new one, whatever happens in between."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def save_file(
+    path: str | os.PathLike[str], kind: str, tensors: Mapping[str, Tensor], content: Mapping[str, Any]
+) -> None:
+    """Save tensors and JSON-able content as one file of the given kind."""
+    header = {_KEY: json.dumps({"kind": kind, "format": 1, "content": content})}
+    # Each tensor gets memory of its own: safetensors refuses shared storage.
+    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    atomic_write(path, save(plain, metadata=header))
+
+
+def load_file(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and content of a file that :func:`save_file` wrote; anything else is refused."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileError(f"There is no file {str(path)!r}.")
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+        header = json.loads(metadata[_KEY])
+        found, version, content = header["kind"], header["format"], header["content"]
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise FileError(
+            f"{str(path)!r} is not a file of this package, or is damaged ({type(error).__name__})."
+        ) from error
+    if found != kind or version != 1:
+        raise FileError(f"{str(path)!r} holds {found!r} (format {version}), expected {kind!r} (format 1).")
+    if not isinstance(content, dict):
+        raise FileError(f"{str(path)!r} is damaged: its content is no table.")
+    return tensors, content
+
+
+def flatten_state(state: Any, prefix: str = "") -> tuple[dict[str, Tensor], Any]:
+    """Split a nested state dict into tensors by path, and JSON with a marker where each tensor was."""
+    if isinstance(state, Tensor):
+        return {prefix: state}, {"tensor": prefix}
+    if isinstance(state, Mapping):
+        tensors: dict[str, Tensor] = {}
+        items = []
+        for key, value in state.items():
+            if not isinstance(key, (str, int)):
+                raise FileError(f"Cannot save a state with key {key!r} of type {type(key).__name__}.")
+            inner, plain = flatten_state(value, f"{prefix}/{key}")
+            tensors |= inner
+            items.append([key, plain])
+        return tensors, {"dict": items}
+    if isinstance(state, (list, tuple)):
+        parts = [flatten_state(value, f"{prefix}/{i}") for i, value in enumerate(state)]
+        return {k: v for inner, _ in parts for k, v in inner.items()}, {"list": [plain for _, plain in parts]}
+    if state is None or isinstance(state, (bool, int, float, str)):
+        return {}, {"value": state}
+    raise FileError(f"Cannot save {type(state).__name__} without pickle.")
+
+
+def unflatten_state(tensors: Mapping[str, Tensor], plain: Any) -> Any:
+    """Inverse of :func:`flatten_state`; tuples come back as lists."""
+    if not isinstance(plain, dict) or len(plain) != 1:
+        raise FileError("The file is damaged: its table of contents does not parse.")
+    ((kind, value),) = plain.items()
+    if kind == "tensor":
+        if value not in tensors:
+            raise FileError(f"The file is damaged: tensor {value!r} is missing.")
+        return tensors[value]
+    if kind == "dict":
+        return {key: unflatten_state(tensors, inner) for key, inner in value}
+    if kind == "list":
+        return [unflatten_state(tensors, inner) for inner in value]
+    return value
+
+
+def load_weights(module: torch.nn.Module, state: Mapping[str, Tensor], source: str) -> None:
+    """Load weights into a module, or say which do not fit."""
+    try:
+        module.load_state_dict(dict(state))
+    except RuntimeError as error:
+        detail = str(error).splitlines()[-1].strip()
+        raise FileError(f"The weights in {source!r} do not fit this model: {detail}") from error

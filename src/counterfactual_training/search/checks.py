@@ -1,0 +1,64 @@
+"""Refuse inputs and models that would give a wrong answer rather than an error."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from counterfactual_training.errors import InputError, ModelError
+
+
+def check_inputs(model: nn.Module, x: Tensor, y: Tensor) -> None:
+    """x ``(..., n, *features)`` finite floats, y ``(..., n)`` class indices, both where the model is."""
+    if not isinstance(x, Tensor) or not isinstance(y, Tensor):
+        raise InputError(f"x and y must be torch tensors, got {type(x).__name__} and {type(y).__name__}.")
+    if not x.is_floating_point():
+        raise InputError(f"x must be floating point, got {x.dtype}; convert it with x.float().")
+    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+        raise InputError(f"Classes are given as integer indices, got {y.dtype}; convert them with y.long().")
+    if y.dim() == 0 or x.dim() <= y.dim() or x.shape[: y.dim()] != y.shape:
+        raise InputError(
+            f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}; expected x (n, *features) and y (n,), a class per row."
+        )
+    parameter = next(model.parameters(), None)
+    for name, device in (("y", y.device), ("the model", parameter.device if parameter is not None else x.device)):
+        if device != x.device:
+            raise InputError(f"x is on {x.device} but {name} on {device}; move them together with .to(device).")
+    if parameter is not None and parameter.is_floating_point() and parameter.dtype != x.dtype:
+        raise InputError(f"x is {x.dtype} but the model {parameter.dtype}; convert one of them.")
+    check_finite(x.reshape(*y.shape, -1))
+
+
+def check_finite(x: Tensor, names: tuple[str, ...] | None = None) -> None:
+    """Refuse NaN and infinity in ``(..., n, d)``, naming columns and counting rows."""
+    if bool(torch.isfinite(x.sum())) or bool(torch.isfinite(x).all()):
+        return
+    bad = ~torch.isfinite(x).reshape(-1, x.shape[-1])
+    columns = bad.any(0).nonzero().flatten().tolist()
+    shown = ", ".join(names[j] if names is not None else str(j) for j in columns[:10])
+    more = f" and {len(columns) - 10} more" if len(columns) > 10 else ""
+    raise InputError(
+        f"NaN or infinity in column(s) {shown}{more}, {int(bad.any(1).sum())} row(s) of {len(bad)}. "
+        "Drop or impute these rows first."
+    )
+
+
+def check_logits(logits: Tensor, y: Tensor, num_classes: int | None = None) -> None:
+    """The model's output ``(..., n, k)`` for classes y ``(..., n)``: logits, finite, enough columns."""
+    if not isinstance(logits, Tensor) or logits.shape[:-1] != y.shape:
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise ModelError(f"The model returned {shape} for {tuple(y.shape)} rows; expected logits (n, num_classes).")
+    k = logits.shape[-1]
+    if k < 2:
+        raise ModelError("The model returns one column; a binary classifier needs two logits, one per class.")
+    if num_classes is not None and k != num_classes:
+        raise ModelError(f"The model returns {k} columns but the data has {num_classes} classes.")
+    if y.numel() and not (int(y.min()) >= 0 and int(y.max()) < k):
+        raise InputError(f"Classes must lie in 0..{k - 1}, got {int(y.min())}..{int(y.max())}.")
+    values = logits.detach()
+    if not bool(torch.isfinite(values).all()):
+        raise ModelError("The model returned NaN or infinity; its weights are unusable.")
+    if values.numel() and bool((values >= 0).all()) and bool(((values.sum(-1) - 1).abs() < 1e-4).all()):
+        raise ModelError(
+            "The model's outputs are probabilities (rows sum to 1); return logits instead, without the final softmax."
+        )

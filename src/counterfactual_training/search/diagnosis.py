@@ -1,0 +1,53 @@
+"""Why a row did not arrive: which constraints stood in its way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from counterfactual_training.constraints import Constraints
+from counterfactual_training.core.broadcast import per_member
+from counterfactual_training.search.generator import Generator
+from counterfactual_training.search.gradient import search_gradient
+from counterfactual_training.search.penalties import SearchState
+from counterfactual_training.search.result import SearchResult, Status
+
+
+def diagnose_rows(
+    result: SearchResult,
+    logits_of: Callable[[Tensor], Tensor],
+    x: Tensor,
+    y_target: Tensor,
+    generator: Generator,
+    constraints: Constraints,
+) -> SearchResult:
+    """Fill in ``binding``, and tell rows that are stuck (infeasible) from rows that ran out of steps (exhausted).
+
+    At the last iterate, a feature *wants* to move if the gradient of Eq. 1 says so, and is *blocked* if mutability and
+    domain leave nothing of that step. A row whose wishes are all blocked is infeasible. That is a statement about
+    this point and this model, not a proof that no counterfactual exists anywhere.
+    """
+    late = result.status == int(Status.EXHAUSTED)
+    binding = torch.zeros(x.shape, dtype=torch.bool, device=x.device)
+    if not bool(late.any()):
+        return replace(result, binding=binding)
+    # A lone model looks at the late rows only; a fleet needs its rectangular batch.
+    rows = late.nonzero().squeeze(-1) if late.dim() == 1 else slice(None)
+    x_cf, x, y_target = result.x_cf[rows], x[rows], y_target[rows]
+    with torch.enable_grad():
+        x_leaf = x_cf.detach().requires_grad_()
+        logits = logits_of(x_leaf)
+    state = SearchState(x, x_cf, x_cf - x, logits.detach(), y_target, generator.max_steps, generator.max_steps)
+    wish = search_gradient(generator, state, x_leaf, logits).mul_(per_member(generator.learning_rate, 2)).neg_()
+    size = wish.abs()
+    wants = size > torch.maximum(1e-6 * size.amax(-1, keepdim=True), size.new_full((), 1e-12))
+    moved = constraints.project(x_cf + constraints.mask_step(wish), constraints.bounds(x)) - x_cf
+    blocked = wants & (moved.abs() <= 1e-3 * size)
+    stuck = wants.any(-1) & (blocked == wants).all(-1)
+    binding[rows] = blocked & late[rows].unsqueeze(-1)
+    status = result.status.clone()
+    status[rows] = torch.where(stuck & late[rows], int(Status.INFEASIBLE), status[rows])
+    return replace(result, status=status, binding=binding)

@@ -1,0 +1,73 @@
+"""One published method each: a recipe fills a :class:`Generator`, its citation is its docstring.
+
+A recipe of your own is a function that returns a :class:`Generator`; put it into :data:`GENERATORS` with
+:func:`register_generator` and every command, config file and test knows it by name.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.models.vae import VAE, fit_vae
+from counterfactual_training.search.generator import Generator
+from counterfactual_training.search.penalties import Decay, Distance, Energy
+from counterfactual_training.search.spaces import LatentSpace
+
+Recipe = Callable[..., Generator]
+
+
+def generic(lambda_cost: float = 0.001, **settings: Any) -> Generator:
+    """Class loss and distance: Wachter, Mittelstadt and Russell (2017)."""
+    return Generator("generic", penalties=(Distance(lambda_cost),), **settings)
+
+
+def ecco(
+    lambda_cost: float = 0.001,
+    lambda_energy: float = 5.0,
+    decay: Decay = "polynomial",
+    energy_ridge: float = 1e-3,
+    **settings: Any,
+) -> Generator:
+    """Generic plus a penalty on the energy, for faithfulness: ECCCo (Altmeyer et al. 2024) without its conformal term."""
+    penalties = (Distance(lambda_cost), Energy(lambda_energy, decay, energy_ridge))
+    return Generator("ecco", penalties=penalties, **settings)
+
+
+def revise(
+    vae: VAE | None = None,
+    lambda_cost: float = 0.001,
+    reencode: bool = True,
+    x_train: Tensor | None = None,
+    **settings: Any,
+) -> Generator:
+    """Generic in the latent space of a VAE: REVISE (Joshi et al. 2019). Without one, a VAE is fitted to ``x_train``."""
+    if vae is None:
+        if x_train is None:
+            raise InputError("REVISE searches the latent space of a VAE: pass vae=fit_vae(x), or x_train= to fit one.")
+        vae = fit_vae(x_train)
+    return Generator("revise", penalties=(Distance(lambda_cost),), space=LatentSpace(vae, reencode), **settings)
+
+
+GENERATORS: dict[str, Recipe] = {"generic": generic, "ecco": ecco, "revise": revise}
+
+
+def register_generator(name: str, recipe: Recipe) -> None:
+    """Make a recipe known by name."""
+    GENERATORS[name] = recipe
+
+
+def make_generator(name: str | Generator, x_train: Tensor | None = None, **settings: Any) -> Generator:
+    """The generator of that name; ``x_train`` is used by recipes that learn from data first."""
+    if isinstance(name, Generator):
+        return name.replace(**settings) if settings else name
+    if name not in GENERATORS:
+        raise InputError(unknown("generator", name, GENERATORS))
+    recipe = GENERATORS[name]
+    if x_train is not None and "x_train" in inspect.signature(recipe).parameters:
+        settings = {"x_train": x_train, **settings}
+    return recipe(**settings)

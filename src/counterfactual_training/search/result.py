@@ -1,0 +1,67 @@
+"""What a search found, and how it went for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+
+class Status(IntEnum):
+    """How the search ended for a row."""
+
+    CONVERGED = 0  #: the target's probability reached the threshold
+    EXHAUSTED = 1  #: all steps used, threshold not reached; the best effort is returned
+    INFEASIBLE = 2  #: stuck: every change that would still help is forbidden, see ``binding``
+    ALREADY_THERE = 3  #: the factual already is of the target class; returned unchanged
+
+
+@dataclass(frozen=True, eq=False)
+class SearchResult:
+    """Counterfactuals of n factuals with d features; leading dimensions of a fleet come first.
+
+    Attributes:
+        x_cf: ``(..., n, *features)`` the mature counterfactual, or the last iterate where the row did not converge.
+        x_adv: like ``x_cf``; the nascent one: the last iterate within ε of the factual (Eq. 4).
+        converged: ``(..., n)`` whether x_cf satisfies the threshold τ.
+        num_steps: ``(..., n)`` updates made.
+        status: ``(..., n)`` values of :class:`Status`.
+        confidence: ``(..., n)`` probability of the target class at x_cf.
+        binding: ``(..., n, d)`` for rows that did not converge, the features that a constraint kept from moving
+            further towards the target at x_cf; last dimension 0 where the search was told not to diagnose.
+        path: ``(T + 1, ..., n, *features)`` all iterates if recorded, else ``None``.
+    """
+
+    x_cf: Tensor
+    x_adv: Tensor
+    converged: Tensor
+    num_steps: Tensor
+    status: Tensor
+    confidence: Tensor
+    binding: Tensor
+    path: Tensor | None = None
+
+    @property
+    def status_names(self) -> list[str]:
+        """The status of each row as a word, rows of all leading dimensions in order."""
+        return [Status(code).name.lower() for code in self.status.flatten().tolist()]
+
+    @staticmethod
+    def join(parts: Sequence[SearchResult]) -> SearchResult:
+        """One result from results of consecutive blocks of rows, each with features flattened ``(..., n, d)``."""
+        if len(parts) == 1:
+            return parts[0]
+        paths = [part.path for part in parts if part.path is not None]
+        return SearchResult(
+            x_cf=torch.cat([part.x_cf for part in parts], -2),
+            x_adv=torch.cat([part.x_adv for part in parts], -2),
+            converged=torch.cat([part.converged for part in parts], -1),
+            num_steps=torch.cat([part.num_steps for part in parts], -1),
+            status=torch.cat([part.status for part in parts], -1),
+            confidence=torch.cat([part.confidence for part in parts], -1),
+            binding=torch.cat([part.binding for part in parts], -2),
+            path=torch.cat(paths, -2) if paths else None,
+        )

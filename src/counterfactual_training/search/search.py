@@ -1,0 +1,157 @@
+"""THE loop: counterfactuals of a whole batch by gradient descent (Eq. 1, Algorithm 1 lines 4-6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from counterfactual_training.constraints import Constraints
+from counterfactual_training.core.broadcast import per_member
+from counterfactual_training.errors import InputError
+from counterfactual_training.search.checks import check_inputs, check_logits
+from counterfactual_training.search.diagnosis import diagnose_rows
+from counterfactual_training.search.generator import Generator
+from counterfactual_training.search.gradient import search_gradient
+from counterfactual_training.search.penalties import SearchState
+from counterfactual_training.search.recipes import ecco
+from counterfactual_training.search.result import SearchResult, Status
+from counterfactual_training.search.working_set import Outcome, WorkingSet
+from counterfactual_training.threads import sensible_threads
+
+# Values per block. Rows do not interact, so a block can run all its steps while it stays in the processor's cache,
+# instead of streaming the whole batch through memory at every step. An accelerator wants large blocks.
+_BLOCK_VALUES = {"cpu": 2**19}
+_BLOCK_VALUES_ACCELERATOR = 2**26
+
+
+def search(
+    model: nn.Module,
+    x: Tensor,
+    y_target: Tensor,
+    generator: Generator | None = None,
+    constraints: Constraints | None = None,
+    rng: torch.Generator | None = None,
+    *,
+    record: bool = False,
+    diagnose: bool = True,
+    shrink: bool = True,
+    threads: int | None = None,
+) -> SearchResult:
+    """Search a counterfactual for every row, all rows at once.
+
+    The model is put into eval mode for the search and left exactly as it was: weights, mode, buffers, gradients.
+
+    Args:
+        model: maps ``(n, *features)`` to logits ``(n, k)``; for a fleet, both with leading dimensions.
+        x: ``(..., n, *features)`` factuals.
+        y_target: ``(..., n)`` class index that each row should get.
+        generator: what to minimise and how; see :mod:`recipes`.
+        constraints: what may move; ``None`` lets everything move.
+        rng: randomness of generators that use any.
+        record: keep all iterates in ``path`` (memory: T + 1 times x).
+        diagnose: find out which constraints hold back the rows that did not converge.
+        shrink: let rows that are done leave the working set (``False`` only serves to measure what that is worth).
+        threads: CPU threads; by default one where the work is small.
+    """
+    generator = generator if generator is not None else ecco()
+    check_inputs(model, x, y_target)
+    feature_shape = x.shape[y_target.dim() :]
+    num_features = prod(feature_shape)
+    flat = x.detach().reshape(*y_target.shape, num_features)
+    constraints = (constraints if constraints is not None else Constraints.build(num_features)).to(flat)
+    if constraints.num_features != num_features:
+        raise InputError(f"The constraints speak of {constraints.num_features} features, x has {num_features}.")
+    constraints.check_factuals(flat)
+
+    def logits_of(rows: Tensor) -> Tensor:
+        return model(rows.reshape(*rows.shape[:-1], *feature_shape))
+
+    noise = generator.space.noise(generator.max_steps + 2, rng, flat)
+    values = _BLOCK_VALUES.get(flat.device.type, _BLOCK_VALUES_ACCELERATOR)
+    block = max(1, values // max(1, prod(y_target.shape[:-1]) * num_features))
+    parts = []
+    with evaluating(model), sensible_threads(model, flat[..., :block, :], threads):
+        for rows, targets in zip(flat.split(block, -2), y_target.split(block, -1), strict=True):
+            part = _descend(logits_of, rows, targets, generator, constraints, noise, record, shrink)
+            if diagnose:
+                part = diagnose_rows(part, logits_of, rows, targets, generator, constraints)
+            parts.append(part)
+    return _shaped(SearchResult.join(parts), feature_shape)
+
+
+def _descend(
+    logits_of: Callable[[Tensor], Tensor],
+    x: Tensor,
+    y_target: Tensor,
+    generator: Generator,
+    constraints: Constraints,
+    noise: Tensor,
+    record: bool,
+    shrink: bool,
+) -> SearchResult:
+    """Eq. 1 by gradient descent on the rows x ``(..., n, d)``; every step is one line below."""
+    max_steps = 0 if bool(constraints.immutable.all()) else generator.max_steps
+    threshold = per_member(generator.decision_threshold, 1)
+    outcome = Outcome.start(x, max_steps if record else None)
+    work = WorkingSet.start(x, y_target, constraints, generator.space.encode(x, noise[0]))
+    # A row of discrete features gets one more look: after it was snapped to valid values.
+    last = max_steps + 1 if constraints.has_discrete else max_steps
+
+    for step in range(last + 1):
+        if shrink and work.worth_shrinking:
+            work.shrink()
+        x_leaf = work.x_cf.detach().requires_grad_(step < max_steps)
+        logits = logits_of(x_leaf)
+        probability = logits.detach().softmax(-1)
+        confidence = probability.gather(-1, work.y_target.unsqueeze(-1)).squeeze(-1)
+        arrived = confidence >= threshold
+        if step == 0:
+            check_logits(logits, y_target)
+            there = arrived | (probability.argmax(-1) == y_target)
+            outcome.retire(work, there, confidence, arrived, Status.ALREADY_THERE, step)
+        fresh = work.snap_arrived(arrived, constraints, step >= max_steps, outcome)
+        outcome.retire(work, arrived & ~fresh, confidence, arrived, Status.CONVERGED, min(step, max_steps))
+        outcome.record(work, min(step, max_steps))
+        if work.live_width == 0:
+            break
+        if step >= max_steps:
+            continue
+
+        state = SearchState(work.x, work.x_cf, work.delta, logits.detach(), work.y_target, step, max_steps)
+        grad = search_gradient(generator, state, x_leaf, logits)  # ∇ₓ′ of Eq. 1
+        work.z, delta = generator.space.propose(work.z, work.x_cf, grad, generator.learning_rate)
+        constraints.mask_step(delta)  # mutability
+        work.hold(delta, fresh, constraints)  # what was snapped stays
+        work.advance(delta, constraints)  # x′ ← project(x′ + Δ)
+        work.z = generator.space.settle(work.z, work.x_cf, noise[step + 1])
+        work.keep_nascent(outcome, generator)  # Eq. 4: the last iterate inside the ε-ball
+
+    outcome.retire(work, work.live, confidence, arrived, Status.EXHAUSTED, max_steps)
+    return outcome.result()
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode inside; afterwards every module is back in the mode it had."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _shaped(result: SearchResult, feature_shape: torch.Size) -> SearchResult:
+    """The result with features in the shape they came in; ``binding`` stays flat."""
+
+    def shaped(values: Tensor) -> Tensor:
+        return values.reshape(*values.shape[:-1], *feature_shape)
+
+    path = None if result.path is None else shaped(result.path)
+    return replace(result, x_cf=shaped(result.x_cf), x_adv=shaped(result.x_adv), path=path)

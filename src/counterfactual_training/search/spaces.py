@@ -1,0 +1,84 @@
+"""Where a search moves: among the features themselves, or in the latent space of a generative model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from counterfactual_training.core.broadcast import Number, per_member
+from counterfactual_training.models.vae import VAE
+
+
+class Space(Protocol):
+    """A space turns the gradient at x′ into a proposed change of x′.
+
+    ``z`` is whatever state the space keeps per row, ``(..., n, ℓ)``; ``noise`` is one draw ``(ℓ,)`` for all rows of a
+    step, so that a row's result does not depend on who else is in the batch.
+    """
+
+    def noise(self, num: int, rng: torch.Generator | None, like: Tensor) -> Tensor:
+        """Draws ``(num, ℓ)`` for a whole search."""
+        ...
+
+    def encode(self, x: Tensor, noise: Tensor) -> Tensor:
+        """State of the factuals."""
+        ...
+
+    def propose(self, z: Tensor, x_cf: Tensor, grad: Tensor, learning_rate: Number) -> tuple[Tensor, Tensor]:
+        """One descent step: the new state, and the change of x′ it asks for; may overwrite ``grad``."""
+        ...
+
+    def settle(self, z: Tensor, x_cf: Tensor, noise: Tensor) -> Tensor:
+        """State after the constraints had their say about x′."""
+        ...
+
+
+@dataclass(frozen=True)
+class FeatureSpace:
+    """The features themselves: x′ is its own state."""
+
+    def noise(self, num: int, rng: torch.Generator | None, like: Tensor) -> Tensor:
+        return like.new_empty(num, 0)
+
+    def encode(self, x: Tensor, noise: Tensor) -> Tensor:
+        return x.new_empty(*x.shape[:-1], 0)
+
+    def propose(self, z: Tensor, x_cf: Tensor, grad: Tensor, learning_rate: Number) -> tuple[Tensor, Tensor]:
+        return z, grad.mul_(per_member(learning_rate, 2)).neg_()
+
+    def settle(self, z: Tensor, x_cf: Tensor, noise: Tensor) -> Tensor:
+        return z
+
+
+@dataclass(frozen=True, eq=False)
+class LatentSpace:
+    """The latent space of a VAE: gradients at x′ are pulled back through the decoder.
+
+    With ``reencode`` the latent is drawn anew from the encoder after every step, as the authors' code does; without, it
+    is carried on. Either way mutability and domain hold for x′ itself (the authors' code skipped mutability here).
+    """
+
+    vae: VAE
+    reencode: bool = True
+
+    def noise(self, num: int, rng: torch.Generator | None, like: Tensor) -> Tensor:
+        rng = rng if rng is not None else torch.Generator().manual_seed(0)
+        return torch.randn(num, self.vae.latent_dim, generator=rng, device=rng.device).to(like)
+
+    def encode(self, x: Tensor, noise: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self.vae.encode(x, noise if self.reencode else None)
+
+    def propose(self, z: Tensor, x_cf: Tensor, grad: Tensor, learning_rate: Number) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            z = z.detach().requires_grad_()
+            (grad_z,) = torch.autograd.grad(self.vae.decode(z), z, grad)
+        z = z.detach() - per_member(learning_rate, 2) * grad_z
+        with torch.no_grad():
+            return z, self.vae.decode(z) - x_cf
+
+    def settle(self, z: Tensor, x_cf: Tensor, noise: Tensor) -> Tensor:
+        return self.encode(x_cf, noise) if self.reencode else z

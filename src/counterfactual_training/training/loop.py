@@ -1,0 +1,244 @@
+"""Counterfactual training (Algorithm 1)."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from counterfactual_training.constraints import Constraints
+from counterfactual_training.errors import InputError
+from counterfactual_training.search import Generator, ecco, evaluating
+from counterfactual_training.search.checks import check_inputs, check_logits
+from counterfactual_training.threads import sensible_threads
+from counterfactual_training.training.callbacks import Callback, Progress, Run
+from counterfactual_training.training.checkpoint import Checkpoint, fingerprint
+from counterfactual_training.training.config import TrainConfig
+from counterfactual_training.training.explanations import Round, TrainingData, explain_round, shares
+from counterfactual_training.training.history import History
+from counterfactual_training.training.objective import LossTerms, Objective
+from counterfactual_training.training.sampling import epoch_rng
+
+OptimizerFactory = Callable[[Iterator[nn.Parameter]], Optimizer]
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """The trained model (the same object that went in) and its history."""
+
+    model: nn.Module
+    history: History
+
+
+def train(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    generator: Generator | None = None,
+    constraints: Constraints | None = None,
+    objective: Objective | None = None,
+    config: TrainConfig | None = None,
+    *,
+    validation: tuple[Tensor, Tensor] | None = None,
+    optimizer: Optimizer | OptimizerFactory | None = None,
+    callbacks: Sequence[Callback] = (),
+    checkpoint: str | Path | None = None,
+    progress: bool | None = None,
+    device: str | torch.device | None = None,
+) -> TrainResult:
+    """Train a classifier, in place, so that its counterfactual explanations become plausible and actionable.
+
+    Starts from the weights the model has, so a trained model is fine-tuned.
+
+    Args:
+        model: any module that maps ``(n, *features)`` to logits ``(n, k)``.
+        x: ``(n, *features)`` training rows.
+        y: ``(n,)`` class indices.
+        generator: of the counterfactuals.
+        constraints: what may move, in the search and in the loss; inferred from x (a box by Eq. 12) if not given.
+        objective: the weights of Eq. 2.
+        config: all other settings.
+        validation: rows and classes whose accuracy is logged every epoch; they influence nothing.
+        optimizer: an optimizer of the model's parameters or a function that makes one; Adam if not given.
+        callbacks: listeners, called after every epoch.
+        checkpoint: file to save to after every epoch, and to resume from if it exists.
+        progress: show a bar; by default on a terminal.
+        device: where to train; by default where the model is.
+    """
+    generator = generator if generator is not None else ecco()
+    objective, config = objective or Objective(), config or TrainConfig()
+    model, x, y = _placed(model, x, y, device)
+    data = _checked(model, x, y)
+    constraints = (constraints if constraints is not None else Constraints.infer(x)).to(x)
+    run = Run(model, _optimizer(model, optimizer, config), config, History())
+    listeners: list[Callback] = [*callbacks, Progress(progress)]
+    if checkpoint is not None:
+        saver = Checkpoint(checkpoint, fingerprint(model, x, y, generator, constraints, objective, config))
+        saver.resume(run)
+        listeners.append(saver)
+
+    good = _weights(model)
+    batch = x[: config.batch_size + config.num_counterfactuals]
+    with sensible_threads(model, batch, config.threads), _own_randomness(x.device):
+        for listener in listeners:
+            listener.on_train_begin(run)
+        while run.epoch < config.epochs and run.stop is None:
+            record = _epoch(run, data, generator, constraints, objective)
+            run.epoch += 1
+            record["validation_accuracy"] = _accuracy(model, validation, x.device)
+            run.history.records.append({"epoch": run.epoch, **record})
+            good = _kept_or_restored(run, good)
+            for listener in listeners:
+                listener.on_epoch_end(run)
+        for listener in listeners:
+            listener.on_train_end(run)
+    run.history.stopped = run.stop
+    return TrainResult(model, run.history)
+
+
+def _epoch(
+    run: Run, data: TrainingData, generator: Generator, constraints: Constraints, objective: Objective
+) -> dict[str, Any]:
+    """One pass: search counterfactuals, hand them out over the mini-batches, update on each."""
+    started = time.perf_counter()
+    config, model = run.config, run.model
+    rng = epoch_rng(config.seed, run.epoch)
+    torch.manual_seed(int(torch.randint(2**62, (), generator=rng)))  # for dropout and its like
+    order = torch.randperm(len(data.x), generator=rng).to(data.x.device) if config.shuffle else None
+    batches = _batches(data, order, config.batch_size)
+    num = max(config.num_counterfactuals, len(batches))
+    parts = shares(num, len(batches))
+    explaining = objective.needs_counterfactuals and run.epoch >= config.burn_in_epochs
+    rounds: list[Round] = []
+    if explaining and config.refresh == "epoch":
+        rounds = [explain_round(model, data, generator, constraints, config, num, rng)]
+
+    model.train()
+    tally = Tally()
+    for index, (x, y) in enumerate(batches):
+        explanations = None
+        if explaining and config.refresh == "batch":
+            size = parts[index].stop - parts[index].start
+            rounds.append(explain_round(model, data, generator, constraints, config, size, rng))
+            explanations = rounds[-1].explanations
+        elif explaining:
+            explanations = rounds[0].explanations.rows(parts[index])
+        run.optimizer.zero_grad(set_to_none=True)
+        terms = objective(model, x, y, explanations)  # Eq. 2
+        if not bool(torch.isfinite(terms.total)):
+            tally.skip()
+            if tally.consecutive >= config.max_bad_updates:
+                run.stop = f"{tally.consecutive} updates in a row had a non-finite loss"
+                break
+            continue
+        terms.total.backward()
+        run.optimizer.step()
+        tally.add(terms, y)
+    model.eval()
+    return {**tally.means(), **_search_record(rounds), "seconds": time.perf_counter() - started}
+
+
+class Tally:
+    """Sums over an epoch's updates; only at the end are they brought to the host."""
+
+    def __init__(self) -> None:
+        self.sums: Tensor | None = None
+        self.updates = self.rows = self.skipped = self.consecutive = 0
+
+    def add(self, terms: LossTerms, y: Tensor) -> None:
+        hits = (terms.logits.detach().argmax(-1) == y).sum()
+        values = torch.stack(
+            [terms.total, terms.class_loss, terms.divergence, terms.ridge, terms.adversarial, hits]
+        ).detach()
+        self.sums = values if self.sums is None else self.sums + values
+        self.updates, self.rows, self.consecutive = self.updates + 1, self.rows + len(y), 0
+
+    def skip(self) -> None:
+        self.skipped, self.consecutive = self.skipped + 1, self.consecutive + 1
+
+    def means(self) -> dict[str, Any]:
+        names = ("loss", "class_loss", "divergence", "ridge", "adversarial", "accuracy")
+        sums = [float("nan")] * len(names) if self.sums is None else self.sums.tolist()
+        counts = [max(self.updates, 1)] * 5 + [max(self.rows, 1)]
+        return {**{n: s / c for n, s, c in zip(names, sums, counts, strict=True)}, "skipped": self.skipped}
+
+
+def _search_record(rounds: list[Round]) -> dict[str, float]:
+    if not rounds:
+        return {"share_mature": float("nan"), "mean_steps": float("nan")}
+    return {
+        "share_mature": sum(r.share_mature for r in rounds) / len(rounds),
+        "mean_steps": sum(r.mean_steps for r in rounds) / len(rounds),
+    }
+
+
+def _batches(data: TrainingData, order: Tensor | None, size: int) -> list[tuple[Tensor, Tensor]]:
+    x, y = (data.x, data.y) if order is None else (data.x[order], data.y[order])
+    return list(zip(x.split(size), y.split(size), strict=True))
+
+
+def _placed(
+    model: nn.Module, x: Tensor, y: Tensor, device: str | torch.device | None
+) -> tuple[nn.Module, Tensor, Tensor]:
+    return (model, x, y) if device is None else (model.to(device), x.to(device), y.to(device))
+
+
+def _checked(model: nn.Module, x: Tensor, y: Tensor) -> TrainingData:
+    check_inputs(model, x, y)
+    if y.dim() != 1 or len(y) == 0:
+        raise InputError(f"Training needs rows: x (n, *features) and y (n,), got y of shape {tuple(y.shape)}.")
+    counts = torch.bincount(y.cpu().clamp_min(0))
+    if len(counts) < 2 or int(y.min()) < 0 or int((counts > 0).sum()) < len(counts):
+        found = sorted(set(y.tolist()))
+        raise InputError(f"y must hold every class index 0..k−1 and at least two classes; found {found[:20]}.")
+    with evaluating(model), torch.no_grad():
+        check_logits(model(x[:64]), y[:64], num_classes=len(counts))
+    return TrainingData.of(x, y, len(counts))
+
+
+def _optimizer(model: nn.Module, given: Optimizer | OptimizerFactory | None, config: TrainConfig) -> Optimizer:
+    if isinstance(given, Optimizer):
+        return given
+    if given is not None:
+        return given(model.parameters())
+    return torch.optim.Adam(model.parameters(), lr=config.learning_rate, eps=1e-8)
+
+
+def _kept_or_restored(run: Run, good: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Remember the weights of a sound epoch; after an unsound one go back to those remembered, and end the run."""
+    weights = run.model.state_dict()
+    sound = all(bool(torch.isfinite(w).all()) for w in weights.values() if w.is_floating_point())
+    if sound and run.stop is None:
+        return _weights(run.model)
+    run.stop = run.stop or "the weights became non-finite"
+    run.model.load_state_dict(good)
+    warnings.warn(
+        f"Training stopped after epoch {run.epoch}: {run.stop}. The weights of the last sound epoch are kept. "
+        "A larger lambda_reg or a smaller learning rate usually helps.",
+        stacklevel=3,
+    )
+    return good
+
+
+def _weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def _accuracy(model: nn.Module, rows: tuple[Tensor, Tensor] | None, device: torch.device) -> float:
+    if rows is None:
+        return float("nan")
+    x, y = rows[0].to(device), rows[1].to(device)
+    with evaluating(model), torch.no_grad():
+        return float((model(x).argmax(-1) == y).float().mean())
+
+
+def _own_randomness(device: torch.device) -> Any:
+    """Torch's global random state inside is ours; the host's is put back."""
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])

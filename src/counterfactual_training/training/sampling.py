@@ -1,0 +1,44 @@
+"""Draws of Algorithm 1, lines 2-3: factuals, targets, and real samples of the target class."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from counterfactual_training.training.config import TargetRule
+
+
+def epoch_rng(seed: int, epoch: int, part: int = 0) -> torch.Generator:
+    """The randomness of one epoch (and batch). It depends on nothing before, so a resumed run draws the same."""
+    mixed = (seed * 0x9E3779B97F4A7C15 + epoch * 0xBF58476D1CE4E5B9 + part * 0x94D049BB133111EB + 0x2545F491) % 2**63
+    return torch.Generator().manual_seed(mixed)
+
+
+def draw_rows(num_rows: int, num: int, rng: torch.Generator) -> Tensor:
+    """Uniformly without replacement; all rows, and then again, where more are asked for than there are."""
+    draws = []
+    while num > 0:
+        draws.append(torch.randperm(num_rows, generator=rng)[:num])
+        num -= num_rows
+    return torch.cat(draws)
+
+
+def draw_targets(logits: Tensor, y: Tensor, rule: TargetRule, class_counts: Tensor, rng: torch.Generator) -> Tensor:
+    """A target class per row ``(n,)`` by the given rule; logits ``(n, k)`` of the factuals, y their true labels."""
+    n, k = logits.shape
+    if rule == "uniform":
+        return torch.randint(k, (n,), generator=rng).to(y.device)
+    if rule == "prior":
+        return torch.multinomial(class_counts.double().cpu(), n, replacement=True, generator=rng).to(y.device)
+    avoided = logits.argmax(-1) if rule == "not_predicted" else y
+    shift = torch.randint(1, k, (n,), generator=rng).to(y.device)
+    return (avoided + shift) % k
+
+
+def draw_positives(rows_by_class: list[Tensor], y_target: Tensor, rng: torch.Generator) -> Tensor:
+    """For each target ``(n,)`` the index of a uniformly drawn training row that truly is of that class."""
+    sizes = torch.tensor([len(rows) for rows in rows_by_class])
+    starts = sizes.cumsum(0) - sizes
+    targets = y_target.cpu()
+    place = (torch.rand(len(targets), generator=rng, dtype=torch.float64) * sizes[targets]).long()
+    return torch.cat(rows_by_class)[(starts[targets] + place).to(rows_by_class[0].device)]
