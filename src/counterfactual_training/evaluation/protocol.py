@@ -1,0 +1,130 @@
+"""How a model is measured: whose counterfactuals, searched how, compared with what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from counterfactual_training.errors import InputError, unknown
+
+Individuals = Literal["same", "by_prediction"]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """One way to measure. The defaults are ours; :data:`PUBLISHED` is the paper's.
+
+    Attributes:
+        name: for tables.
+        individuals: ``"same"`` draws test rows and targets without asking the model, so that two models are compared on
+            the same people; ``"by_prediction"`` draws a class pair and then a row that *this* model puts into the
+            first class (the authors' way).
+        num_individuals: per run and λ_energy; ``None`` takes every test row once.
+        num_runs: repetitions of the draw.
+        lambda_energy: strengths of ECCo's energy penalty; one evaluation each.
+        lambda_cost, decision_threshold, max_steps, learning_rate: of the search.
+        length_scale: ℓ of IP*'s kernel.
+        mmd_size: most counterfactuals and most samples that one IP* sees; ``None`` takes all.
+        mmd_valid_only: leave invalid counterfactuals out of IP* (as printed), or not (as run).
+        attack: of the robust accuracy, ``"fgsm"`` or ``"pgd"``.
+        epsilons: budgets of the attack.
+        clamp_attacks: keep attacked inputs in the domain; the authors did not.
+        seed: of the draws.
+    """
+
+    name: str = "paired"
+    individuals: Individuals = "same"
+    num_individuals: int | None = None
+    num_runs: int = 1
+    lambda_energy: tuple[float, ...] = (0.1, 0.5, 1.0, 5.0, 10.0)
+    lambda_cost: float = 0.0
+    decision_threshold: float = 0.95
+    max_steps: int = 50
+    learning_rate: float = 0.1
+    length_scale: float = 5.0
+    mmd_size: int | None = 2000
+    mmd_valid_only: bool = True
+    attack: Literal["fgsm", "pgd"] = "fgsm"
+    epsilons: tuple[float, ...] = (0.03, 0.1)
+    clamp_attacks: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.individuals not in ("same", "by_prediction"):
+            raise InputError(unknown("individuals", self.individuals, ["same", "by_prediction"]))
+        if self.individuals == "by_prediction" and self.num_individuals is None:
+            raise InputError("individuals='by_prediction' draws with replacement: say how many with num_individuals.")
+        if self.num_runs < 1 or (self.num_individuals is not None and self.num_individuals < 1):
+            raise InputError(f"num_runs and num_individuals must be positive, got {self}.")
+
+
+PAIRED = Protocol()
+PUBLISHED = Protocol(
+    name="published",
+    individuals="by_prediction",
+    num_individuals=100,
+    num_runs=100,
+    mmd_size=100,
+    mmd_valid_only=False,
+    clamp_attacks=False,
+)
+PROTOCOLS: dict[str, Protocol] = {"paired": PAIRED, "published": PUBLISHED}
+
+
+class Draw(NamedTuple):
+    """The individuals of one evaluation: runs × individuals, flattened to m rows."""
+
+    run: Tensor  # (m,)
+    row: Tensor  # (m,) index into the test set
+    y_target: Tensor  # (m,)
+    missing: int  # individuals asked for that could not be had
+
+
+def draw_individuals(protocol: Protocol, y: Tensor, predicted: Tensor, num_classes: int, setting: int) -> Draw:
+    """Whose counterfactuals to search, for the ``setting``-th λ_energy.
+
+    Args:
+        y: ``(n,)`` true classes of the test rows.
+        predicted: ``(n,)`` what the model says of them; only looked at by ``"by_prediction"``.
+    """
+    if protocol.individuals == "same":
+        return _same(protocol, y.cpu(), num_classes)
+    return _by_prediction(protocol, predicted.cpu(), num_classes, setting)
+
+
+def _same(protocol: Protocol, y: Tensor, num_classes: int) -> Draw:
+    rng = torch.Generator().manual_seed(protocol.seed)
+    size = len(y) if protocol.num_individuals is None else min(protocol.num_individuals, len(y))
+    rows = torch.cat([torch.randperm(len(y), generator=rng)[:size] for _ in range(protocol.num_runs)])
+    shift = torch.randint(1, num_classes, (len(rows),), generator=rng)
+    run = torch.arange(protocol.num_runs).repeat_interleave(size)
+    missing = 0 if protocol.num_individuals is None else (protocol.num_individuals - size) * protocol.num_runs
+    return Draw(run, rows, (y[rows] + shift) % num_classes, missing)
+
+
+def _by_prediction(protocol: Protocol, predicted: Tensor, num_classes: int, setting: int) -> Draw:
+    rng = torch.Generator().manual_seed(protocol.seed * 1_000_003 + setting)
+    size = protocol.num_individuals or 0
+    # The class pairs are drawn once; every run draws other rows for them.
+    factual = torch.randint(num_classes, (size,), generator=rng)
+    target = (factual + torch.randint(1, num_classes, (size,), generator=rng)) % num_classes
+    factual, target = factual.repeat(protocol.num_runs), target.repeat(protocol.num_runs)
+    run = torch.arange(protocol.num_runs).repeat_interleave(size)
+    rows = torch.full_like(factual, -1)
+    for k in range(num_classes):
+        pool = (predicted == k).nonzero().flatten()
+        wanted = factual == k
+        if len(pool):
+            rows[wanted] = pool[torch.randint(len(pool), (int(wanted.sum()),), generator=rng)]
+    found = rows >= 0
+    return Draw(run[found], rows[found], target[found], int((~found).sum()))
+
+
+def protocol_named(name: str, **changes: Any) -> Protocol:
+    """``"paired"`` or ``"published"``, with some settings changed."""
+    if name not in PROTOCOLS:
+        raise InputError(unknown("protocol", name, PROTOCOLS))
+    return replace(PROTOCOLS[name], **changes)
