@@ -158,9 +158,8 @@ class Constraints:
         """The same constraints on the device of a tensor, the box in its dtype."""
         if self.may_increase.device == like.device and self.domain.lower.dtype == like.dtype:
             return self
-        box = Domain(self.domain.lower.to(like), self.domain.upper.to(like), self.domain.inferred)
         up, down = self.may_increase.to(like.device), self.may_decrease.to(like.device)
-        return replace(self, may_increase=up, may_decrease=down, domain=box)
+        return replace(self, may_increase=up, may_decrease=down, domain=self.domain.to(like))
 
     def relaxed(self) -> Constraints:
         """The same box and directions, with every column continuous: what the authors used in training."""
@@ -249,11 +248,13 @@ class Constraints:
 
     def check_factuals(self, x: Tensor) -> None:
         """Refuse factuals outside a domain that the user stated."""
-        if self.domain.inferred:
+        stated = self.domain.stated
+        if not bool(stated.any()):
             return
         # The last few digits are not worth a refusal: scaling to model space and back costs that much.
         span = 1e-5 * (1 + x.abs())
         outside = (x < self.domain.lower.unsqueeze(-2) - span) | (x > self.domain.upper.unsqueeze(-2) + span)
+        outside &= stated
         if not bool(outside.any()):
             return
         flat = outside.reshape(-1, self.num_features)

@@ -14,13 +14,13 @@ from counterfactual_training.errors import ConstraintError
 class Domain:
     """Box ``[lower, upper]``, each ``(..., d)``; infinite where a feature is unbounded.
 
-    ``inferred`` boxes describe data seen so far and gently pull strays back; stated boxes are a promise, and a factual
-    outside one is refused.
+    ``inferred`` sides describe data seen so far and gently pull strays back; stated ones are a promise, and a factual
+    outside them is refused. One word for all features, or a mask ``(d,)``.
     """
 
     lower: Tensor
     upper: Tensor
-    inferred: bool = False
+    inferred: bool | Tensor = False
 
     def __post_init__(self) -> None:
         if self.lower.shape != self.upper.shape:
@@ -50,6 +50,16 @@ class Domain:
         lower = torch.minimum(mean - num_std * std, flat.amin(0))
         upper = torch.maximum(mean + num_std * std, flat.amax(0))
         return cls(lower, upper, inferred=True)
+
+    @property
+    def stated(self) -> Tensor:
+        """Mask ``(d,)`` of the features whose box the user stated."""
+        return ~torch.as_tensor(self.inferred, device=self.lower.device).expand(self.lower.shape[-1])
+
+    def to(self, like: Tensor) -> Domain:
+        """The same box on the device and in the dtype of a tensor."""
+        inferred = self.inferred.to(like.device) if isinstance(self.inferred, Tensor) else self.inferred
+        return Domain(self.lower.to(like), self.upper.to(like), inferred)
 
     def contains(self, x: Tensor) -> Tensor:
         """Mask ``(..., n, d)`` of the values inside."""

@@ -35,5 +35,4 @@ def class_loss_gradient(probability: Tensor, y: Tensor) -> Tensor:
         probability: ``(..., n, k)`` softmax of the logits.
         y: ``(..., n)``.
     """
-    index = y.unsqueeze(-1)
-    return probability.scatter_add(-1, index, probability.new_full((), -1.0).expand(index.shape))
+    return probability.scatter_add(-1, y.unsqueeze(-1), probability.new_full((1,), -1.0).expand(*y.shape, 1))

@@ -26,7 +26,7 @@ def check_inputs(model: nn.Module, x: Tensor, y: Tensor) -> None:
             raise InputError(f"x is on {x.device} but {name} on {device}; move them together with .to(device).")
     if parameter is not None and parameter.is_floating_point() and parameter.dtype != x.dtype:
         raise InputError(f"x is {x.dtype} but the model {parameter.dtype}; convert one of them.")
-    check_finite(x.reshape(*y.shape, -1))
+    check_finite(x.flatten(y.dim()))
 
 
 def check_finite(x: Tensor, names: tuple[str, ...] | None = None) -> None:

@@ -41,7 +41,8 @@ def diagnose_rows(
         x_leaf = x_cf.detach().requires_grad_()
         logits = logits_of(x_leaf)
     state = SearchState(x, x_cf, x_cf - x, logits.detach(), y_target, generator.max_steps, generator.max_steps)
-    wish = search_gradient(generator, state, x_leaf, logits).mul_(per_member(generator.learning_rate, 2)).neg_()
+    wish = search_gradient(generator, state, x_leaf, logits, logits.detach().softmax(-1))
+    wish.mul_(per_member(generator.learning_rate, 2)).neg_()
     size = wish.abs()
     wants = size > torch.maximum(1e-6 * size.amax(-1, keepdim=True), size.new_full((), 1e-12))
     moved = constraints.project(x_cf + constraints.mask_step(wish), constraints.bounds(x)) - x_cf

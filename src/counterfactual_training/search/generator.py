@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
 
 from counterfactual_training.core.broadcast import Number
 from counterfactual_training.errors import InputError
-from counterfactual_training.search.penalties import Penalty
+from counterfactual_training.search.penalties import Penalty, PenaltyGradients
 from counterfactual_training.search.spaces import FeatureSpace, Space
 
 
@@ -46,6 +47,10 @@ class Generator:
             raise InputError(
                 f"learning_rate must be positive and epsilon not negative, got {self.learning_rate} and {self.epsilon}."
             )
+
+    @cached_property
+    def gradients(self) -> PenaltyGradients:
+        return PenaltyGradients.of(self.penalties)
 
     def replace(self, **changes: Any) -> Generator:
         """A copy with some settings changed."""

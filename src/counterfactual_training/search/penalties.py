@@ -7,8 +7,9 @@ Two optional methods spare it the automatic derivative: ``add_gradient(state, gr
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -34,18 +35,24 @@ class Penalty(Protocol):
     def __call__(self, state: SearchState, /) -> Tensor: ...
 
 
-@runtime_checkable
-class FeatureGradient(Protocol):
-    """A penalty that knows its own derivative with respect to x′."""
-
-    def add_gradient(self, state: SearchState, grad: Tensor, /) -> None: ...
+# A penalty's own derivative, added to the second argument in place.
+ClosedForm = Callable[[SearchState, Tensor], None]
 
 
-@runtime_checkable
-class LogitGradient(Protocol):
-    """A penalty that knows its own derivative with respect to the logits."""
+class PenaltyGradients(NamedTuple):
+    """A generator's penalties, sorted by how their gradient is had."""
 
-    def add_logit_gradient(self, state: SearchState, grad: Tensor, /) -> None: ...
+    by_logits: tuple[ClosedForm, ...]
+    by_features: tuple[ClosedForm, ...]
+    automatic: tuple[Penalty, ...]
+
+    @classmethod
+    def of(cls, penalties: tuple[Penalty, ...]) -> PenaltyGradients:
+        by_logits = tuple(p.add_logit_gradient for p in penalties if hasattr(p, "add_logit_gradient"))
+        by_features = tuple(p.add_gradient for p in penalties if hasattr(p, "add_gradient"))
+        closed = ("add_logit_gradient", "add_gradient")
+        automatic = tuple(p for p in penalties if not any(hasattr(p, name) for name in closed))
+        return cls(by_logits, by_features, automatic)
 
 
 @dataclass(frozen=True, eq=False)

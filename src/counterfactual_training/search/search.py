@@ -62,7 +62,7 @@ def search(
     check_inputs(model, x, y_target)
     feature_shape = x.shape[y_target.dim() :]
     num_features = prod(feature_shape)
-    flat = x.detach().reshape(*y_target.shape, num_features)
+    flat, y_target = x.detach().reshape(*y_target.shape, num_features), y_target.long()
     constraints = (constraints if constraints is not None else Constraints.build(num_features)).to(flat)
     if constraints.num_features != num_features:
         raise InputError(f"The constraints speak of {constraints.num_features} features, x has {num_features}.")
@@ -75,7 +75,8 @@ def search(
     values = _BLOCK_VALUES.get(flat.device.type, _BLOCK_VALUES_ACCELERATOR)
     block = max(1, values // max(1, prod(y_target.shape[:-1]) * num_features))
     parts = []
-    with evaluating(model), sensible_threads(model, flat[..., :block, :], threads):
+    # A caller's no_grad or inference_mode must not reach in here: the descent needs its gradients.
+    with evaluating(model), sensible_threads(model, flat[..., :block, :], threads), torch.inference_mode(False):
         for rows, targets in zip(flat.split(block, -2), y_target.split(block, -1), strict=True):
             part = _descend(logits_of, rows, targets, generator, constraints, noise, record, shrink)
             if diagnose:
@@ -106,7 +107,8 @@ def _descend(
         if shrink and work.worth_shrinking:
             work.shrink()
         x_leaf = work.x_cf.detach().requires_grad_(step < max_steps)
-        logits = logits_of(x_leaf)
+        with torch.set_grad_enabled(step < max_steps):
+            logits = logits_of(x_leaf)
         probability = logits.detach().softmax(-1)
         confidence = probability.gather(-1, work.y_target.unsqueeze(-1)).squeeze(-1)
         arrived = confidence >= threshold
@@ -114,16 +116,16 @@ def _descend(
             check_logits(logits, y_target)
             there = arrived | (probability.argmax(-1) == y_target)
             outcome.retire(work, there, confidence, arrived, Status.ALREADY_THERE, step)
+        outcome.record(work, min(step, max_steps))
         fresh = work.snap_arrived(arrived, constraints, step >= max_steps, outcome)
         outcome.retire(work, arrived & ~fresh, confidence, arrived, Status.CONVERGED, min(step, max_steps))
-        outcome.record(work, min(step, max_steps))
         if work.live_width == 0:
             break
         if step >= max_steps:
             continue
 
         state = SearchState(work.x, work.x_cf, work.delta, logits.detach(), work.y_target, step, max_steps)
-        grad = search_gradient(generator, state, x_leaf, logits)  # ∇ₓ′ of Eq. 1
+        grad = search_gradient(generator, state, x_leaf, logits, probability)  # ∇ₓ′ of Eq. 1
         work.z, delta = generator.space.propose(work.z, work.x_cf, grad, generator.learning_rate)
         constraints.mask_step(delta)  # mutability
         work.hold(delta, fresh, constraints)  # what was snapped stays

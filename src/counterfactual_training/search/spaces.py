@@ -47,7 +47,7 @@ class FeatureSpace:
         return x.new_empty(*x.shape[:-1], 0)
 
     def propose(self, z: Tensor, x_cf: Tensor, grad: Tensor, learning_rate: Number) -> tuple[Tensor, Tensor]:
-        return z, grad.mul_(per_member(learning_rate, 2)).neg_()
+        return z, grad.mul_(-per_member(learning_rate, 2))
 
     def settle(self, z: Tensor, x_cf: Tensor, noise: Tensor) -> Tensor:
         return z
