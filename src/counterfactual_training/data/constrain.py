@@ -1,0 +1,172 @@
+"""The rules of a schema, stated in the user's units, as constraints in model space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from counterfactual_training.constraints import (
+    CategoryProjection,
+    Constraints,
+    Direction,
+    Domain,
+    Lattice,
+    OneHotGroup,
+)
+from counterfactual_training.data.column import Column
+from counterfactual_training.data.feature import Feature
+from counterfactual_training.data.storage import value_range
+from counterfactual_training.errors import ConstraintError
+
+# Rounding to a grid finer than this, in model space, is nothing that a model notices.
+_FINEST_GRID = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class OrdinalLattice(Lattice):
+    """A lattice of ranks where ``transitions[i, j]`` says whether rank i may become rank j."""
+
+    transitions: Tensor | None = None
+
+    def snap(self, v: Tensor, factual: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        """The reachable rank next to v, away from the factual if that one is reachable, else the nearest."""
+        if self.values is None or self.transitions is None:
+            return super().snap(v, factual, lower, upper)
+        values = self.values.to(v)
+        own = (factual.unsqueeze(-1) - values).abs().argmin(-1)
+        tolerance = 1e-5 * (1 + values.abs())
+        inside = (values >= lower.unsqueeze(-1) - tolerance) & (values <= upper.unsqueeze(-1) + tolerance)
+        reachable = self.transitions.to(v.device)[own] & inside
+        gap = values - v.unsqueeze(-1)
+        step = values.diff().min() if len(values) > 1 else torch.ones((), dtype=v.dtype)
+        outward = torch.where((v >= factual).unsqueeze(-1), gap, -gap) >= -tolerance
+        # The next rank outward beats the nearer one inward, which would undo the change.
+        cost = gap.abs() - step * (outward & (gap.abs() < step))
+        best = cost.masked_fill(~reachable, torch.inf).argmin(-1)
+        snapped = torch.where(reachable.any(-1), values[best], factual)
+        return torch.where(((v - factual).abs() <= 1e-6) | (best == own), factual, snapped)
+
+
+def build_constraints(
+    columns: Sequence[Column], num_std: float, category_projection: CategoryProjection, keep_sign: bool
+) -> Constraints:
+    """Constraints on the encoded columns; arguments as in :meth:`Encoder.constraints`."""
+    directions: list[Direction] = []
+    lower: list[float] = []
+    upper: list[float] = []
+    groups: list[OneHotGroup] = []
+    lattices: list[Lattice] = []
+    for column in columns:
+        start = len(directions)
+        directions += [_direction(column)] * column.width
+        low, high = _box(column, num_std, keep_sign)
+        lower += [low] * column.width
+        upper += [high] * column.width
+        group = _group(column, start)
+        lattice = _lattice(column, start)
+        groups += [group] if group is not None else []
+        lattices += [lattice] if lattice is not None else []
+    # The box is a promise only if every side of it was stated; Schema.check refuses factuals column by column.
+    stated = bool(stated_mask(columns).all())
+    box = Domain(torch.tensor(lower, dtype=torch.float64), torch.tensor(upper, dtype=torch.float64), not stated)
+    names = [name for column in columns for name in column.names]
+    return Constraints.build(len(directions), directions, box, groups, lattices, names, category_projection)
+
+
+def stated_mask(columns: Sequence[Column]) -> Tensor:
+    """Mask ``(d,)`` of the encoded columns whose domain the user stated."""
+    return torch.tensor([column.feature.domain is not None for column in columns for _ in range(column.width)])
+
+
+def transition_matrix(feature: Feature) -> np.ndarray:
+    """``(k, k)``: whether category i may become category j, by direction, allowed and forbidden values."""
+    levels = feature.levels
+    k = len(levels)
+    may = np.ones((k, k), dtype=bool)
+    if feature.allowed is not None:
+        may[:, [level not in feature.allowed for level in levels]] = False
+    for a, b in feature.forbidden:
+        may[levels.index(a), levels.index(b)] = False
+    if feature.mutability not in ("both", "increase"):
+        may &= ~np.triu(np.ones((k, k), dtype=bool), 1)
+    if feature.mutability not in ("both", "decrease"):
+        may &= ~np.tril(np.ones((k, k), dtype=bool), -1)
+    np.fill_diagonal(may, True)
+    return may
+
+
+def _direction(column: Column) -> Direction:
+    """Direction of the encoded columns; on one-hot columns the transition matrix carries it instead."""
+    feature = column.feature
+    if feature.kind == "categorical":
+        return "none" if feature.mutability == "none" or column.width == 1 else "both"
+    if feature.kind != "binary":
+        return feature.mutability
+    may = transition_matrix(feature)
+    words: dict[tuple[bool, bool], Direction] = {
+        (True, True): "both",
+        (True, False): "increase",
+        (False, True): "decrease",
+        (False, False): "none",
+    }
+    return words[bool(may[0, 1]), bool(may[1, 0])]
+
+
+def _box(column: Column, num_std: float, keep_sign: bool) -> tuple[float, float]:
+    if column.feature.kind in ("binary", "categorical"):
+        return 0.0, 1.0
+    low, high = column.feature.limits
+    seen_low = min(column.mean - num_std * column.std, column.low)  # Eq. 12
+    seen_high = max(column.mean + num_std * column.std, column.high)
+    if keep_sign:
+        seen_low = max(seen_low, 0.0) if column.low >= 0 else seen_low
+        seen_high = min(seen_high, 0.0) if column.high <= 0 else seen_high
+    if column.feature.kind in ("integer", "pixel"):
+        smallest, largest = value_range(column.dtype)
+        seen_low, seen_high = max(seen_low, smallest), min(seen_high, largest)
+    low, high = (low if np.isfinite(low) else seen_low), (high if np.isfinite(high) else seen_high)
+    if low > high:
+        raise ConstraintError(
+            f"The domain of {column.feature.name!r} is empty: stated {column.feature.domain}, "
+            f"the data reaches from {column.low:g} to {column.high:g}."
+        )
+    z = column.encode(np.array([low, high]))[:, 0]
+    return float(z[0]), float(z[1])
+
+
+def _group(column: Column, start: int) -> OneHotGroup | None:
+    if column.feature.kind == "binary":
+        return OneHotGroup((start,))
+    if not column.one_hot or column.width == 1:
+        return None
+    may = transition_matrix(column.feature)
+    return OneHotGroup(tuple(range(start, start + column.width)), None if may.all() else torch.from_numpy(may))
+
+
+def _lattice(column: Column, start: int) -> Lattice | None:
+    feature = column.feature
+    if feature.kind == "ordinal":
+        ranks = np.arange(len(feature.levels), dtype=np.float64)
+        if feature.forbidden:
+            may = torch.from_numpy(transition_matrix(feature))
+            return OrdinalLattice(start, values=_points(column, ranks), transitions=may)
+        if feature.allowed is not None:
+            ranks = np.array(sorted(feature.levels.index(level) for level in feature.allowed), dtype=np.float64)
+        return Lattice(start, values=_points(column, ranks))
+    if feature.is_category:
+        return None
+    if feature.allowed is not None:
+        return Lattice(start, values=_points(column, np.array(feature.allowed, dtype=np.float64)))
+    if column.grid is None or feature.kind == "pixel" or column.grid / column.scale < _FINEST_GRID:
+        return None
+    # Counting from the grid point nearest the centre keeps float32 exact for longest.
+    anchor = np.rint(column.center / column.grid) * column.grid
+    return Lattice(start, offset=float((anchor - column.center) / column.scale), step=column.grid / column.scale)
+
+
+def _points(column: Column, values: np.ndarray) -> Tensor:
+    return torch.from_numpy(column.encode(values)[:, 0].copy())

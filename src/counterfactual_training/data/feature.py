@@ -1,0 +1,220 @@
+"""One column as its owner knows it: what it holds, in which unit, and which changes make sense."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from counterfactual_training.constraints import Direction, parse_direction
+from counterfactual_training.errors import ConstraintError, InputError, unknown
+
+Kind = Literal["numeric", "integer", "ordinal", "binary", "categorical", "pixel"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+CATEGORY_KINDS: tuple[Kind, ...] = ("ordinal", "binary", "categorical")
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A feature, every rule in the user's own units.
+
+    Attributes:
+        name: the column.
+        kind: ``numeric`` any number; ``integer`` whole numbers; ``ordinal`` categories with an order; ``binary`` two
+            categories; ``categorical`` categories without one; ``pixel`` a number of a known range.
+        unit: for reports, such as ``"years"``.
+        mutability: which way a counterfactual may move it. On categories ``increase`` means up their order.
+        domain: ``(lower, upper)``, either side ``None`` where it is open; a pair of categories for an ordinal.
+        categories: all of them, in their order; ``None`` until the data has been seen.
+        allowed: the only values a counterfactual may change it to.
+        forbidden: changes ``(from, to)`` that do not happen, such as ``("Masters", "HS-grad")``. ``to`` may be a list.
+    """
+
+    name: str
+    kind: Kind
+    unit: str | None = None
+    mutability: Direction = "both"
+    domain: tuple[Any, Any] | None = None
+    categories: tuple[Any, ...] | None = None
+    allowed: tuple[Any, ...] | None = None
+    forbidden: tuple[tuple[Any, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise InputError(f"A feature needs a name that is text, got {self.name!r}.")
+        if self.kind not in KINDS:
+            raise InputError(unknown(f"kind of {self.name!r}", self.kind, KINDS))
+        if self.unit is not None and not isinstance(self.unit, str):
+            raise InputError(f"The unit of {self.name!r} must be text, got {self.unit!r}.")
+        self._set("mutability", self._direction())
+        self._set("categories", self._categories())
+        self._set("domain", self._domain())
+        self._set("allowed", self._allowed())
+        self._set("forbidden", self._forbidden())
+
+    # ---- questions -------------------------------------------------------------------------------------------------
+
+    @property
+    def is_category(self) -> bool:
+        return self.kind in CATEGORY_KINDS
+
+    @property
+    def levels(self) -> tuple[Any, ...]:
+        """The categories, which must be known by now."""
+        if self.categories is None:
+            raise InputError(f"The categories of {self.name!r} are not known yet; complete the schema with a frame.")
+        return self.categories
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The stated domain as numbers (ranks for an ordinal, whole for an integer), infinite where open."""
+        low, high = self.domain or (None, None)
+        if self.kind == "ordinal":
+            low = 0 if low is None else self.levels.index(low)
+            high = len(self.levels) - 1 if high is None else self.levels.index(high)
+        if self.kind == "integer":
+            low, high = (None if low is None else math.ceil(low)), (None if high is None else math.floor(high))
+        return (-math.inf if low is None else float(low)), (math.inf if high is None else float(high))
+
+    # ---- what the user wrote, checked ------------------------------------------------------------------------------
+
+    def _set(self, field: str, value: object) -> None:
+        object.__setattr__(self, field, value)
+
+    def _direction(self) -> Direction:
+        try:
+            return parse_direction(self.mutability)
+        except ConstraintError as error:
+            raise ConstraintError(f"mutability of {self.name!r}: {error}") from None
+
+    def _categories(self) -> tuple[Any, ...] | None:
+        if self.categories is None:
+            return None
+        if not self.is_category:
+            raise ConstraintError(
+                f"{self.name!r} is {self.kind} and has no categories; make it categorical, ordinal or binary."
+            )
+        levels = _plain_tuple(self.categories, f"categories of {self.name!r}")
+        if not levels or len(set(levels)) != len(levels):
+            raise ConstraintError(f"The categories of {self.name!r} must be different and at least one: {levels!r}.")
+        if any(_is_missing(level) for level in levels):
+            raise ConstraintError(f"A missing value is no category of {self.name!r}; name it, for example '?'.")
+        if self.kind == "binary" and len(levels) != 2:
+            raise ConstraintError(f"{self.name!r} is binary but has {len(levels)} categories: {show(levels)}.")
+        return levels
+
+    def _domain(self) -> tuple[Any, Any] | None:
+        if self.domain is None:
+            return None
+        if self.kind in ("binary", "categorical"):
+            raise ConstraintError(f"{self.name!r} is {self.kind} and has no domain; use allowed= to list categories.")
+        if isinstance(self.domain, str) or not isinstance(self.domain, Iterable) or len(tuple(self.domain)) != 2:
+            raise ConstraintError(f"The domain of {self.name!r} must be (lower, upper), got {self.domain!r}.")
+        low, high = (plain(bound) for bound in self.domain)
+        if self.kind == "ordinal":
+            return self._ordinal_domain(low, high)
+        low, high = self._bound(low), self._bound(high)
+        if low is not None and high is not None:
+            whole = self.kind == "integer" and math.ceil(low) > math.floor(high)
+            if low > high or whole:
+                what = "no whole number lies in" if whole and low <= high else "lower > upper in"
+                raise ConstraintError(f"The domain of {self.name!r} is empty: {what} [{low:g}, {high:g}].")
+        return None if low is None and high is None else (low, high)
+
+    def _bound(self, bound: Any) -> float | None:
+        if bound is None:
+            return None
+        if not _is_number(bound) or math.isnan(bound):
+            raise ConstraintError(f"The domain of {self.name!r} must be numbers or None, got {bound!r}.")
+        return None if math.isinf(bound) else bound
+
+    def _ordinal_domain(self, low: Any, high: Any) -> tuple[Any, Any] | None:
+        # A TOML file has no null and says ±inf for an open side.
+        low, high = (None if isinstance(b, float) and math.isinf(b) else b for b in (low, high))
+        ends = [bound for bound in (low, high) if bound is not None]
+        if self.categories is not None:
+            self._must_be_categories(ends, "domain")
+            if len(ends) == 2 and self.categories.index(low) > self.categories.index(high):
+                raise ConstraintError(f"The domain of {self.name!r} is empty: {low!r} comes after {high!r}.")
+        return (low, high) if ends else None
+
+    def _allowed(self) -> tuple[Any, ...] | None:
+        if self.allowed is None:
+            return None
+        values = _plain_tuple(self.allowed, f"allowed values of {self.name!r}")
+        if not values:
+            raise ConstraintError(f"No value of {self.name!r} is allowed; to hold it fixed, set mutability 'none'.")
+        if self.is_category:
+            self._must_be_categories(values, "allowed values")
+            return tuple(dict.fromkeys(values))
+        bad = [v for v in values if not _is_number(v) or not math.isfinite(v) or (self.kind == "integer" and v % 1)]
+        if bad:
+            raise ConstraintError(f"allowed values of {self.name!r} must be {self.kind} values, got {bad[0]!r}.")
+        low, high = self.limits
+        outside = [v for v in values if not low <= v <= high]
+        if outside:
+            raise ConstraintError(f"The allowed value {outside[0]!r} of {self.name!r} lies outside its domain.")
+        return tuple(sorted(set(values)))
+
+    def _forbidden(self) -> tuple[tuple[Any, Any], ...]:
+        if not self.forbidden:
+            return ()
+        if not self.is_category:
+            raise ConstraintError(
+                f"{self.name!r} is {self.kind}: forbidden changes are between categories; "
+                "use mutability=, domain= or allowed= here."
+            )
+        pairs = []
+        for entry in self.forbidden:
+            if isinstance(entry, str) or not isinstance(entry, Sequence) or len(entry) != 2:
+                raise ConstraintError(f"A forbidden change of {self.name!r} is a pair (from, to), got {entry!r}.")
+            targets = entry[1] if isinstance(entry[1], list) else [entry[1]]
+            pairs += [(plain(entry[0]), plain(target)) for target in targets]
+        self._must_be_categories([value for pair in pairs for value in pair], "forbidden changes")
+        same = [pair for pair in pairs if pair[0] == pair[1]]
+        if same:
+            raise ConstraintError(f"{self.name!r} may always stay {same[0][0]!r}; this cannot be forbidden.")
+        return tuple(dict.fromkeys(pairs))
+
+    def _must_be_categories(self, values: Iterable[Any], what: str) -> None:
+        for value in values:
+            if self.categories is not None and value not in self.categories:
+                raise ConstraintError(unknown(f"category in the {what} of {self.name!r}:", value, self.categories))
+
+
+def show(values: Sequence[Any], limit: int = 8) -> str:
+    """Some of the values, for a message."""
+    shown = ", ".join(repr(value) for value in values[:limit])
+    return shown if len(values) <= limit else f"{shown}, … ({len(values)} in all)"
+
+
+def plain(value: Any) -> Any:
+    """A numpy scalar as the Python object it stands for."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _plain_tuple(values: Any, what: str) -> tuple[Any, ...]:
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise ConstraintError(f"{what} must be a list, got {values!r}.")
+    entries = tuple(plain(value) for value in values)
+    for value in entries:
+        try:
+            hash(value)
+        except TypeError:
+            raise ConstraintError(f"{what} must be text, numbers or booleans, got {value!r}.") from None
+    return entries
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_missing(value: Any) -> bool:
+    return (
+        value is None
+        or (isinstance(value, float) and math.isnan(value))
+        or type(value).__name__ in ("NAType", "NaTType")
+    )

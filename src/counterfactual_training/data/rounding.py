@@ -1,0 +1,73 @@
+"""Numbers as people write them: the decimals a column uses, and values rounded to them.
+
+float64 cannot undo a z-score bit by bit: where |v| is small beside the mean, several values v share one z. But a value
+that a person typed has few decimals, and among those the right one is recognised.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+# Powers of ten that float64 holds exactly; np.power may be off by a digit.
+_POWERS = np.array([float(f"1e{k}") for k in range(23)])
+_MAX_DECIMALS = 15
+
+
+def round_to(values: np.ndarray, decimals: np.ndarray | int) -> np.ndarray:
+    """The float nearest to each value rounded to so many decimals (negative: tens, hundreds, …)."""
+    d = np.clip(np.asarray(decimals, dtype=np.int64), -22, 22)
+    up, down = _POWERS[np.maximum(d, 0)], _POWERS[np.maximum(-d, 0)]
+    # N / 10^d with N and 10^d exact is the very float that the decimal literal denotes.
+    with np.errstate(over="ignore"):
+        scaled = values * up / down
+        rounded = np.rint(scaled) / up * down
+    return np.where(np.abs(scaled) < 2.0**52, rounded, values)
+
+
+def seen_decimals(values: np.ndarray, dtype: Any) -> int | None:
+    """The fewest decimals that write every value ``(n,)`` of a float column exactly, or ``None`` if 15 do not do."""
+    largest = float(np.abs(values).max(initial=0.0))
+    narrow = _narrow(dtype)
+    for decimals in range(_MAX_DECIMALS + 1):
+        if largest * _POWERS[decimals] >= 2.0**49:
+            return None
+        for part in (values[:1000], values):  # most columns fail at once
+            rounded = round_to(part, decimals)
+            if not np.array_equal(rounded if narrow is None else rounded.astype(narrow), part):
+                break
+        else:
+            return decimals
+    return None
+
+
+def tidy(values: np.ndarray, error: np.ndarray, decimals: int | None, dtype: Any) -> np.ndarray:
+    """Decoded values ``(n,)``, known up to ``error``, as a user would have written them.
+
+    A value that has, within its error, the given decimals is rounded to them. Otherwise, if it is a short number within
+    its error, it is that number; short means at least three digits fewer than the error would allow, so that chance
+    does not make one. Any other value is rounded to the given decimals, or, if the column does not have such, to the
+    digits that its error leaves meaningful.
+    """
+    size = np.maximum(np.abs(values), np.finfo(np.float64).tiny)
+    coarse = np.maximum(2000.0 * error, 1e-12 * size)
+    short = round_to(values, np.floor(-np.log10(coarse)).astype(np.int64))
+    is_short = np.abs(short - values) <= error
+    narrow = _narrow(dtype)
+    if narrow is not None:
+        held = values.astype(narrow)
+        near = (np.abs(held - values) <= error) & (2000.0 * error <= np.spacing(np.abs(held)))
+        short, is_short = np.where(is_short, short, held), is_short | near
+    if decimals is not None:
+        rounded = round_to(values, decimals)
+        return np.where(is_short & (np.abs(rounded - values) > error), short, rounded)
+    # In float64 nothing meaningful is lost by keeping every digit.
+    noisy = error > 1e-9 * size
+    digits = np.ceil(-np.log10(np.maximum(error, np.finfo(np.float64).tiny))).astype(np.int64)
+    return np.where(is_short, short, np.where(noisy, round_to(values, digits), values))
+
+
+def _narrow(dtype: Any) -> Any:
+    """The numpy type of a column stored in fewer bits than float64."""
+    return {"float32": np.float32, "float16": np.float16}.get(str(dtype).lower())

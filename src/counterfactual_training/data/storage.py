@@ -1,0 +1,123 @@
+"""How a column was stored, to give it back as it came: its pandas dtype, in memory and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pandas.api import types
+
+from counterfactual_training.errors import FileError, InputError
+
+
+def to_plain(value: Any) -> Any:
+    """A category as JSON and TOML know it; an interval, as ``pd.cut`` makes them, as a table."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, (str, bool, int, float)):
+        return value
+    if isinstance(value, pd.Interval):
+        return {"interval": [to_plain(value.left), to_plain(value.right), value.closed]}
+    raise InputError(
+        f"{value!r} ({type(value).__name__}) cannot be written to a file; convert such categories to text."
+    )
+
+
+def from_plain(value: Any) -> Any:
+    """The inverse of :func:`to_plain`."""
+    if isinstance(value, Mapping):
+        try:
+            left, right, closed = value["interval"]
+            return pd.Interval(left, right, closed)
+        except (KeyError, TypeError, ValueError):
+            raise FileError(
+                f"{dict(value)!r} is no category; expected {{'interval': [left, right, closed]}}."
+            ) from None
+    return value
+
+
+def dtype_to_dict(dtype: Any) -> Any:
+    """A pandas dtype as JSON."""
+    if not isinstance(dtype, pd.CategoricalDtype):
+        return str(dtype)
+    levels = [to_plain(level) for level in dtype.categories.to_numpy(dtype=object)]
+    return {"categories": levels, "ordered": bool(dtype.ordered), "of": str(dtype.categories.dtype)}
+
+
+def dtype_from_dict(spec: Any) -> Any:
+    """The inverse of :func:`dtype_to_dict`."""
+    try:
+        if isinstance(spec, str):
+            return pd.api.types.pandas_dtype(spec)
+        levels = pd.Index([from_plain(level) for level in spec["categories"]], dtype=object, tupleize_cols=False)
+        return pd.CategoricalDtype(levels.astype(spec["of"]), ordered=spec["ordered"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileError(f"The file names a column type that pandas does not know: {spec!r} ({error}).") from None
+
+
+def value_range(dtype: Any) -> tuple[float, float]:
+    """The smallest and largest whole number that the dtype can hold."""
+    if types.is_bool_dtype(dtype) and not isinstance(dtype, pd.CategoricalDtype):
+        return 0.0, 1.0
+    if types.is_integer_dtype(dtype):
+        info = np.iinfo(getattr(dtype, "numpy_dtype", dtype))
+        return float(info.min), float(info.max)
+    return -np.inf, np.inf
+
+
+def restore_numbers(values: np.ndarray, dtype: Any, whole: bool) -> pd.Series:
+    """Numbers ``(n,)`` in the given dtype, or in the nearest one that can hold them.
+
+    A missing value in an ``int64`` column makes it ``float64``, 300 in an ``int8`` column makes it ``int64``.
+    """
+    series = pd.Series(values)
+    present = values[~np.isnan(values)]
+    if types.is_object_dtype(dtype):
+        numbers = [_python_number(v, whole) for v in values.tolist()]
+        return pd.Series(np.array(numbers, dtype=object), dtype=object)
+    if isinstance(dtype, pd.CategoricalDtype):
+        known = dtype.categories.get_indexer(pd.Index(present)) >= 0
+        return series.astype(dtype) if known.all() else series
+    if types.is_float_dtype(dtype):
+        narrow = series.astype(dtype)
+        return narrow if np.isfinite(narrow.to_numpy(np.float64, na_value=0.0)).all() else series
+    low, high = value_range(dtype)
+    nullable = types.is_extension_array_dtype(dtype)
+    if (np.rint(present) == present).all() and (nullable or len(present) == len(values)):
+        fits = not len(present) or (present.min() >= low and present.max() <= high)
+        wide = series.astype("Int64") if nullable else series.astype("int64")
+        return wide.astype(dtype) if fits else wide
+    return series.astype("Float64") if nullable else series
+
+
+def restore_categories(values: np.ndarray, dtype: Any) -> pd.Series:
+    """Categories ``(n,)``, as objects, in the given dtype; a value it cannot hold makes it ``object``.
+
+    A category that a categorical dtype lacks is added to it, at the end.
+    """
+    series = pd.Series(values, dtype=object)
+    missing = series.isna().to_numpy()
+    if isinstance(dtype, pd.CategoricalDtype):
+        present = pd.Index(values[~missing], dtype=object, tupleize_cols=False).unique()
+        known = pd.Index(dtype.categories.to_numpy(dtype=object), dtype=object, tupleize_cols=False)
+        new = present[known.get_indexer(present) < 0]
+        if len(new):
+            dtype = pd.CategoricalDtype(known.append(new).infer_objects(), ordered=dtype.ordered)
+        return series.astype(dtype)
+    if types.is_object_dtype(dtype):
+        return series
+    try:
+        stored = series.astype(dtype)
+        same = stored.astype(object).to_numpy()[~missing] == values[~missing]
+        kept_missing = stored.isna().to_numpy()[missing]
+    except (TypeError, ValueError):
+        return series
+    return stored if bool(np.all(same)) and bool(np.all(kept_missing)) else series
+
+
+def _python_number(value: float, whole: bool) -> Any:
+    if np.isnan(value):
+        return None
+    return int(value) if whole and value.is_integer() else value

@@ -1,0 +1,126 @@
+"""The paper's four two-dimensional data sets, its loan example, and how rows are split.
+
+Every sampler returns ``x (n, 2)`` float32 and ``y (n,)`` int64, the classes balanced and in random order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from counterfactual_training.errors import InputError
+
+DATA_SEED = 42
+
+# The authors drew both centres uniformly from [−10, 10]² with Julia's Xoshiro(42); other generators differ.
+CENTRES = ((2.586902462852178, -0.4518571313436439), (-0.9932211880761272, 4.062596980064029))
+LOAN_CLASSES = ("loan withheld", "loan granted")
+LOAN_ORIGIN = (42.0, 20.0)
+LOAN_SCALE = (7.0, 6.0)
+
+Sample = tuple[Tensor, Tensor]
+Sampler = Callable[[int, torch.Generator | None], Sample]
+
+
+class LoanSample(NamedTuple):
+    """Applicants of the loan example: ``frame`` holds the same numbers as ``x (n, 2)``, with names."""
+
+    x: Tensor
+    y: Tensor
+    frame: pd.DataFrame
+
+
+def linearly_separable(n: int, rng: torch.Generator | None = None) -> Sample:
+    """Two isotropic Gaussians, 11.5 standard deviations apart."""
+    return _blobs(n, rng, CENTRES, std=0.5)
+
+
+def overlapping(n: int, rng: torch.Generator | None = None) -> Sample:
+    """The centres of :func:`linearly_separable`, wide enough that nobody separates them: Bayes accuracy 0.925."""
+    return _blobs(n, rng, CENTRES, std=2.0)
+
+
+def circles(n: int, rng: torch.Generator | None = None) -> Sample:
+    """Class 0 a blob around the origin (radius 0.01), class 1 the unit circle around it; noise σ = 0.15."""
+    rng = _seeded(rng)
+    y = _labels(n, rng)
+    angle = 2 * math.pi * _uniform(n, rng)
+    radius = torch.where(y == 0, 0.01, 1.0).double()
+    x = torch.stack([radius * angle.cos(), radius * angle.sin()], -1)
+    return _noisy(x, 0.15, rng), y
+
+
+def moons(n: int, rng: torch.Generator | None = None) -> Sample:
+    """Two half circles: class 0 ``(cos θ, sin θ)``, class 1 ``(1 + cos θ, 0.3 − sin θ)``, θ ∈ [0, π]; noise σ = 0.1.
+
+    MLJ's geometry; scikit-learn's second moon runs the other way and sits 0.2 higher.
+    """
+    rng = _seeded(rng)
+    y = _labels(n, rng)
+    theta = math.pi * _uniform(n, rng)
+    upper = torch.stack([theta.cos(), theta.sin()], -1)
+    lower = torch.stack([1 + theta.cos(), 0.3 - theta.sin()], -1)
+    return _noisy(torch.where((y == 0).unsqueeze(-1), upper, lower), 0.1, rng), y
+
+
+def loan(n: int, rng: torch.Generator | None = None) -> LoanSample:
+    """Figure 1: *age* (whole years) and *debt* (thousand dollars, one decimal) of people who ask for a loan.
+
+    The blobs of :func:`linearly_separable` in human units. Those whose loan is withheld (class 0) tend to be younger
+    and to owe more than those to whom it is granted (class 1), as Prop. 3.1 supposes.
+    """
+    # The second centre is the one lower in the first feature and higher in the second.
+    z, y = _blobs(n, rng, CENTRES[::-1], std=0.5)
+    age = (LOAN_ORIGIN[0] + LOAN_SCALE[0] * z[:, 0].double()).round()
+    debt = (LOAN_ORIGIN[1] + LOAN_SCALE[1] * z[:, 1].double()).round(decimals=1)
+    frame = pd.DataFrame({"age": age.long().numpy(), "debt": debt.numpy()})
+    return LoanSample(torch.stack([age, debt], -1).float(), y, frame)
+
+
+def stratified_split(y: Tensor, n_validation: int, rng: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+    """Row numbers ``(train, validation)``, each ascending, the validation rows spread over the classes by their shares.
+
+    Shares are rounded by largest remainder, so that exactly ``n_validation`` rows are held out.
+    """
+    n = len(y)
+    if not 0 <= n_validation < n:
+        raise InputError(f"n_validation={n_validation} rows cannot be held out of {n}; give 0 to {n - 1}.")
+    rng = _seeded(rng)
+    classes, counts = y.unique(return_counts=True)
+    quota = counts.double() * n_validation / n
+    take = quota.floor().long()
+    take[(quota - take).argsort(descending=True, stable=True)[: n_validation - int(take.sum())]] += 1
+    held_out = torch.zeros(n, dtype=torch.bool)
+    for label, k in zip(classes, take.tolist(), strict=True):
+        rows = (y == label).nonzero().flatten()
+        held_out[rows[torch.randperm(len(rows), generator=rng)[:k]]] = True
+    return (~held_out).nonzero().flatten(), held_out.nonzero().flatten()
+
+
+def _seeded(rng: torch.Generator | None) -> torch.Generator:
+    return torch.Generator().manual_seed(DATA_SEED) if rng is None else rng
+
+
+def _labels(n: int, rng: torch.Generator) -> Tensor:
+    if n < 2:
+        raise InputError(f"Two classes need at least 2 rows, got n={n}.")
+    return (torch.arange(n) % 2)[torch.randperm(n, generator=rng)]
+
+
+def _uniform(n: int, rng: torch.Generator) -> Tensor:
+    return torch.rand(n, generator=rng, dtype=torch.float64)
+
+
+def _noisy(x: Tensor, std: float, rng: torch.Generator) -> Tensor:
+    return (x + std * torch.randn(x.shape, generator=rng, dtype=torch.float64)).float()
+
+
+def _blobs(n: int, rng: torch.Generator | None, centres: tuple[tuple[float, float], ...], std: float) -> Sample:
+    rng = _seeded(rng)
+    y = _labels(n, rng)
+    return _noisy(torch.tensor(centres, dtype=torch.float64)[y], std, rng), y
