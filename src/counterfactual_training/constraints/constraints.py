@@ -271,7 +271,7 @@ class Constraints:
     def violations(self, x_cf: Tensor, x: Tensor, tolerance: float = 1e-5) -> Tensor:
         """Mask ``(..., n, d)`` of the values that break a constraint, for tests, metrics and reports."""
         delta = x_cf - x
-        slack = tolerance * (1 + x.abs())
+        slack = tolerance * (1 + torch.maximum(x.abs(), x_cf.abs()))
         wrong = ((delta > slack) & ~self.may_increase.unsqueeze(-2)) | (
             (delta < -slack) & ~self.may_decrease.unsqueeze(-2)
         )

@@ -77,8 +77,9 @@ class Lattice:
         if self.values is None:
             index = (v - self.offset) / self.step
             near = index.round()
-            # A value within rounding error of a lattice point is on it.
-            on = (index - near).abs() <= 1e-4
+            # A value within rounding error of a lattice point is on it; where steps are fine, float32 errs by more.
+            error = 4 * torch.finfo(v.dtype).eps * (v.abs() + abs(self.offset)) / self.step
+            on = (index - near).abs() <= error.clamp(1e-4, 0.5)
             low, high = torch.where(on, near, index.floor()), torch.where(on, near, index.ceil())
             return self.offset + self.step * low, self.offset + self.step * high
         values = self.values.to(v)
@@ -95,7 +96,7 @@ class Lattice:
         low, high = self.neighbours(v)
         outward = torch.where(v >= factual, high, low)
         inward = torch.where(v >= factual, low, high)
-        tolerance = 1e-5 * (1 + v.abs())
+        tolerance = 1e-6 * (1 + v.abs())
 
         def inside(u: Tensor) -> Tensor:
             return (u >= lower - tolerance) & (u <= upper + tolerance)

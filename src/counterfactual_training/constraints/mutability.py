@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Literal, cast, get_args
 
 from counterfactual_training.errors import ConstraintError, unknown
@@ -20,8 +21,8 @@ def parse_direction(value: object) -> Direction:
     """``"both" | "none" | "increase" | "decrease"``, or −1, 0, +1 as in scikit-learn's ``monotonic_cst``."""
     if isinstance(value, str) and value in DIRECTIONS:
         return value
-    if not isinstance(value, (str, bool)) and value in _SIGNS:
-        return _SIGNS[int(value)]
+    if isinstance(value, Real) and not isinstance(value, bool) and value in _SIGNS:
+        return _SIGNS[int(float(value))]
     raise ConstraintError(unknown("direction", value, [*DIRECTIONS, -1, 0, 1]))
 
 

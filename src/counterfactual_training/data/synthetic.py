@@ -34,6 +34,11 @@ class LoanSample(NamedTuple):
     y: Tensor
     frame: pd.DataFrame
 
+    @property
+    def labels(self) -> pd.Series:
+        """The decision on each applicant, in words."""
+        return pd.Series([LOAN_CLASSES[label] for label in self.y.tolist()], index=self.frame.index, name="decision")
+
 
 def linearly_separable(n: int, rng: torch.Generator | None = None) -> Sample:
     """Two isotropic Gaussians, 11.5 standard deviations apart."""

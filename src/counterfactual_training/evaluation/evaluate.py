@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.core.kernels import mmd
 from counterfactual_training.data.dataset import Dataset
 from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.attacks import fgsm, pgd
+from counterfactual_training.evaluation.groups import group_mmd
 from counterfactual_training.evaluation.performance import (
     accuracy,
     calibration_error,
@@ -88,7 +89,7 @@ def counterfactual_table(
 
     Columns ``run, lambda_energy, row, factual, target, validity, share_mature, num_steps, implausibility, cost,
     redundancy, implausibility_mmd``. Individuals who already are of the target class have no counterfactual and are
-    left out. The IP* of a group stands in every row of the group.
+    left out. IP* belongs to a group (run, predicted class, target); :class:`Protocol` says what of it a row holds.
     """
     x, y, constraints = _unpacked(data, constraints)
     logits = predict_logits(model, x)
@@ -147,24 +148,14 @@ def _measure(
     return table
 
 
-def _grouped_mmd(table: pd.DataFrame, x_cf: Tensor, x: Tensor, y: Tensor, protocol: Protocol) -> pd.Series:
-    """IP* of each group (run, predicted class, target), written into the group's rows; negative estimates become 0."""
-    rng = torch.Generator().manual_seed(protocol.seed + 2025)
-    values = pd.Series(float("nan"), index=table.index)
-    samples = {int(k): (y == k).nonzero().flatten() for k in table["target"].unique()}
-    usable = table[table["validity"] == 1] if protocol.mmd_valid_only else table
-    for (_, _, target), group in usable.groupby(["run", "factual", "target"]):
-        chosen = _at_most(torch.as_tensor(group.index.to_numpy(copy=True)), protocol.mmd_size, rng)
-        reference = _at_most(samples[int(target)], protocol.mmd_size, rng)
-        value = mmd(x_cf[chosen.to(x_cf.device)], x[reference], protocol.length_scale)
-        values[group.index] = max(float(value), 0.0) if bool(torch.isfinite(value)) else float("nan")
-    return values
-
-
-def _at_most(rows: Tensor, size: int | None, rng: torch.Generator) -> Tensor:
-    if size is None or len(rows) <= size:
-        return rows
-    return rows[torch.randperm(len(rows), generator=rng)[:size].to(rows.device)]
+def _grouped_mmd(table: pd.DataFrame, x_cf: Tensor, x: Tensor, y: Tensor, protocol: Protocol) -> np.ndarray:
+    """IP* of each row's group: run, predicted class, target."""
+    keys = table[["run", "factual", "target"]].to_numpy()
+    group = np.ravel_multi_index(tuple(keys.T), tuple(keys.max(0) + 1)) if len(keys) else np.empty(0, dtype=np.int64)
+    if protocol.mmd_valid_only:
+        group = np.where(table["validity"] == 1, group, -1)
+    y_target = torch.as_tensor(table["target"].to_numpy(copy=True), device=x.device)
+    return group_mmd(x_cf, group, y_target, x, y, protocol).cpu().numpy()
 
 
 def aggregate(individuals: pd.DataFrame) -> pd.DataFrame:

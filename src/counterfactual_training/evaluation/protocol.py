@@ -29,6 +29,8 @@ class Protocol:
         length_scale: ℓ of IP*'s kernel.
         mmd_size: most counterfactuals and most samples that one IP* sees; ``None`` takes all.
         mmd_valid_only: leave invalid counterfactuals out of IP* (as printed), or not (as run).
+        mmd_per_row: a row holds its own contribution to the IP* of its group, so that rows can be resampled; else the
+            group's value, raised to 0 where the estimate is negative (as run).
         attack: of the robust accuracy, ``"fgsm"`` or ``"pgd"``.
         epsilons: budgets of the attack.
         clamp_attacks: keep attacked inputs in the domain; the authors did not.
@@ -45,8 +47,9 @@ class Protocol:
     max_steps: int = 50
     learning_rate: float = 0.1
     length_scale: float = 5.0
-    mmd_size: int | None = 2000
+    mmd_size: int | None = 8000
     mmd_valid_only: bool = True
+    mmd_per_row: bool = True
     attack: Literal["fgsm", "pgd"] = "fgsm"
     epsilons: tuple[float, ...] = (0.03, 0.1)
     clamp_attacks: bool = True
@@ -69,6 +72,7 @@ PUBLISHED = Protocol(
     num_runs=100,
     mmd_size=100,
     mmd_valid_only=False,
+    mmd_per_row=False,
     clamp_attacks=False,
 )
 PROTOCOLS: dict[str, Protocol] = {"paired": PAIRED, "published": PUBLISHED}

@@ -109,11 +109,12 @@ def _descend(
         x_leaf = work.x_cf.detach().requires_grad_(step < max_steps)
         with torch.set_grad_enabled(step < max_steps):
             logits = logits_of(x_leaf)
+        if step == 0:
+            check_logits(logits, y_target)
         probability = logits.detach().softmax(-1)
         confidence = probability.gather(-1, work.y_target.unsqueeze(-1)).squeeze(-1)
         arrived = confidence >= threshold
         if step == 0:
-            check_logits(logits, y_target)
             there = arrived | (probability.argmax(-1) == y_target)
             outcome.retire(work, there, confidence, arrived, Status.ALREADY_THERE, step)
         outcome.record(work, min(step, max_steps))

@@ -115,7 +115,7 @@ def make_objective(name: str, **weights: float) -> Objective:
         raise InputError(unknown("objective", name, OBJECTIVES))
     objective = OBJECTIVES[name]
     for weight in weights:
-        if not hasattr(objective, weight):
+        if weight not in vars(objective):
             raise InputError(unknown("weight", weight, vars(objective)))
     return replace(objective, **{key: value for key, value in weights.items() if _nonzero(getattr(objective, key))})
 

@@ -1,0 +1,22 @@
+"""Measure any torch classifier, however it was trained."""
+
+from counterfactual_training.evaluation.attacks import fgsm, pgd
+from counterfactual_training.evaluation.attribution import integrated_gradients
+from counterfactual_training.evaluation.evaluate import evaluate, summarise
+from counterfactual_training.evaluation.plausibility import implausibility, implausibility_mmd
+from counterfactual_training.evaluation.protocol import PAIRED, PUBLISHED, Protocol
+from counterfactual_training.evaluation.robustness import robust_accuracy
+
+__all__ = [
+    "PAIRED",
+    "PUBLISHED",
+    "Protocol",
+    "evaluate",
+    "fgsm",
+    "implausibility",
+    "implausibility_mmd",
+    "integrated_gradients",
+    "pgd",
+    "robust_accuracy",
+    "summarise",
+]

@@ -1,0 +1,170 @@
+"""Warn when a number would mislead. Each check looks at one thing and returns what it found, most often nothing."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from counterfactual_training.evaluation.attacks import input_gradient
+from counterfactual_training.search import evaluating
+
+
+class MeasurementWarning(UserWarning):
+    """A reported number may not mean what its name says."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What would mislead: a short ``name`` for programs, a sentence with numbers and a remedy for people."""
+
+    name: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.message}"
+
+
+def warn(findings: Iterable[Finding]) -> None:
+    """Issue every finding as a :class:`MeasurementWarning`."""
+    for finding in findings:
+        warnings.warn(str(finding), MeasurementWarning, stacklevel=2)
+
+
+def check_outputs(logits: Tensor, tolerance: float = 1e-4) -> list[Finding]:
+    """Are these ``(..., n, k)`` logits, or something that only looks like it?"""
+    values = logits.detach()
+    if not values.numel():
+        return []
+    bad = int((~torch.isfinite(values)).any(-1).sum())
+    if bad:
+        return _found("non_finite_logits", f"{bad} of {values.shape[:-1].numel()} rows have NaN or infinite logits.")
+    if bool((values >= 0).all()) and bool(((values.sum(-1) - 1).abs() < tolerance).all()):
+        return _found(
+            "probabilities_as_logits",
+            "All rows are non-negative and sum to 1: these are probabilities.",
+            "Energies, calibration and gradients need logits; remove the final softmax.",
+        )
+    if bool((values <= 0).all()) and bool((values.logsumexp(-1).abs() < tolerance).all()):
+        return _found(
+            "log_probabilities_as_logits",
+            "All rows are log-probabilities. Accuracy and attacks are right, but energies compare classes, not inputs;",
+            "remove the final log-softmax.",
+        )
+    return []
+
+
+def check_gradients(model: nn.Module, x: Tensor, y: Tensor, largest_share: float = 0.05) -> list[Finding]:
+    """Do rows ``(..., n, *features)`` have gradients to attack and to search with?"""
+    with evaluating(model):
+        gradient = input_gradient(model, x, y).reshape(y.numel(), -1)
+    share = float((gradient == 0).all(-1).double().mean()) if y.numel() else 0.0
+    if share <= largest_share:
+        return []
+    return _found(
+        "zero_gradients",
+        f"The gradient is exactly zero for {share:.0%} of the rows: attacks and searches stand still there,",
+        "which is not robustness. Compare with random perturbations.",
+    )
+
+
+def check_valid_count(valid: Tensor, smallest: int = 30) -> list[Finding]:
+    """Are there enough valid counterfactuals, mask ``(..., n)``, in every group for a mean over them?"""
+    counts = valid.sum(-1).flatten()
+    few = counts[counts < smallest]
+    if not len(few):
+        return []
+    where = "" if len(counts) == 1 else f" in the worst of {len(few)} such groups (of {len(counts)})"
+    return _found(
+        "few_valid",
+        f"Only {int(few.min())} of {valid.shape[-1]} counterfactuals are valid{where}:",
+        "a mean over them is uncertain, and biased towards the easy cases.",
+    )
+
+
+def check_group_sizes(sizes: Tensor, smallest: int = 20) -> list[Finding]:
+    """Are the groups ``(G,)`` that an MMD is computed for large enough?"""
+    small, lone = int((sizes < smallest).sum()), int((sizes < 2).sum())
+    if not small:
+        return []
+    return _found(
+        "small_groups",
+        f"{small} of {sizes.numel()} groups have fewer than {smallest} counterfactuals, {lone} fewer than two (no MMD",
+        "at all): IP* is mostly noise there. Evaluate more individuals.",
+    )
+
+
+def check_attacks(
+    epsilons: Sequence[float],
+    fgsm: Tensor,
+    pgd: Tensor | None = None,
+    random: Tensor | None = None,
+    slack: float = 0.01,
+) -> list[Finding]:
+    """Do accuracies under attack ``(E,)`` behave as those of a working attack?"""
+    findings = []
+    for name, strong, other, weak in (("pgd", pgd, "fgsm", fgsm), ("fgsm", fgsm, "random", random)):
+        if strong is not None and weak is not None and float((strong - weak).max()) > slack:
+            worst = int((strong - weak).argmax())
+            findings += _found(
+                f"{other}_beats_{name}",
+                f"At ε = {float(epsilons[worst]):g} accuracy is {float(weak[worst]):.3f} under {other} but",
+                f"{float(strong[worst]):.3f} under {name}: gradients are masked, or the steps too few or too small.",
+            )
+    order = torch.as_tensor([float(epsilon) for epsilon in epsilons]).argsort()
+    for name, curve in (("fgsm", fgsm), ("pgd", pgd)):
+        if curve is not None and len(curve) > 1 and float(curve[order.to(curve.device)].diff().max()) > slack:
+            sentence = f"Accuracy under {name} rises with ε: the attack overshoots, or the gradients mislead it."
+            findings += _found("rising_curve", sentence)
+    return findings
+
+
+def check_completeness(
+    attributions: Tensor, value: Tensor, baseline_value: Tensor, tolerance: float = 0.05
+) -> list[Finding]:
+    """Do attributions ``(n, d)`` add up to F(x) − F(b) ``(n,)``?"""
+    change = value - baseline_value
+    gap = float((attributions.sum(-1) - change).abs().mean())
+    scale = float(change.abs().mean())
+    if gap <= tolerance * scale or scale == 0:
+        return []
+    return _found(
+        "incomplete_attributions",
+        f"Integrated gradients miss F(x) − F(baseline) by {gap / scale:.0%}: take more steps.",
+    )
+
+
+def check_classes(y: Tensor, num_classes: int) -> list[Finding]:
+    """Does every class occur among the labels?"""
+    absent = [c for c, count in enumerate(torch.bincount(y.flatten(), minlength=num_classes).tolist()) if not count]
+    if not absent:
+        return []
+    names = ", ".join(map(str, absent))
+    return _found("absent_classes", f"No sample has class {names}: plausibility for these targets is NaN.")
+
+
+def check_individuals(found: int, wanted: int) -> list[Finding]:
+    """Were there as many individuals as asked for?"""
+    if found >= wanted:
+        return []
+    return _found(
+        "fewer_individuals", f"Only {found} of the {wanted} individuals asked for exist; intervals are wider."
+    )
+
+
+def check_seeds(num_seeds: int) -> list[Finding]:
+    """Does an interval know about training variance?"""
+    if num_seeds > 1:
+        return []
+    return _found(
+        "one_seed",
+        "Only one training run: the interval leaves out training variance, often the larger part.",
+        "Train several seeds.",
+    )
+
+
+def _found(name: str, *sentences: str) -> list[Finding]:
+    return [Finding(name, " ".join(sentences))]

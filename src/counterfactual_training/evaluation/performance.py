@@ -1,0 +1,88 @@
+"""How well a classifier predicts: accuracy, macro F1, calibration, from logits and labels."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from counterfactual_training.errors import InputError, ModelError
+from counterfactual_training.search import evaluating
+from counterfactual_training.threads import sensible_threads
+
+
+@torch.no_grad()
+def predict_logits(model: nn.Module, x: Tensor, batch_size: int = 4096, row_dim: int = 0) -> Tensor:
+    """Logits ``(..., n, k)`` of inputs ``(..., n, *features)``, batch by batch, in eval mode.
+
+    The model is left as it was.
+    ``row_dim`` is the dimension of x that counts rows: 0 for a lone model, 1 for a fleet.
+    """
+    if batch_size < 1:
+        raise InputError(f"batch_size must be positive, got {batch_size}.")
+    parameter = next(model.parameters(), None)
+    if parameter is not None and (parameter.device != x.device or parameter.dtype != x.dtype):
+        raise InputError(
+            f"x is {x.dtype} on {x.device}, the model {parameter.dtype} on {parameter.device}; "
+            "convert one of them with .to(device, dtype)."
+        )
+    batches = x.detach().split(batch_size, row_dim)
+    with evaluating(model), sensible_threads(model, batches[0]):
+        return torch.cat([model(batch) for batch in batches], row_dim)
+
+
+def accuracy(logits: Tensor, y: Tensor) -> Tensor:
+    """Share of rows whose arg-max is their label: logits ``(..., n, k)``, y ``(..., n)``, result ``(...)``."""
+    check_labels(logits, y)
+    return (logits.argmax(-1) == y).to(logits.dtype).mean(-1)
+
+
+def macro_f1(logits: Tensor, y: Tensor) -> Tensor:
+    """``mean_c 2 TP_c / (2 TP_c + FP_c + FN_c)`` over the classes that occur, as label or as prediction: ``(...)``."""
+    check_labels(logits, y)
+    k = logits.shape[-1]
+    predicted = nn.functional.one_hot(logits.argmax(-1), k).to(logits.dtype)  # (..., n, k)
+    actual = nn.functional.one_hot(y, k).to(logits.dtype)
+    hits = (predicted * actual).sum(-2)
+    total = predicted.sum(-2) + actual.sum(-2)  # 2 TP + FP + FN
+    occurs = total > 0
+    return (2 * hits / total.clamp_min(1)).sum(-1) / occurs.sum(-1)
+
+
+def calibration_error(logits: Tensor, y: Tensor, num_bins: int = 15) -> Tensor:
+    """Expected calibration error (Guo et al. 2017): ``Σ_b |B_b|/n · |accuracy(B_b) − confidence(B_b)|``, ``(...)``.
+
+    Bins have equal width; bin b holds confidences in (b/B, (b + 1)/B].
+    """
+    check_labels(logits, y)
+    if num_bins < 1:
+        raise InputError(f"num_bins must be positive, got {num_bins}.")
+    confidence, predicted = logits.softmax(-1).max(-1)
+    gap = (predicted == y).to(logits.dtype) - confidence
+    index = (confidence * num_bins).ceil().long().clamp(1, num_bins) - 1
+    summed = gap.new_zeros(*gap.shape[:-1], num_bins).scatter_add_(-1, index, gap)
+    return summed.abs().sum(-1) / gap.shape[-1]
+
+
+def check_labels(logits: Tensor, y: Tensor) -> None:
+    """Refuse logits that are not ``(..., n, k)``, k ≥ 2, and labels that are not ``(..., n)`` of classes 0 … k−1."""
+    if logits.dim() < 1 or not logits.is_floating_point() or logits.shape[:-1] != y.shape or y.dim() < 1:
+        raise InputError(
+            f"Expected logits (..., n, k) and one label per row, got {logits.dtype} {tuple(logits.shape)} "
+            f"and labels {tuple(y.shape)}."
+        )
+    k = logits.shape[-1]
+    if k < 2:
+        raise ModelError("The model returns one column; a binary classifier needs two logits, one per class.")
+    if y.is_floating_point() or y.dtype == torch.bool:
+        raise InputError(f"Labels must be class indices, got {y.dtype}; convert them with y.long().")
+    if y.device != logits.device:
+        raise InputError(f"The logits are on {logits.device}, the labels on {y.device}; move them together.")
+    if y.numel() and not 0 <= int(y.min()) <= int(y.max()) < k:
+        raise InputError(f"Classes must lie in 0..{k - 1}, got {int(y.min())}..{int(y.max())}.")
+
+
+def check_broadcast(name: str, value: Tensor, x: Tensor) -> None:
+    """Refuse a value that does not broadcast to the shape of x."""
+    trailing = x.shape[x.dim() - value.dim() :]
+    if value.dim() > x.dim() or any(a not in (1, b) for a, b in zip(value.shape, trailing, strict=True)):
+        raise InputError(f"{name} {tuple(value.shape)} does not broadcast to x {tuple(x.shape)}; give one per feature.")

@@ -1,0 +1,165 @@
+"""Do counterfactuals look like the target class: to the data (plausibility), and to the model (faithfulness)?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from counterfactual_training.constraints import Domain
+from counterfactual_training.core.distances import L1Reference, mean_l1
+from counterfactual_training.core.energy import energy
+from counterfactual_training.core.kernels import mmd
+from counterfactual_training.errors import InputError
+from counterfactual_training.evaluation.performance import check_labels, predict_logits
+from counterfactual_training.search import evaluating
+from counterfactual_training.threads import sensible_threads
+
+
+def implausibility(x_cf: Tensor, x_target: Tensor) -> Tensor:
+    """IP (Eq. 5): ``mean_{x ∈ X⁺} ‖x′ − x‖₁``, over all samples of the target class.
+
+    The authors drew up to 1,000 of the samples for every counterfactual; using all of them gives what that estimates.
+
+    Args:
+        x_cf: ``(..., n, d)`` counterfactuals of one target class.
+        x_target: ``(..., m, d)`` samples of that class.
+
+    Returns:
+        ``(..., n)``; NaN if there is no sample.
+    """
+    return mean_l1(x_cf, x_target)
+
+
+def implausibility_by_class(x_cf: Tensor, y_target: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """:func:`implausibility` where every row has its own target class.
+
+    Args:
+        x_cf: ``(..., n, d)``; y_target: ``(..., n)``.
+        x: ``(m, d)`` samples of all classes; y: ``(m,)`` their labels.
+
+    Returns:
+        ``(..., n)``; NaN for targets that no sample has.
+    """
+    if x.dim() != 2 or y.shape != x.shape[:1] or y_target.shape != x_cf.shape[:-1]:
+        raise InputError(
+            f"Expected x_cf (..., n, d), y_target (..., n), x (m, d), y (m,); got {tuple(x_cf.shape)}, "
+            f"{tuple(y_target.shape)}, {tuple(x.shape)}, {tuple(y.shape)}."
+        )
+    out = x_cf.new_full(y_target.shape, torch.nan)
+    for target in y_target.unique().tolist():
+        rows = y_target == target
+        out[rows] = L1Reference.prepare(x[y == target]).mean_distance(x_cf[rows])
+    return out
+
+
+def implausibility_mmd(x_cf: Tensor, x_target: Tensor, length_scale: float = 5.0, clamp: bool = False) -> Tensor:
+    """IP* (Eq. 6): unbiased squared MMD between counterfactuals ``(..., n, d)`` and samples ``(..., m, d)``: ``(...)``.
+
+    NaN with fewer than two of either. ``clamp`` raises negative estimates to zero, as the published aggregation did;
+    that makes means over many groups too large.
+    """
+    value = mmd(x_cf, x_target, length_scale)
+    return value.clamp_min(0.0) if clamp else value
+
+
+def energy_differential(logits_cf: Tensor, y_target: Tensor, logits: Tensor, y: Tensor) -> Tensor:
+    """``E(x′, y⁺) − mean_{x: y = y⁺} E(x, y⁺)``: below zero, the model likes x′ better than real samples of the class.
+
+    Args:
+        logits_cf: ``(..., n, k)`` at the counterfactuals; y_target: ``(..., n)``.
+        logits: ``(m, k)`` at samples of all classes; y: ``(m,)`` their labels.
+
+    Returns:
+        ``(..., n)``; NaN for targets that no sample has.
+    """
+    check_labels(logits_cf, y_target)
+    check_labels(logits, y)
+    if logits.dim() != 2 or logits.shape[-1] != logits_cf.shape[-1]:
+        raise InputError(f"Expected sample logits (m, {logits_cf.shape[-1]}), got {tuple(logits.shape)}.")
+    own = energy(logits, y)
+    total = own.new_zeros(logits.shape[-1]).index_add_(0, y, own)
+    mean_energy = total / torch.bincount(y, minlength=logits.shape[-1])  # (k,), 0/0 = NaN for absent classes
+    return energy(logits_cf, y_target) - mean_energy[y_target]
+
+
+@dataclass(frozen=True)
+class Langevin:
+    """Settings of stochastic gradient Langevin dynamics on the energy of one class.
+
+        x ← project(x − α/2 · ∇ₓE(x, y⁺) + σ·r),    r ~ N(0, I)
+
+    from starts uniform in the domain, projected on it after every step: the logits of most classifiers grow without
+    bound, and only inside a box is ``p(x | y⁺) ∝ exp(−E(x, y⁺))`` a distribution. With σ = √α this is the proper
+    Langevin step at temperature one; a smaller σ, usual with energy models, samples colder and settles faster.
+
+    Attributes:
+        step_size: α.
+        noise: σ.
+        steps: updates of each chain.
+        num_chains: chains, each of which gives one sample.
+        num_lowest: how many of the samples, those of lowest energy, are kept; all if ``None``.
+    """
+
+    step_size: float = 0.1
+    noise: float = 0.01
+    steps: int = 500
+    num_chains: int = 50
+    num_lowest: int | None = 25
+
+    def __post_init__(self) -> None:
+        if self.step_size <= 0 or self.noise < 0 or self.steps < 0 or self.num_chains < 1:
+            raise InputError(f"step_size and num_chains must be positive, noise and steps not negative: {self}.")
+        if self.num_lowest is not None and not 1 <= self.num_lowest <= self.num_chains:
+            raise InputError(f"num_lowest must lie in 1..num_chains = {self.num_chains}, got {self.num_lowest}.")
+
+
+def class_samples(
+    model: nn.Module, y_target: int, domain: Domain, rng: torch.Generator, settings: Langevin | None = None
+) -> Tensor:
+    """What the model has learned of a class: samples ``(s, d)`` of ``p(x | y⁺)`` by Langevin dynamics in the domain.
+
+    Args:
+        model: maps ``(n, d)`` to logits.
+        y_target: the class y⁺.
+        domain: a finite box ``(d,)``, for example ``Domain.infer(x)``.
+        rng: randomness of starts and noise.
+        settings: see :class:`Langevin`.
+    """
+    settings = settings if settings is not None else Langevin()
+    lower, upper = domain.lower, domain.upper
+    if lower.dim() != 1 or not bool(torch.isfinite(lower).all() and torch.isfinite(upper).all()):
+        raise InputError("Sampling needs a finite domain (d,) for every feature; use Domain.infer(x).")
+
+    # Drawn where the generator lives, so that a CPU generator gives the same chains on every device.
+    random = torch.empty(settings.num_chains, len(lower), device=rng.device, dtype=lower.dtype)
+    x = lower + (upper - lower) * random.uniform_(generator=rng).to(lower.device)
+    y = torch.full((settings.num_chains,), y_target, device=x.device)
+    check_labels(predict_logits(model, x), y)
+    with evaluating(model), sensible_threads(model, x):
+        for _ in range(settings.steps):
+            leaf = x.detach().requires_grad_()
+            with torch.enable_grad():
+                (gradient,) = torch.autograd.grad(energy(model(leaf), y).sum(), leaf)
+            x = x - 0.5 * settings.step_size * gradient + settings.noise * random.normal_(generator=rng).to(x.device)
+            x = x.clamp(lower, upper)
+    if settings.num_lowest is None:
+        return x
+    final = energy(predict_logits(model, x), y)
+    return x[final.argsort()[: settings.num_lowest]]
+
+
+def unfaithfulness(x_cf: Tensor, x_model: Tensor) -> Tensor:
+    """``mean ‖x′ − x̂‖₁`` to samples x̂ that the model itself generates for the target class (Altmeyer et al. 2024).
+
+    Args:
+        x_cf: ``(..., n, d)`` counterfactuals of one target class.
+        x_model: ``(s, d)`` from :func:`class_samples`.
+    """
+    return mean_l1(x_cf, x_model)
+
+
+def faithfulness(x_cf: Tensor, x_model: Tensor) -> Tensor:
+    """``−`` :func:`unfaithfulness`: larger means that x′ agrees better with what the model has learned."""
+    return -unfaithfulness(x_cf, x_model)

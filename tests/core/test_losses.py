@@ -1,0 +1,43 @@
+"""The class loss agrees with torch's own, and its closed-form gradient with autograd."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from torch.testing import assert_close
+
+from counterfactual_training.core.losses import adversarial_loss, class_loss, class_loss_gradient
+
+
+@pytest.fixture
+def batch():
+    torch.manual_seed(0)
+    return 3 * torch.randn(7, 4, dtype=torch.float64), torch.randint(4, (7,))
+
+
+@pytest.mark.parametrize("loss", [class_loss, adversarial_loss])
+def test_agrees_with_torch(loss, batch):
+    logits, y = batch
+    assert_close(loss(logits, y), cross_entropy(logits, y))
+    weight = torch.rand(7, dtype=torch.float64)
+    expected = (cross_entropy(logits, y, reduction="none") * weight).sum() / weight.sum()
+    assert_close(loss(logits, y, weight), expected)
+
+
+def test_gradient_agrees_with_autograd(batch):
+    logits, y = batch
+    leaf = logits.clone().requires_grad_()
+    cross_entropy(leaf, y, reduction="sum").backward()
+    assert_close(class_loss_gradient(logits.softmax(-1), y), leaf.grad)
+
+
+def test_the_gradient_leaves_the_probabilities_alone(batch):
+    logits, y = batch
+    probability = logits.softmax(-1)
+    before = probability.clone()
+    class_loss_gradient(probability, y)
+    assert torch.equal(probability, before)
+
+
+def test_large_logits_stay_finite():
+    logits = torch.tensor([[1e4, -1e4], [-1e4, 1e4]])
+    assert_close(class_loss(logits, torch.tensor([0, 0])), torch.tensor(1e4))

@@ -1,0 +1,67 @@
+"""What counterfactuals ask of people, by hand."""
+
+import pytest
+import torch
+
+from counterfactual_training.constraints import Constraints
+from counterfactual_training.errors import InputError
+from counterfactual_training.evaluation.recourse import (
+    constraint_violations,
+    cost,
+    mean_over_valid,
+    redundancy,
+    share_mature,
+    sparsity,
+    validity,
+    validity_strict,
+)
+
+X = torch.tensor([[0.0, 1.0, 0.0, 2.0], [0.0, 1.0, 0.0, 2.0], [0.0, 0.0, 1.0, 2.0]])
+X_CF = torch.tensor([[0.5, 1.0, 0.0, 1.0], [0.0, 0.0, 1.0, 2.0 + 1e-6], [0.0, 0.0, 1.0, 2.0]])
+
+
+def test_distances_and_counts():
+    torch.testing.assert_close(cost(X_CF, X), torch.tensor([1.5, 2.0, 0.0]), atol=1e-5, rtol=0)
+    torch.testing.assert_close(redundancy(X_CF, X), torch.tensor([0.5, 0.5, 1.0]))
+    assert sparsity(X_CF, X).tolist() == [2, 2, 0]
+    grouped = Constraints.build(4, groups=[(1, 2)])
+    assert sparsity(X_CF, X, grouped).tolist() == [2, 1, 0]  # a changed category is one changed feature
+    assert cost(X_CF.expand(2, 3, 4), X.expand(2, 3, 4)).shape == (2, 3)
+
+
+def test_validity_is_arg_max_and_strict_validity_is_tau():
+    probability = torch.tensor([[0.4, 0.6], [0.04, 0.96], [0.7, 0.3]], dtype=torch.float64)
+    y = torch.tensor([1, 1, 1])
+    assert validity(probability.log(), y).tolist() == [True, True, False]
+    assert validity_strict(probability.log(), y, 0.95).tolist() == [False, True, False]
+    assert validity_strict(probability.log(), y, 0.25).all()
+
+
+def test_violations_are_counted_per_row():
+    constraints = Constraints.build(4, mutability={0: "none", 3: "increase"}, domain={3: (0.0, 3.0)})
+    assert constraint_violations(X_CF, X, constraints).tolist() == [2, 0, 0]
+
+
+def test_means_over_valid_rows_come_with_their_number():
+    values = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, torch.nan, 9.0]])
+    valid = torch.tensor([[True, False, True], [False] * 3, [True, True, True]])
+    mean, num_valid = mean_over_valid(values, valid)
+    assert num_valid.tolist() == [2, 0, 2]
+    assert mean[[0, 2]].tolist() == [2.0, 8.0]
+    assert mean[1].isnan()  # never a silent zero
+
+
+def test_share_mature():
+    assert float(share_mature(torch.tensor([True, False, True, True]))) == 0.75
+    assert share_mature(torch.zeros(0, dtype=torch.bool)).isnan()
+
+
+def test_bad_input():
+    with pytest.raises(InputError, match="do not pair"):
+        cost(X_CF, X[:2])
+    with pytest.raises(InputError, match="do not pair"):
+        redundancy(X_CF.double(), X)
+    with pytest.raises(InputError, match="probability"):
+        validity_strict(torch.randn(2, 2), torch.tensor([0, 1]), 95.0)
+    with pytest.raises(InputError, match="one boolean per row"):
+        mean_over_valid(torch.zeros(3), torch.zeros(3))
