@@ -8,6 +8,10 @@
 """
 
 from counterfactual_training.constraints import Constraints, Domain, OneHotGroup
+from counterfactual_training.data import Dataset, Encoder, Feature, Schema, load_dataset
+from counterfactual_training.data.synthetic import loan
+from counterfactual_training.estimator import CounterfactualClassifier
+from counterfactual_training.evaluation import PAIRED, PUBLISHED, Protocol, evaluate, summarise
 from counterfactual_training.models import cnn, fit_vae, linear, mlp
 from counterfactual_training.search import (
     Generator,
@@ -34,22 +38,33 @@ from counterfactual_training.training import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "PAIRED",
+    "PUBLISHED",
     "Callback",
     "Constraints",
+    "CounterfactualClassifier",
+    "Dataset",
     "Domain",
+    "Encoder",
     "Explanations",
+    "Feature",
     "Generator",
     "Objective",
     "OneHotGroup",
+    "Protocol",
+    "Schema",
     "SearchResult",
     "Status",
     "TrainConfig",
     "TrainResult",
     "cnn",
     "ecco",
+    "evaluate",
     "fit_vae",
     "generic",
     "linear",
+    "load_dataset",
+    "loan",
     "make_generator",
     "make_objective",
     "mlp",
@@ -57,5 +72,6 @@ __all__ = [
     "register_generator",
     "revise",
     "search",
+    "summarise",
     "train",
 ]

@@ -5,6 +5,7 @@ The JSON part travels in the file's metadata, so that one atomic rename publishe
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import tempfile
@@ -77,10 +78,10 @@ def flatten_state(state: Any, prefix: str = "") -> tuple[dict[str, Tensor], Any]
     if isinstance(state, Mapping):
         tensors: dict[str, Tensor] = {}
         items = []
-        for key, value in state.items():
+        for i, (key, value) in enumerate(state.items()):
             if not isinstance(key, (str, int)):
                 raise FileError(f"Cannot save a state with key {key!r} of type {type(key).__name__}.")
-            inner, plain = flatten_state(value, f"{prefix}/{key}")
+            inner, plain = flatten_state(value, f"{prefix}/{i}:{key}")  # unique, also where a key holds a slash
             tensors |= inner
             items.append([key, plain])
         return tensors, {"dict": items}
@@ -110,8 +111,10 @@ def unflatten_state(tensors: Mapping[str, Tensor], plain: Any) -> Any:
 
 def load_weights(module: torch.nn.Module, state: Mapping[str, Tensor], source: str) -> None:
     """Load weights into a module, or say which do not fit."""
+    before = copy.deepcopy(module.state_dict())
     try:
         module.load_state_dict(dict(state))
     except RuntimeError as error:
+        module.load_state_dict(before)  # torch has already copied what did fit
         detail = str(error).splitlines()[-1].strip()
         raise FileError(f"The weights in {source!r} do not fit this model: {detail}") from error

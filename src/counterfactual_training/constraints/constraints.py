@@ -198,7 +198,10 @@ class Constraints:
         x_cf.clamp_(bounds.lower, bounds.upper)
         if self.category_projection == "step":
             for group in self.groups:
-                x_cf[..., list(group.columns)] = group.encode(group.nearest(x_cf), x_cf.dtype)
+                columns = list(group.columns)
+                # Categories out of reach have no room above zero.
+                reachable = bounds.upper[..., columns] > 0 if len(columns) > 1 else None
+                x_cf[..., columns] = group.encode(group.nearest(x_cf, reachable), x_cf.dtype)
         return x_cf
 
     def snap(self, x_cf: Tensor, x: Tensor) -> Tensor:
@@ -247,7 +250,9 @@ class Constraints:
         return self.names[index] if self.names is not None else f"feature {index}"
 
     def check_factuals(self, x: Tensor) -> None:
-        """Refuse factuals outside a domain that the user stated."""
+        """Refuse factuals ``(..., n, d)`` with other features, or outside a domain that the user stated."""
+        if x.shape[-1] != self.num_features:
+            raise ConstraintError(f"The constraints speak of {self.num_features} features, x has {x.shape[-1]}.")
         stated = self.domain.stated
         if not bool(stated.any()):
             return

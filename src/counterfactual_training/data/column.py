@@ -55,7 +55,8 @@ class Column:
         fill = np.bincount(present.astype(int)).argmax() if counts else np.quantile(present, 0.5, method="lower")
         v = np.where(np.isnan(numbers), fill, numbers)
         low, high = float(v.min()), float(v.max())
-        mean, std = (float(v.mean()), float(v.std(ddof=1))) if high > low else (low, 0.0)
+        with np.errstate(over="ignore"):
+            mean, std = (float(v.mean()), float(v.std(ddof=1))) if high > low else (low, 0.0)
         if high > low and not (np.isfinite(mean) and np.isfinite(std) and std > 0):
             raise InputError(
                 f"{feature.name!r} spans [{low:g}, {high:g}], too much or too little for float64; rescale it"

@@ -70,16 +70,20 @@ def build_constraints(
         lattice = _lattice(column, start)
         groups += [group] if group is not None else []
         lattices += [lattice] if lattice is not None else []
-    # The box is a promise only if every side of it was stated; Schema.check refuses factuals column by column.
-    stated = bool(stated_mask(columns).all())
-    box = Domain(torch.tensor(lower, dtype=torch.float64), torch.tensor(upper, dtype=torch.float64), not stated)
+    inferred = ~stated_mask(columns)
+    box = Domain(torch.tensor(lower, dtype=torch.float64), torch.tensor(upper, dtype=torch.float64), inferred)
     names = [name for column in columns for name in column.names]
     return Constraints.build(len(directions), directions, box, groups, lattices, names, category_projection)
 
 
 def stated_mask(columns: Sequence[Column]) -> Tensor:
-    """Mask ``(d,)`` of the encoded columns whose domain the user stated."""
-    return torch.tensor([column.feature.domain is not None for column in columns for _ in range(column.width)])
+    """Mask ``(d,)`` of the encoded columns whose domain the user stated on both sides.
+
+    Where one side is open it is inferred, and a factual beyond it is no contradiction; :meth:`Schema.check` still
+    refuses one beyond the stated side.
+    """
+    both = [column.feature.domain is not None and None not in column.feature.domain for column in columns]
+    return torch.tensor([is_stated for column, is_stated in zip(columns, both, strict=True) for _ in column.names])
 
 
 def transition_matrix(feature: Feature) -> np.ndarray:

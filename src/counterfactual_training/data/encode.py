@@ -43,7 +43,8 @@ class Encoder(TransformerMixin, BaseEstimator):
     Args:
         schema: what is known of the columns; parts left open, or all of it, come from the training data.
         unknown: a category never seen: an ``"error"``, or accepted as ``"unknown"``: no category at all (zeros; half
-            way for a binary feature, the mean for an ordinal). It decodes to a missing value, or to itself by ``like``.
+            way for a binary feature), which decodes to a missing value; for an ordinal the mean rank, which decodes
+            to the nearest. By ``like`` it decodes to itself.
         missing: a missing value: an ``"error"``, or ``"impute"``, by the training column's median (the lower of two)
             or most frequent category. A cell that is still as imputed decodes, by ``like``, to missing.
         scale: whether to z-score; otherwise numbers stay as they are, an ordinal its rank, a pixel its value.
@@ -82,8 +83,11 @@ class Encoder(TransformerMixin, BaseEstimator):
         if self.schema is not None:
             frame = match_columns(frame, self.schema.names)
         self._check_missing(frame)
-        schema = Schema.infer(frame) if self.schema is None else self.schema.complete(frame)
-        schema.check(frame)
+        if self.schema is None:
+            schema = Schema.infer(frame)
+        else:
+            schema = self.schema.complete(frame)
+            schema.check(frame)
         self._adopt(
             schema,
             [Column.fit(f, frame[f.name].dtype, read(f, frame[f.name]), bool(self.scale)) for f in schema.features],
@@ -211,8 +215,8 @@ class Encoder(TransformerMixin, BaseEstimator):
         found = [f"{name!r} ({count})" for name, count in counts.items() if count]
         if found:
             raise InputError(
-                f"Missing values in {', '.join(found)} of {len(frame)} rows. Drop these rows or columns, or fill them "
-                "in: Encoder(missing='impute') uses the training median or most frequent category."
+                f"Missing values (NaN) in {', '.join(found)} of {len(frame)} rows. Drop these rows or columns, or "
+                "fill them in: Encoder(missing='impute') uses the training median or most frequent category."
             )
 
     def _read(self, frame: pd.DataFrame) -> list[np.ndarray]:

@@ -27,13 +27,22 @@ def as_frame(x: Any, names: Sequence[str] | None = None) -> pd.DataFrame:
     """A frame with unique text column names; the columns of an array are called ``names``, or x0, x1, …"""
     if isinstance(x, pd.DataFrame):
         return _checked_names(x)
-    if isinstance(x, pd.Series) or hasattr(x, "toarray"):
-        raise InputError(f"Expected a DataFrame or a dense array of shape (rows, columns), got {type(x).__name__}.")
+    # scikit-learn's own checks of estimators look for these words.
+    if hasattr(x, "toarray"):
+        raise InputError(f"Sparse input ({type(x).__name__}) is not supported; use a DataFrame or .toarray().")
+    if isinstance(x, pd.Series):
+        raise InputError("Expected a DataFrame or an array of rows × columns, got Series; use .to_frame().")
     array = np.asarray(x)
-    if array.ndim != 2 or array.shape[1] == 0:
-        raise InputError(f"Expected rows × columns, got an array of shape {array.shape}.")
+    if array.ndim != 2:
+        raise InputError(f"Expected rows × columns, got an array of shape {array.shape}. Reshape your data.")
+    if array.shape[1] == 0:
+        raise InputError(f"Found array with 0 feature(s) (shape={array.shape}) while a minimum of 1 is required.")
+    if np.iscomplexobj(array):
+        raise InputError("Complex data not supported; use the real and the imaginary part as two columns.")
     if names is not None and len(names) != array.shape[1]:
-        raise InputError(f"The array has {array.shape[1]} columns, expected {len(names)}: {show(names)}.")
+        raise InputError(
+            f"X has {array.shape[1]} features, but Schema is expecting {len(names)} features as input: {show(names)}."
+        )
     labels = list(names) if names is not None else [f"x{j}" for j in range(array.shape[1])]
     frame = pd.DataFrame(array, columns=labels)
     return frame.infer_objects() if array.dtype == object else frame

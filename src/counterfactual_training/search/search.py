@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.core.broadcast import per_member
-from counterfactual_training.errors import InputError
 from counterfactual_training.search.checks import check_inputs, check_logits
 from counterfactual_training.search.diagnosis import diagnose_rows
 from counterfactual_training.search.generator import Generator
@@ -64,8 +63,6 @@ def search(
     num_features = prod(feature_shape)
     flat, y_target = x.detach().reshape(*y_target.shape, num_features), y_target.long()
     constraints = (constraints if constraints is not None else Constraints.build(num_features)).to(flat)
-    if constraints.num_features != num_features:
-        raise InputError(f"The constraints speak of {constraints.num_features} features, x has {num_features}.")
     constraints.check_factuals(flat)
 
     def logits_of(rows: Tensor) -> Tensor:

@@ -24,6 +24,8 @@ class Run:
     history: History
     epoch: int = 0  # epochs done
     stop: str | None = None
+    bad_updates: int = 0  # in a row, up to now, skipped for a non-finite loss
+    sound: bool = True  # finite weights, and the last update was not skipped
 
 
 class Callback:

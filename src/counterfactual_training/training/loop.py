@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.errors import InputError
+from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.search import Generator, ecco, evaluating
 from counterfactual_training.search.checks import check_inputs, check_logits
 from counterfactual_training.threads import sensible_threads
@@ -23,7 +23,7 @@ from counterfactual_training.training.checkpoint import Checkpoint, fingerprint
 from counterfactual_training.training.config import TrainConfig
 from counterfactual_training.training.explanations import Round, TrainingData, explain_round, shares
 from counterfactual_training.training.history import History
-from counterfactual_training.training.objective import LossTerms, Objective
+from counterfactual_training.training.objective import Explanations, LossTerms, Objective
 from counterfactual_training.training.sampling import epoch_rng
 
 OptimizerFactory = Callable[[Iterator[nn.Parameter]], Optimizer]
@@ -76,11 +76,14 @@ def train(
     objective, config = objective or Objective(), config or TrainConfig()
     model, x, y = _placed(model, x, y, device)
     data = _checked(model, x, y)
+    if validation is not None:
+        check_inputs(model, validation[0].to(x.device), validation[1].to(x.device))
     constraints = (constraints if constraints is not None else Constraints.infer(x)).to(x)
+    constraints.check_factuals(x.flatten(1))
     run = Run(model, _optimizer(model, optimizer, config), config, History())
     listeners: list[Callback] = [*callbacks, Progress(progress)]
     if checkpoint is not None:
-        saver = Checkpoint(checkpoint, fingerprint(model, x, y, generator, constraints, objective, config))
+        saver = Checkpoint(checkpoint, fingerprint(run, x, y, generator, constraints, objective))
         saver.resume(run)
         listeners.append(saver)
 
@@ -99,6 +102,7 @@ def train(
                 listener.on_epoch_end(run)
         for listener in listeners:
             listener.on_train_end(run)
+    model.eval()
     run.history.stopped = run.stop
     return TrainResult(model, run.history)
 
@@ -117,32 +121,59 @@ def _epoch(
     parts = shares(num, len(batches))
     explaining = objective.needs_counterfactuals and run.epoch >= config.burn_in_epochs
     rounds: list[Round] = []
-    if explaining and config.refresh == "epoch":
-        rounds = [explain_round(model, data, generator, constraints, config, num, rng)]
-
-    model.train()
     tally = Tally()
-    for index, (x, y) in enumerate(batches):
-        explanations = None
-        if explaining and config.refresh == "batch":
-            size = parts[index].stop - parts[index].start
-            rounds.append(explain_round(model, data, generator, constraints, config, size, rng))
-            explanations = rounds[-1].explanations
-        elif explaining:
-            explanations = rounds[0].explanations.rows(parts[index])
-        run.optimizer.zero_grad(set_to_none=True)
-        terms = objective(model, x, y, explanations)  # Eq. 2
-        if not bool(torch.isfinite(terms.total)):
-            tally.skip()
-            if tally.consecutive >= config.max_bad_updates:
-                run.stop = f"{tally.consecutive} updates in a row had a non-finite loss"
+    try:
+        if explaining and config.refresh == "epoch":
+            rounds = [explain_round(model, data, generator, constraints, config, num, rng)]
+        model.train()
+        for index, (x, y) in enumerate(batches):
+            explanations = None
+            if explaining and config.refresh == "batch":
+                size = parts[index].stop - parts[index].start
+                rounds.append(explain_round(model, data, generator, constraints, config, size, rng))
+                explanations = rounds[-1].explanations
+            elif explaining:
+                explanations = rounds[0].explanations.rows(parts[index])
+            terms = _update(run, objective, x, y, explanations)  # Eq. 2
+            tally.add(terms, y)
+            if run.stop is not None:
                 break
-            continue
-        terms.total.backward()
-        run.optimizer.step()
-        tally.add(terms, y)
+    except ModelError as error:
+        if run.epoch == tally.updates == 0:
+            raise
+        # The model was sound before its first update, so it is the weights that have left for infinity.
+        run.stop = str(error).rstrip(".")
     model.eval()
     return {**tally.means(), **_search_record(rounds), "seconds": time.perf_counter() - started}
+
+
+def _update(
+    run: Run, objective: Objective, x: Tensor, y: Tensor, explanations: Explanations | None
+) -> LossTerms | None:
+    """One step of the optimizer on Eq. 2; none where the loss is not finite."""
+
+    def evaluate() -> LossTerms:
+        run.optimizer.zero_grad(set_to_none=True)
+        return objective(run.model, x, y, explanations)
+
+    def again() -> float:
+        total = evaluate().total
+        total.backward()
+        return float(total.detach())
+
+    terms = evaluate()
+    if not bool(torch.isfinite(terms.total)):
+        run.bad_updates += 1
+        if run.bad_updates >= run.config.max_bad_updates:
+            run.stop = f"{run.bad_updates} updates in a row had a non-finite loss"
+        return None
+    run.bad_updates = 0
+    if isinstance(run.optimizer, torch.optim.LBFGS):  # looks at the loss several times a step
+        run.optimizer.step(again)
+    else:
+        terms.total.backward()
+        run.optimizer.step()
+    return terms
 
 
 class Tally:
@@ -150,18 +181,19 @@ class Tally:
 
     def __init__(self) -> None:
         self.sums: Tensor | None = None
-        self.updates = self.rows = self.skipped = self.consecutive = 0
+        self.updates = self.rows = self.skipped = 0
 
-    def add(self, terms: LossTerms, y: Tensor) -> None:
+    def add(self, terms: LossTerms | None, y: Tensor) -> None:
+        """Count an update, or one that was skipped."""
+        if terms is None:
+            self.skipped += 1
+            return
         hits = (terms.logits.detach().argmax(-1) == y).sum()
         values = torch.stack(
             [terms.total, terms.class_loss, terms.divergence, terms.ridge, terms.adversarial, hits]
         ).detach()
         self.sums = values if self.sums is None else self.sums + values
-        self.updates, self.rows, self.consecutive = self.updates + 1, self.rows + len(y), 0
-
-    def skip(self) -> None:
-        self.skipped, self.consecutive = self.skipped + 1, self.consecutive + 1
+        self.updates, self.rows = self.updates + 1, self.rows + len(y)
 
     def means(self) -> dict[str, Any]:
         names = ("loss", "class_loss", "divergence", "ridge", "adversarial", "accuracy")
@@ -200,7 +232,7 @@ def _checked(model: nn.Module, x: Tensor, y: Tensor) -> TrainingData:
         raise InputError(f"y must hold every class index 0..k−1 and at least two classes; found {found[:20]}.")
     with evaluating(model), torch.no_grad():
         check_logits(model(x[:64]), y[:64], num_classes=len(counts))
-    return TrainingData.of(x, y, len(counts))
+    return TrainingData.of(x, y.long(), len(counts))
 
 
 def _optimizer(model: nn.Module, given: Optimizer | OptimizerFactory | None, config: TrainConfig) -> Optimizer:
@@ -216,9 +248,12 @@ def _optimizer(model: nn.Module, given: Optimizer | OptimizerFactory | None, con
 def _kept_or_restored(run: Run, good: dict[str, Tensor]) -> dict[str, Tensor]:
     """Remember the weights of a sound epoch; after an unsound one go back to those remembered, and end the run."""
     weights = run.model.state_dict()
-    sound = all(bool(torch.isfinite(w).all()) for w in weights.values() if w.is_floating_point())
-    if sound and run.stop is None:
+    finite = all(bool(torch.isfinite(w).all()) for w in weights.values() if w.is_floating_point())
+    run.sound = finite and run.stop is None and run.bad_updates == 0
+    if run.sound:
         return _weights(run.model)
+    if finite and run.stop is None:
+        return good  # the epoch ended in skipped updates: its weights may be to blame
     run.stop = run.stop or "the weights became non-finite"
     run.model.load_state_dict(good)
     warnings.warn(

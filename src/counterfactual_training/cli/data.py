@@ -1,0 +1,97 @@
+"""``ct data``: the paper's data sets, what is in them, and how to get their files."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from counterfactual_training.cli.output import emit, note
+from counterfactual_training.data.catalog import dataset_info, fetch_dataset, list_datasets
+from counterfactual_training.data.dataset import Variant
+from counterfactual_training.experiments.trained import named_dataset
+from counterfactual_training.reports.tables import aligned
+
+_VARIANTS = "default (the paper's rows), as_run (with the quirks of the published run), or full (all rows)"
+_EXAMPLES = """\
+examples:
+  ct data list                      what there is, and what is on this machine
+  ct data info adult                sizes, features, classes and their shares
+  ct data fetch mnist               get the files, checked by sha256
+
+Files are looked for in the folder CT_DATA_HOME, then in the cache; then they are downloaded."""
+
+
+def add(commands: Any, common: argparse.ArgumentParser) -> None:
+    parser = commands.add_parser(
+        "data",
+        help="the paper's data sets: list, info, fetch",
+        description="The paper's nine data sets and the loan example.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    listing = actions.add_parser("list", parents=[common], help="all data sets, and which are on this machine")
+    listing.set_defaults(run=show_list)
+    info = actions.add_parser("info", parents=[common], help="sizes, features, classes and shares of a data set")
+    info.set_defaults(run=show_info)
+    fetch = actions.add_parser("fetch", parents=[common], help="get the files of a data set")
+    fetch.set_defaults(run=fetch_files)
+    for action in (info, fetch):
+        action.add_argument("name", metavar="NAME", help="a name or short name from `ct data list`")
+        action.add_argument("--variant", default="default", metavar="VARIANT", help=_VARIANTS)
+
+
+def show_list(arguments: argparse.Namespace) -> None:
+    loan = {"name": "loan", "short_name": "loan", "title": named_dataset("loan").title, "variants": ["default"]}
+    entries = [{**loan, "ready": ["default"]}, *list_datasets()]
+    lines = [["name", "short", "on this machine", "what it is"]]
+    for entry in entries:
+        ready = "yes" if entry["ready"] == entry["variants"] else ", ".join(entry["ready"]) or "no"
+        lines.append([entry["name"], entry["short_name"], ready, entry["title"]])
+    emit(arguments, {"datasets": entries}, aligned(lines))
+
+
+def show_info(arguments: argparse.Namespace) -> None:
+    name, variant = arguments.name, _variant(arguments)
+    if name.strip().lower() == "loan":
+        data = named_dataset(name, variant)
+        info: dict[str, Any] = {**data.info(), "short_name": "loan", "variants": ["default"], "files": []}
+    else:
+        info = dataset_info(name, variant)
+    emit(arguments, info, _info_text(info))
+
+
+def _info_text(info: dict[str, Any]) -> str:
+    counts = [f"{name}: {count:,} ({info['shares'][name]:.1%})" for name, count in info["classes"].items()]
+    held = info["protected"]
+    lines = [
+        ["data set", f"{info['name']} ({info['short_name']}), {info['title']}"],
+        ["variant", f"{info['variant']}, of {', '.join(info['variants'])}"],
+        ["rows", f"{info['rows']:,}: {info['train_rows']:,} to train, {info['test_rows']:,} to test"],
+        ["features", f"{info['features']:,}, in {info['columns']:,} columns once encoded"],
+        ["classes", "; ".join(counts)],
+        ["protected", ", ".join(held) if len(held) < 6 else f"{held[0]} … {held[-1]} ({len(held)} features)"],
+        [
+            "paper's settings",
+            f"batches of {info['batch_size']}, τ = {info['decision_threshold']}, λ_reg = {info['lambda_reg']}, "
+            f"{info['num_counterfactuals']:,} counterfactuals per epoch",
+        ],
+    ]
+    lines += [["file", f"{file['path']}: {file['terms']}"] for file in info["files"]]
+    width = max(len(line[0]) for line in lines)
+    return "\n".join(f"{name.ljust(width)}  {value}" for name, value in lines)
+
+
+def fetch_files(arguments: argparse.Namespace) -> None:
+    name, variant = arguments.name, _variant(arguments)
+    files = [] if name.strip().lower() == "loan" else fetch_dataset(name, variant)
+    for file in files:
+        note(f"{file['file']} from {file['origin']}")
+    lines = [f"{file['path']}" for file in files] or [f"{name} is made on the spot and needs no files."]
+    emit(arguments, {"name": name, "variant": variant, "files": files}, "\n".join(lines))
+
+
+def _variant(arguments: argparse.Namespace) -> Variant:
+    """The catalogue itself refuses names that are none."""
+    variant: Variant = arguments.variant
+    return variant

@@ -1,0 +1,126 @@
+"""Saved models of both kinds, of a named data set or of a user's table, behind one face."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from counterfactual_training.cli.sources import is_csv, read_csv
+from counterfactual_training.constraints import Constraints
+from counterfactual_training.data.dataset import Dataset
+from counterfactual_training.errors import FileError, InputError, unknown
+from counterfactual_training.estimator import CounterfactualClassifier
+from counterfactual_training.experiments.trained import Trained, as_classifier, named_dataset, protected_constraints
+from counterfactual_training.search import make_generator
+
+Measurable = tuple[nn.Module, Tensor, Tensor, Constraints]
+
+
+class Opened(Protocol):
+    """A saved model, ready to explain and to be measured."""
+
+    name: str
+
+    def classifier(self) -> CounterfactualClassifier:
+        """With the scikit-learn face."""
+        ...
+
+    def rows(self, data: str | None, target_column: str | None) -> pd.DataFrame:
+        """People to explain, in their own units."""
+        ...
+
+    def measurable(self, data: str | None, target_column: str | None) -> Measurable:
+        """Model, test rows in model space, their classes, and the constraints to search under."""
+        ...
+
+
+def open_model(path: str) -> Opened:
+    """A file of either kind."""
+    try:
+        return OfDataset(path, Trained.load(path))
+    except FileError as first:
+        try:
+            return OfTable(path, CounterfactualClassifier.load(path))
+        except FileError as second:
+            # The complaint of the kind that the file claims to be says most.
+            raise (first if "holds" in str(second) else second) from None
+
+
+class OfDataset:
+    """A model of a named data set, whose test rows are at hand."""
+
+    def __init__(self, path: str, trained: Trained) -> None:
+        self.path, self.trained = path, trained
+        self.name = trained.recipe.data
+
+    @cached_property
+    def data(self) -> Dataset:
+        data = named_dataset(self.trained.recipe.data, self.trained.recipe.variant)
+        inputs = next(self.trained.model.parameters()).shape[1]
+        if data.num_features != inputs:
+            raise FileError(f"{self.path!r} takes {inputs} features, {data.name} has {data.num_features}.")
+        return data
+
+    def classifier(self) -> CounterfactualClassifier:
+        threshold = self.data.settings.decision_threshold
+        generator = make_generator(self.trained.recipe.generator, self.data.x_train, decision_threshold=threshold)
+        return as_classifier(self.trained.model, self.data, generator, self.trained.recipe.protected)
+
+    def rows(self, data: str | None, target_column: str | None) -> pd.DataFrame:
+        if data is not None and is_csv(data):
+            return _wanted(read_csv(data, target_column).frame, self.data.schema.names)
+        self._same(data)
+        return self.data.frame_test
+
+    def measurable(self, data: str | None, target_column: str | None) -> Measurable:
+        self._same(data)
+        constraints = protected_constraints(self.data, self.data.constraints, self.trained.recipe.protected)
+        return self.trained.model, self.data.x_test, self.data.y_test, constraints
+
+    def _same(self, data: str | None) -> None:
+        if data is not None and (is_csv(data) or named_dataset(data).name != self.name):
+            raise InputError(f"{self.path!r} is a model of {self.name!r}, not of {data!r}.")
+
+
+class OfTable:
+    """A classifier of a user's table; rows come from a CSV file."""
+
+    def __init__(self, path: str, classifier: CounterfactualClassifier) -> None:
+        self.path, self._classifier = path, classifier
+        self.name = "csv"
+
+    def classifier(self) -> CounterfactualClassifier:
+        return self._classifier
+
+    def rows(self, data: str | None, target_column: str | None) -> pd.DataFrame:
+        return _wanted(read_csv(self._file(data), target_column).frame, self._classifier.schema_.names)
+
+    def measurable(self, data: str | None, target_column: str | None) -> Measurable:
+        source = read_csv(self._file(data), target_column)
+        labels = source.need_labels()
+        classifier = self._classifier
+        index = {label: i for i, label in enumerate(classifier.classes_.tolist())}
+        strangers = [label for label in labels.unique().tolist() if label not in index]
+        if strangers:
+            raise InputError(unknown(f"class in {source.path}:", strangers[0], index))
+        y = torch.from_numpy(np.array([index[label] for label in labels.tolist()], dtype=np.int64))
+        like = next(classifier.model_.parameters())
+        frame = _wanted(source.frame, classifier.schema_.names)
+        x = torch.as_tensor(classifier.encoder_.transform(frame)).to(like)
+        return classifier.model_, x, y, classifier.constraints_
+
+    def _file(self, data: str | None) -> str:
+        if data is None or not is_csv(data):
+            said = "" if data is None else f", not {data!r}"
+            raise InputError(f"{self.path!r} was trained on a table: name a CSV file with --data{said}.")
+        return data
+
+
+def _wanted(frame: pd.DataFrame, names: tuple[str, ...]) -> pd.DataFrame:
+    """The columns that the model knows; a file may hold more, such as the class."""
+    return frame[[name for name in frame.columns if name in names]]

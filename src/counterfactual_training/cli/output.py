@@ -1,0 +1,50 @@
+"""What goes where: results to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def emit(arguments: argparse.Namespace, document: Mapping[str, Any], text: str) -> None:
+    """The result of a command: the document where --json was given, else the text."""
+    if arguments.json:
+        text = json.dumps(plain(document), indent=2, ensure_ascii=False, allow_nan=False)
+    sys.stdout.write(text + "\n")
+
+
+def note(message: str) -> None:
+    """A line about what goes on."""
+    sys.stderr.write(f"ct: {message}\n")
+    sys.stderr.flush()
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON knows it; numbers that are none become null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset, range)):
+        return [plain(entry) for entry in value]
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    return str(value)
+
+
+def folder(path: str) -> Path:
+    """A folder to write to, made if need be before any work is done."""
+    out = Path(path)
+    out.mkdir(parents=True, exist_ok=True)
+    return out

@@ -1,0 +1,191 @@
+"""``ct train``: a classifier of a named data set or of a CSV file, saved as one file."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import numpy as np
+
+from counterfactual_training.cli.output import emit, note
+from counterfactual_training.cli.sources import assignments, interval, is_csv, read_csv
+from counterfactual_training.errors import InputError
+from counterfactual_training.estimator import CounterfactualClassifier
+from counterfactual_training.evaluation.performance import accuracy, predict_logits
+from counterfactual_training.experiments.trained import Recipe, fit, named_dataset, protected_columns
+from counterfactual_training.search import GENERATORS
+from counterfactual_training.training import OBJECTIVES
+
+_EXAMPLES = """\
+examples:
+  ct train moons --out moons.model
+  ct train loan --protect age --out loan.model
+  ct train adult --objective vanilla --epochs 30 --out adult.model
+  ct train people.csv --target-column granted --mutability age=none debt=decrease --domain debt=0: --out people.model
+
+A named data set is trained with the paper's settings for it. Of a CSV file, kinds of columns, categories and ranges are
+read off the data; --mutability, --domain and --schema say what the data cannot."""
+
+
+def add(commands: Any, common: argparse.ArgumentParser) -> None:
+    parser = commands.add_parser(
+        "train",
+        parents=[common],
+        help="train a classifier and save it",
+        description="Train a classifier by counterfactual training (or, to compare, conventionally) and save it.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("data", metavar="DATASET", help="a name from `ct data list`, or a CSV file")
+    parser.add_argument(
+        "--out", default="model.safetensors", metavar="FILE", help="where to save (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--objective",
+        default="full",
+        choices=list(OBJECTIVES),
+        help="full is counterfactual training, vanilla conventional, the others leave parts out (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--generator",
+        default="ecco",
+        choices=list(GENERATORS),
+        help="of the counterfactuals in training (default: %(default)s)",
+    )
+    parser.add_argument("--epochs", type=int, default=Recipe.epochs, help="passes over the data (default: %(default)s)")
+    parser.add_argument(
+        "--burn-in",
+        type=float,
+        default=Recipe.burn_in,
+        metavar="SHARE",
+        help="of the epochs, at the start, trained conventionally",
+    )
+    parser.add_argument(
+        "--learning-rate", type=float, default=Recipe.learning_rate, help="of Adam (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--hidden",
+        type=int,
+        nargs="*",
+        default=list(Recipe.hidden),
+        metavar="WIDTH",
+        help="hidden layers; none makes a linear classifier (default: 32)",
+    )
+    parser.add_argument("--seed", type=int, default=Recipe.seed, help="of everything random (default: %(default)s)")
+    parser.add_argument(
+        "--protect",
+        nargs="*",
+        metavar="COLUMN",
+        help="columns that nobody can change; without names, those that the paper protected",
+    )
+    named = parser.add_argument_group("named data sets")
+    named.add_argument("--variant", default=Recipe.variant, help="default, as_run or full; see `ct data info`")
+    csv = parser.add_argument_group("CSV files")
+    csv.add_argument("--target-column", metavar="NAME", help="the column that holds the class")
+    csv.add_argument(
+        "--mutability",
+        nargs="+",
+        metavar="COLUMN=HOW",
+        help="which way a column may change: both, none, increase or decrease",
+    )
+    csv.add_argument("--domain", nargs="+", metavar="COLUMN=LOW:HIGH", help="range of a column, in its own units")
+    csv.add_argument("--schema", metavar="FILE", help="TOML or JSON file that describes columns")
+    csv.add_argument(
+        "--test-share",
+        type=float,
+        default=0.2,
+        metavar="SHARE",
+        help="of the rows, kept to test on (default: %(default)s)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    document = _train_csv(arguments) if is_csv(arguments.data) else _train_named(arguments)
+    tested = document["accuracy"]
+    said = "" if tested != tested else f"accuracy {tested:.3f} on {document['test_rows']:,} test rows, "
+    mature = document["share_mature"]
+    said += "" if mature != mature else f"{mature:.0%} of the counterfactuals of the last epoch mature, "
+    emit(arguments, document, f"Trained on {document['train_rows']:,} rows: {said}saved as {document['out']}.")
+
+
+def _train_named(arguments: argparse.Namespace) -> dict[str, Any]:
+    for option in ("target_column", "mutability", "domain", "schema"):
+        if getattr(arguments, option) is not None:
+            raise InputError(
+                f"--{option.replace('_', '-')} is for CSV files; {arguments.data!r} is the name of a data set."
+            )
+    data = named_dataset(arguments.data, arguments.variant)
+    protected = tuple(dict.fromkeys(arguments.protect or ()))
+    if arguments.protect == []:
+        protected = protected_columns(data)
+    recipe = Recipe(
+        data=data.name,
+        variant=data.variant,
+        objective=arguments.objective,
+        protected=protected,
+        generator=arguments.generator,
+        hidden=tuple(arguments.hidden),
+        epochs=arguments.epochs,
+        learning_rate=arguments.learning_rate,
+        burn_in=arguments.burn_in,
+        seed=arguments.seed,
+    )
+    trained = fit(recipe, data)
+    trained.save(arguments.out)
+    return {
+        "data": data.name,
+        "variant": data.variant,
+        "objective": recipe.objective,
+        "protected": protected,
+        "epochs": recipe.epochs,
+        "train_rows": len(data.y_train),
+        "test_rows": len(data.y_test),
+        "accuracy": float(accuracy(predict_logits(trained.model, data.x_test), data.y_test)),
+        **trained.numbers,
+        "out": arguments.out,
+    }
+
+
+def _train_csv(arguments: argparse.Namespace) -> dict[str, Any]:
+    if arguments.protect == []:
+        raise InputError("--protect needs the names of columns where the data are a CSV file.")
+    if arguments.variant != Recipe.variant:
+        raise InputError("--variant is for named data sets, not for CSV files.")
+    if not 0 <= arguments.test_share < 1:
+        raise InputError(f"--test-share must be at least 0 and below 1, got {arguments.test_share}.")
+    source = read_csv(arguments.data, arguments.target_column)
+    labels = source.need_labels()
+    classifier = CounterfactualClassifier(
+        model="mlp" if arguments.hidden else "linear",
+        hidden=tuple(arguments.hidden),
+        objective=arguments.objective,
+        generator=arguments.generator,
+        epochs=arguments.epochs,
+        learning_rate=arguments.learning_rate,
+        burn_in=arguments.burn_in,
+        mutability=assignments(arguments.mutability, "mutability") | dict.fromkeys(arguments.protect or (), "none"),
+        domain={name: interval(text) for name, text in assignments(arguments.domain, "domain").items()},
+        schema=arguments.schema,
+        random_state=arguments.seed,
+    )
+    order = np.random.default_rng(arguments.seed).permutation(len(labels))
+    test, train = np.split(order, [round(arguments.test_share * len(order))])
+    classifier.fit(source.frame.iloc[np.sort(train)], labels.iloc[np.sort(train)])
+    classifier.save(arguments.out)
+    note(f"columns as understood:\n{classifier.schema_}")
+    tested = classifier.score(source.frame.iloc[test], labels.iloc[test]) if len(test) else float("nan")
+    history = classifier.history_
+    return {
+        "data": str(source.path),
+        "target_column": arguments.target_column,
+        "classes": classifier.classes_.tolist(),
+        "objective": arguments.objective,
+        "epochs": arguments.epochs,
+        "train_rows": len(train),
+        "test_rows": len(test),
+        "accuracy": float(tested),
+        "training_accuracy": history.last("accuracy"),
+        "share_mature": history.last("share_mature"),
+        "out": arguments.out,
+    }

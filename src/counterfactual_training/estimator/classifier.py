@@ -1,0 +1,309 @@
+"""A classifier for data frames that can say what would have to change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+from torch import nn
+
+from counterfactual_training.data.encode import Encoder, Missing, Unknown
+from counterfactual_training.data.schema import Schema
+from counterfactual_training.errors import InputError
+from counterfactual_training.estimator import settings
+from counterfactual_training.estimator.explaining import explain_rows
+from counterfactual_training.estimator.explanation import Explanation
+from counterfactual_training.estimator.file import load_classifier, save_classifier
+from counterfactual_training.estimator.finding import Finder
+from counterfactual_training.estimator.inputs import resolve_schema, rows, training_rows
+from counterfactual_training.models import VAE
+from counterfactual_training.search import Generator
+from counterfactual_training.training import History, Objective, Preset, TrainConfig, train
+
+# Training wants many quick explanations, a person one that arrives; the paper evaluated with as many.
+EXPLAIN_STEPS = 50
+
+ModelFactory = Callable[[int, int], nn.Module]
+
+
+class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
+    """Counterfactual Training behind scikit-learn's face.
+
+    >>> clf = CounterfactualClassifier(mutability={"age": "none", "debt": "decrease"}, domain={"debt": (0, None)})
+    >>> clf.fit(frame, y).explain(rejected, target="granted").changes()  # doctest: +SKIP
+    ["Row 3: with debt 12.4 thousand dollars lower (from 30.1 to 17.7), the decision would be 'granted' (…)."]
+
+    Wherever ``None`` is the default, the preset decides. Weights that the objective or the generator does not use have
+    no effect.
+
+    Args:
+        model: ``"mlp"``, ``"linear"``, or a function ``(num_features, num_classes)`` that makes a module for logits.
+        hidden: widths of the hidden layers of ``"mlp"``.
+        objective: ``"full"``, ``"vanilla"``, ``"divergence"``, ``"adversarial"``, or an :class:`Objective`.
+        generator: ``"ecco"``, ``"generic"``, ``"revise"``, a registered name or a :class:`Generator`.
+        lambda_div, lambda_reg, lambda_adv: weights of the objective (Eq. 2).
+        lambda_cost, lambda_energy: weights of the search (Eq. 1).
+        decision_threshold: τ, the probability of the target at which a counterfactual is done.
+        max_steps: T of the searches in training; :meth:`explain` has its own.
+        search_learning_rate: η of the search.
+        epsilon: ε of the adversarial examples.
+        epochs: passes over the data.
+        batch_size: rows per update; ``"auto"`` is a hundredth of the rows, from 30 to 1000.
+        num_counterfactuals: searched per epoch; ``"auto"`` is a quarter of the rows, from 100 to 5000.
+        learning_rate: of Adam.
+        burn_in: share of the epochs, at the start, trained conventionally.
+        shuffle: new batches each epoch. The authors did not shuffle; a frame sorted by class needs it.
+        preset: ``"as_run"``, ``"as_printed"`` or a :class:`Preset`: the settings that are not stated here.
+        mutability: by column, ``"both" | "none" | "increase" | "decrease"``, or 0, +1, −1 as in ``monotonic_cst``.
+        domain: by column, ``(lower, upper)`` in its own units, ``None`` where open. Training rows and rows to be
+            explained that lie outside are refused.
+        schema: more about the columns (kinds, units, order of categories, …): a :class:`Schema`, a dict with a table
+            per column, or a TOML/JSON file. ``mutability`` and ``domain`` win over it.
+        num_std: n_σ of Eq. 12, how far columns without a stated domain may leave the range of the training data. At 0
+            nobody is told to become what the data never saw; ``None`` is as the preset has it.
+        unseen: a category never seen in training: an ``"error"``, or taken as ``"unknown"``.
+        missing: a missing value: an ``"error"``, or ``"impute"`` by median or most frequent category.
+        device: for torch; the CPU if not given.
+        random_state: a number makes ``fit`` repeatable.
+        progress: show a bar; by default on a terminal.
+
+    Attributes:
+        classes_: labels, in the order of ``predict_proba``.
+        n_features_in_, feature_names_in_: columns seen in ``fit``; names only if it was a frame.
+        schema_, encoder_, constraints_: the columns, their way to model space, and the rules there.
+        model_: the trained torch module.
+        generator_: of the counterfactuals in training.
+        history_: what happened, epoch by epoch.
+    """
+
+    def __init__(
+        self,
+        model: str | ModelFactory = "mlp",
+        hidden: Sequence[int] = (32,),
+        objective: str | Objective = "full",
+        generator: str | Generator = "ecco",
+        *,
+        lambda_div: float | None = None,
+        lambda_reg: float | None = None,
+        lambda_adv: float | None = None,
+        lambda_cost: float | None = None,
+        lambda_energy: float | None = None,
+        decision_threshold: float | None = None,
+        max_steps: int | None = None,
+        search_learning_rate: float | None = None,
+        epsilon: float | None = None,
+        epochs: int = TrainConfig.epochs,
+        batch_size: int | str = "auto",
+        num_counterfactuals: int | str = "auto",
+        learning_rate: float = TrainConfig.learning_rate,
+        burn_in: float = TrainConfig.burn_in,
+        shuffle: bool = True,
+        preset: str | Preset = "as_run",
+        mutability: Mapping[str, object] | Sequence[object] | None = None,
+        domain: Mapping[str, tuple[Any, Any]] | None = None,
+        schema: Schema | Mapping[str, Any] | str | Path | None = None,
+        num_std: float | None = 0.0,
+        unseen: Unknown = "error",
+        missing: Missing = "error",
+        device: str | torch.device | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        self.model = model
+        self.hidden = hidden
+        self.objective = objective
+        self.generator = generator
+        self.lambda_div = lambda_div
+        self.lambda_reg = lambda_reg
+        self.lambda_adv = lambda_adv
+        self.lambda_cost = lambda_cost
+        self.lambda_energy = lambda_energy
+        self.decision_threshold = decision_threshold
+        self.max_steps = max_steps
+        self.search_learning_rate = search_learning_rate
+        self.epsilon = epsilon
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.num_counterfactuals = num_counterfactuals
+        self.learning_rate = learning_rate
+        self.burn_in = burn_in
+        self.shuffle = shuffle
+        self.preset = preset
+        self.mutability = mutability
+        self.domain = domain
+        self.schema = schema
+        self.num_std = num_std
+        self.unseen = unseen
+        self.missing = missing
+        self.device = device
+        self.random_state = random_state
+        self.progress = progress
+
+    # ---- scikit-learn ----------------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any) -> CounterfactualClassifier:  # noqa: N803 - scikit-learn's name
+        """Train on rows X, a frame or an array, and their classes y."""
+        frame, labels = training_rows(self, X, y)
+        params = self.get_params(deep=False)
+        schema = resolve_schema(frame, self.schema, self.mutability, self.domain)
+        encoder = Encoder(schema, unknown=self.unseen, missing=self.missing).fit(frame)
+        classes, y_index = np.unique(labels, return_inverse=True)
+        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = settings.make_model(self.model, self.hidden, len(encoder.names_), len(classes))
+        model.to(settings.make_device(self.device))
+        num_std = settings.make_preset(params).num_std if self.num_std is None else float(self.num_std)
+        finder = Finder(model, encoder, encoder.constraints(num_std))
+        x = finder.encode(frame)
+        self._adopt(encoder, classes, model.eval(), History(), num_std, x_train=x)
+        self.history_ = train(
+            model,
+            x,
+            torch.as_tensor(y_index.astype(np.int64), device=x.device),
+            self.generator_,
+            finder.training_constraints,
+            settings.make_training_objective(params),
+            settings.make_config(params, len(frame), seed),
+            progress=self.progress,
+        ).history
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
+        """The most probable class of each row."""
+        y_index = self._logits(X).argmax(1).numpy()
+        return self.classes_[y_index]
+
+    def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
+        """Probabilities ``(n, k)``, in the order of ``classes_``."""
+        return self._logits(X).softmax(-1).numpy()
+
+    def decision_function(self, X: Any) -> np.ndarray:  # noqa: N803
+        """Logits ``(n, k)``; for two classes their difference ``(n,)``, positive for the second."""
+        logits = self._logits(X).numpy()
+        return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.input_tags.allow_nan = self.missing == "impute"
+        return tags
+
+    # ---- explanations ----------------------------------------------------------------------------------------------
+
+    def explain(
+        self,
+        X: Any,  # noqa: N803
+        target: Any = None,
+        *,
+        decision_threshold: float | None = None,
+        generator: str | Generator | None = None,
+        max_steps: int | None = None,
+        sparsify: bool = True,
+    ) -> Explanation:
+        """What would have to change for each row of X to get the target class, within the rules of the columns.
+
+        Every claim holds for the rows as printed: after rounding to integers, decimals and categories.
+
+        Args:
+            X: rows like those of ``fit``.
+            target: a label for all rows, or one per row; by default the most probable class that is not predicted.
+            decision_threshold: probability of the target to reach; by default as in training.
+            generator: by default the one of the training, and, for rows that it does not bring there, nothing but class
+                loss and distance; a generator that is named here is used alone.
+            max_steps: of the search; by default :data:`EXPLAIN_STEPS`.
+            sparsify: take back what the target's probability can do without: whole changes, the smallest first, then
+                a share of the numbers.
+        """
+        check_is_fitted(self, "model_")
+        frame = rows(self, X)
+        self._check_domain(frame)
+        chosen = self._explain_generator(generator, decision_threshold, max_steps)
+        alone = generator is not None
+        return explain_rows(
+            self._finder(), frame, self.classes_, target, chosen, fall_back=not alone, sparsify=sparsify
+        )
+
+    # ---- files -----------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write one file that :meth:`load` reads: weights and JSON, nothing that could run."""
+        check_is_fitted(self, "model_")
+        save_classifier(path, self)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        model: ModelFactory | None = None,
+        generator: Generator | None = None,
+        objective: Objective | None = None,
+        preset: Preset | None = None,
+    ) -> CounterfactualClassifier:
+        """Read a saved classifier, on the CPU.
+
+        What is not text or numbers cannot be saved: a model, generator, objective or preset of your own is passed
+        again, as it was to the constructor.
+        """
+        objects = {"model": model, "generator": generator, "objective": objective, "preset": preset}
+        return load_classifier(path, cls, objects)
+
+    # ---- inside ----------------------------------------------------------------------------------------------------
+
+    def _adopt(
+        self,
+        encoder: Encoder,
+        classes: np.ndarray,
+        model: nn.Module,
+        history: History,
+        num_std: float,
+        x_train: torch.Tensor | None = None,
+        vae: VAE | None = None,
+    ) -> None:
+        """Take over all that is learned; the one place where fitted attributes are set."""
+        self.generator_ = settings.make_training_generator(self.get_params(deep=False), x_train, vae)
+        self.encoder_, self.schema_, self.classes_ = encoder, encoder.schema_, classes
+        self.num_std_ = num_std
+        self.constraints_ = encoder.constraints(num_std)
+        self.model_, self.history_ = model, history
+
+    def _finder(self) -> Finder:
+        return Finder(self.model_, self.encoder_, self.constraints_)
+
+    def _logits(self, x: Any) -> torch.Tensor:
+        check_is_fitted(self, "model_")
+        frame = rows(self, x)
+        finder = self._finder()
+        return finder.logits(finder.encode(frame))
+
+    def _explain_generator(
+        self, generator: str | Generator | None, decision_threshold: float | None, max_steps: int | None
+    ) -> Generator:
+        if isinstance(generator, str):
+            if generator == "revise" and settings.vae_of(self.generator_) is None:
+                raise InputError(
+                    "REVISE needs a VAE of the training data: fit with generator='revise', or pass revise(vae)."
+                )
+            params = {**self.get_params(deep=False), "generator": generator}
+            base = settings.make_training_generator(params, vae=settings.vae_of(self.generator_))
+        else:
+            base = self.generator_ if generator is None else generator
+        ready_made = isinstance(generator, Generator)
+        changes: dict[str, Any] = {} if decision_threshold is None else {"decision_threshold": decision_threshold}
+        if max_steps is not None or not ready_made:
+            changes["max_steps"] = EXPLAIN_STEPS if max_steps is None else max_steps
+        return base.replace(**changes)
+
+    def _check_domain(self, frame: pd.DataFrame) -> None:
+        """Refuse factuals outside a stated domain, in the user's units."""
+        stated = tuple(feature for feature in self.schema_ if feature.domain is not None)
+        if stated:
+            Schema(stated).check(frame[[feature.name for feature in stated]])

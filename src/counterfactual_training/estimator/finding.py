@@ -1,0 +1,204 @@
+"""Counterfactuals that hold for the frame a person reads: searched, decoded, looked at again, put right, made short.
+
+A search ends in model space. What counts is the row in the user's units, after rounding to integers, decimals and
+categories; so every claim about a row is made about the encoding of the decoded row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from counterfactual_training.constraints import Constraints
+from counterfactual_training.data.encode import Encoder
+from counterfactual_training.estimator.shortening import Shortener
+from counterfactual_training.estimator.swapping import swap_categories
+from counterfactual_training.search import Generator, Status, evaluating, generic, search
+from counterfactual_training.threads import sensible_threads
+
+# A row that decoding took below τ is searched again, aiming at this share of the way from τ to 1.
+_AIM_HIGHER = 0.4
+# Few rows get to the last resort; they may take so many times the steps.
+_PATIENCE = 4
+# A probability is trusted to this many digits: the same row in another batch may differ in the last bit.
+_DIGITS = 1e-6
+_CHUNK = 65_536
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """Counterfactuals of n rows with m features in d encoded columns.
+
+    Attributes:
+        frame: in the user's units.
+        x, x_cf: ``(n, d)`` factuals and counterfactuals; ``x_cf`` is the encoding of ``frame``.
+        probability: ``(n, k)`` at x_cf.
+        confidence: ``(n,)`` of the target.
+        status: ``(n,)`` values of :class:`Status`; whether a miss was infeasible is not asked here.
+        num_steps: ``(n,)`` of all searches together.
+        distance: ``(n, m)`` how far each cell moved, L1 in model space; 0 is unchanged.
+    """
+
+    frame: pd.DataFrame
+    x: Tensor
+    x_cf: Tensor
+    probability: np.ndarray
+    confidence: np.ndarray
+    status: np.ndarray
+    num_steps: np.ndarray
+    distance: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Finder:
+    """Model, encoder and rules that belong together."""
+
+    model: nn.Module
+    encoder: Encoder
+    constraints: Constraints
+
+    @cached_property
+    def training_constraints(self) -> Constraints:
+        """Directions, box and reachable categories, every column continuous: how the authors searched in training."""
+        return replace(self.constraints, lattices=(), category_projection="never")
+
+    @cached_property
+    def _free(self) -> Constraints:
+        """The rules as the search sees them: categories and box, while integers and decimals may still vary.
+
+        A search that rounded every column where it arrives would have nothing left to move when rounding took it
+        back below τ. :meth:`_settled` rounds afterwards, away from the factual.
+        """
+        return replace(self.constraints, lattices=())
+
+    # ---- the model -------------------------------------------------------------------------------------------------
+
+    def encode(self, frame: pd.DataFrame) -> Tensor:
+        """Model space ``(n, d)``, as the model wants it."""
+        parameter = next(self.model.parameters(), None)
+        like = parameter if parameter is not None else torch.empty(())
+        return torch.as_tensor(self.encoder.transform(frame)).to(like)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """``(n, k)``, on the CPU."""
+        with evaluating(self.model), torch.no_grad(), sensible_threads(self.model, x[:_CHUNK]):
+            return torch.cat([self.model(part).cpu() for part in x.split(_CHUNK)])
+
+    # ---- the search ------------------------------------------------------------------------------------------------
+
+    def find(
+        self, frame: pd.DataFrame, y_target: np.ndarray, generator: Generator, fall_back: bool, sparsify: bool
+    ) -> Found:
+        """A counterfactual for every row of the frame.
+
+        Args:
+            frame: the factuals.
+            y_target: ``(n,)`` class indices.
+            generator: tried first, then once more with a higher aim.
+            fall_back: try rows that it does not bring there with nothing but class loss and distance.
+            sparsify: see :class:`Shortener`.
+        """
+        x = self.encode(frame)
+        y = torch.as_tensor(y_target, device=x.device)
+        threshold = float(generator.decision_threshold)
+        result = search(self.model, x, y, generator, self._free, diagnose=False)
+        there = result.status == int(Status.ALREADY_THERE)
+        steps = result.num_steps.clone()
+        x_cf, confidence = self._settled(result.x_cf, x, y, frame, threshold)
+        x_cf[there] = x[there]
+        for attempt in _attempts(generator, fall_back):
+            rows = ((confidence < threshold + _DIGITS) & ~there).nonzero().squeeze(-1)
+            if len(rows) == 0:
+                break
+            again = search(self.model, x[rows], y[rows], attempt, self._free, diagnose=False)
+            tried, gained = self._settled(again.x_cf, x[rows], y[rows], frame.iloc[rows.cpu().numpy()], threshold)
+            better = gained > confidence[rows]
+            x_cf[rows[better]], confidence[rows[better]] = tried[better], gained[better]
+            steps[rows] += again.num_steps
+        reached = (confidence >= threshold + _DIGITS) & ~there
+        if sparsify and bool(reached.any()):
+            kept = frame[reached.cpu().numpy()]
+            x_cf[reached] = self._shortened(x_cf[reached], x[reached], y[reached], kept, threshold)
+        decoded = self.encoder.inverse_transform(x_cf, like=frame)
+        return self._found(decoded, x, y, there.cpu(), steps, threshold)
+
+    def _settled(
+        self, x_cf: Tensor, x: Tensor, y: Tensor, frame: pd.DataFrame, threshold: float
+    ) -> tuple[Tensor, Tensor]:
+        """Points ``(n, d)`` rounded to valid values, as the encoding of what they then decode to; and their confidence.
+
+        Rows that rounding took below τ get other categories, if that helps.
+        """
+        rules = self.constraints.to(x)
+        points = self._as_printed(rules.snap(x_cf, x), frame)
+        if not rules.groups:
+            return points, self._confidence(points, y)
+        return swap_categories(points, x, y, rules, self._confidence, threshold + _DIGITS)
+
+    def _as_printed(self, x_cf: Tensor, frame: pd.DataFrame) -> Tensor:
+        """Points ``(n, d)`` moved to the encoding of what they decode to."""
+        return self.encode(self.encoder.inverse_transform(x_cf, like=frame))
+
+    def _confidence(self, x: Tensor, y_target: Tensor) -> Tensor:
+        """Probability ``(n,)`` of the target, where x is."""
+        return self.logits(x).softmax(-1).gather(-1, y_target.cpu().unsqueeze(-1)).squeeze(-1).to(x.device)
+
+    def _shortened(self, x_cf: Tensor, x: Tensor, y: Tensor, frame: pd.DataFrame, threshold: float) -> Tensor:
+        """Counterfactuals that ask for less; where decoding takes the shorter one below τ, the longer one stays."""
+
+        def reached(points: Tensor, targets: Tensor) -> Tensor:
+            return self._confidence(points, targets) >= threshold + _DIGITS
+
+        pixels = torch.tensor([feature.kind == "pixel" for feature in self.encoder.schema_], device=x.device)
+        shorten = Shortener(reached, self._owner(x.device), pixels, self.constraints)
+        shorter = self._as_printed(shorten(x_cf, x, y), frame)
+        return torch.where(reached(shorter, y).unsqueeze(-1), shorter, x_cf)
+
+    def _found(
+        self, frame: pd.DataFrame, x: Tensor, y: Tensor, there: Tensor, steps: Tensor, threshold: float
+    ) -> Found:
+        x_cf = self.encode(frame)
+        probability = self.logits(x_cf).softmax(-1)
+        confidence = probability.gather(-1, y.cpu().unsqueeze(-1)).squeeze(-1)
+        searched = torch.where(confidence >= threshold, int(Status.CONVERGED), int(Status.EXHAUSTED))
+        return Found(
+            frame=frame,
+            x=x.cpu(),
+            x_cf=x_cf.cpu(),
+            probability=probability.numpy(),
+            confidence=confidence.numpy(),
+            status=torch.where(there, int(Status.ALREADY_THERE), searched).numpy(),
+            num_steps=steps.cpu().numpy(),
+            distance=self._by_feature((x_cf - x).abs()).cpu().double().numpy(),
+        )
+
+    def _owner(self, device: torch.device) -> Tensor:
+        """``(d,)`` which feature each encoded column belongs to."""
+        widths = torch.tensor([column.width for column in self.encoder.columns_])
+        return torch.arange(len(widths)).repeat_interleave(widths).to(device)
+
+    def _by_feature(self, values: Tensor) -> Tensor:
+        """Sums of encoded columns ``(n, d)`` over each feature: ``(n, m)``."""
+        num_features = len(self.encoder.columns_)
+        return values.new_zeros(len(values), num_features).index_add_(1, self._owner(values.device), values)
+
+
+def _attempts(generator: Generator, fall_back: bool) -> Sequence[Generator]:
+    """What to try, in this order, for rows that do not arrive."""
+    threshold = float(generator.decision_threshold)
+    higher = threshold + _AIM_HIGHER * (1 - threshold)
+    attempts = [generator.replace(decision_threshold=higher)]
+    if fall_back:
+        plain = generic(
+            learning_rate=generator.learning_rate,
+            max_steps=_PATIENCE * generator.max_steps,
+            decision_threshold=threshold,
+        )
+        attempts += [plain, plain.replace(decision_threshold=higher)]
+    return attempts

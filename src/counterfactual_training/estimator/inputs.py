@@ -1,0 +1,174 @@
+"""What users hand to the classifier, checked and brought into one form: a frame, labels, target classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import validate_data
+
+from counterfactual_training.constraints.mutability import feature_index
+from counterfactual_training.data.frame import as_frame, match_columns
+from counterfactual_training.data.schema import Schema
+from counterfactual_training.errors import ConstraintError, InputError, unknown
+
+# What a schema states of a column, and the keyword of Schema.infer that says it.
+_FIELDS = {"kind": "kinds", "unit": "units"}
+
+
+def training_rows(estimator: Any, x: Any, y: Any) -> tuple[pd.DataFrame, np.ndarray]:
+    """Frame and labels for ``fit``; sets ``n_features_in_`` and, for a frame, ``feature_names_in_``."""
+    labels = np.asarray(validate_data(estimator, X="no_validation", y=_without_missing(y)))
+    frame = _table(estimator, x, reset=True)
+    check_classification_targets(labels)
+    if len(labels) != len(frame):
+        raise InputError(f"X has {len(frame)} rows but y has {len(labels)}; every row needs its class.")
+    classes = np.unique(labels)
+    if len(classes) < 2:
+        found = classes[0].item() if isinstance(classes[0], np.generic) else classes[0]
+        raise InputError(f"y holds one class only, {found!r}; a classifier needs at least two.")
+    return frame, labels
+
+
+def rows(estimator: Any, x: Any) -> pd.DataFrame:
+    """Frame for ``predict`` and ``explain``, its columns matched by name to those that ``fit`` saw."""
+    return _table(estimator, x, reset=False)
+
+
+def _table(estimator: Any, x: Any, reset: bool) -> pd.DataFrame:
+    if isinstance(x, pd.Series):
+        raise InputError("Expected rows × columns, got a Series. One row of a frame is frame.iloc[[i]].")
+    names = None if reset else estimator.encoder_.schema_.names
+    if isinstance(x, pd.DataFrame):
+        frame = _frame(estimator, x, names)
+    else:
+        array = validate_data(estimator, _mixed(x), "no_validation", reset=reset, dtype=None, ensure_all_finite=False)
+        frame = as_frame(array, names)
+    if estimator.missing != "impute":
+        _refuse_missing(frame)
+    return frame
+
+
+def _frame(estimator: Any, x: pd.DataFrame, names: tuple[str, ...] | None) -> pd.DataFrame:
+    """Columns by name where both this frame and the one of ``fit`` have names, else by position, as in scikit-learn."""
+    if len(x) == 0:
+        raise InputError("The frame has 0 rows, at least 1 is needed.")
+    has_names = any(isinstance(name, str) for name in x.columns)
+    x = as_frame(x) if has_names else x
+    if names is not None and has_names and hasattr(estimator, "feature_names_in_"):
+        x = match_columns(x, names)
+    validate_data(estimator, x, "no_validation", reset=names is None, skip_check_array=True)
+    if names is None and has_names:
+        return x
+    return as_frame(x.set_axis([str(name) for name in (names or x.columns)], axis=1))
+
+
+def _mixed(x: Any) -> Any:
+    """A list of rows in which text and numbers stand side by side, each kept as it is."""
+    if isinstance(x, (list, tuple)) and np.asarray(x).dtype.kind in "US":
+        return np.array(x, dtype=object)
+    return x
+
+
+def _refuse_missing(frame: pd.DataFrame) -> None:
+    missing = frame.isna()
+    counts = missing.sum()
+    found = [f"{name!r} ({count})" for name, count in counts.items() if count]
+    if found:
+        raise InputError(
+            f"NaN or missing values in {', '.join(found)}: {int(missing.any(axis=1).sum())} of {len(frame)} row(s). "
+            "Drop these rows or columns, fill them in, or have it done by missing='impute'."
+        )
+
+
+def _without_missing(y: Any) -> Any:
+    if y is not None and not np.isscalar(y) and pd.isna(np.asarray(y, dtype=object)).any():
+        raise InputError(f"y contains NaN or missing labels in {int(pd.isna(pd.Series(y)).sum())} row(s); drop them.")
+    return y
+
+
+def resolve_schema(frame: pd.DataFrame, schema: Any, mutability: Any, domain: Any) -> Schema:
+    """The schema of a training frame: what the user states, and for the rest what the data says.
+
+    Args:
+        schema: nothing, a whole :class:`Schema`, a dict with a table per column (may be partial), or a TOML/JSON file.
+        mutability, domain: win over the schema; see :func:`by_column`.
+    """
+    names = tuple(frame.columns)
+    keywords: dict[str, Any] = {"mutability": by_column(mutability, names), "domain": by_column(domain, names)}
+    if isinstance(schema, Schema):
+        return schema.override(**keywords)
+    if isinstance(schema, Mapping):
+        stated: dict[str, Any] = _by_field(schema)
+        for field, columns in keywords.items():
+            stated[field] = {**stated.get(field, {}), **(columns or {})}
+        return Schema.infer(frame, **stated)
+    if schema is None or isinstance(schema, (str, Path)):
+        return Schema.infer(frame, schema, **keywords)
+    raise InputError(f"schema must be a Schema, a dict by column or a file name, got {type(schema).__name__}.")
+
+
+def by_column(spec: Any, names: tuple[str, ...]) -> dict[str, Any] | None:
+    """A dict from column name to value; given by name, by position, or one entry per column."""
+    if spec is None:
+        return None
+    if isinstance(spec, Mapping):
+        return {names[feature_index(key, len(names), names)]: value for key, value in spec.items()}
+    if isinstance(spec, str) or not isinstance(spec, (list, tuple, np.ndarray)) or len(spec) != len(names):
+        raise ConstraintError(
+            f"Expected a dict by column such as {{{names[0]!r}: …}}, or {len(names)} entries, one per column; "
+            f"got {spec!r}."
+        )
+    return dict(zip(names, list(spec), strict=True))
+
+
+def _by_field(schema: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """A table per column, turned into one per field."""
+    valid = ("kind", "unit", "mutability", "domain", "categories", "allowed", "forbidden")
+    fields: dict[str, dict[str, Any]] = {}
+    for column, table in schema.items():
+        if not isinstance(table, Mapping):
+            raise InputError(f"schema of column {column!r} must be a dict of {', '.join(valid)}, got {table!r}.")
+        for field, value in table.items():
+            if field not in valid:
+                raise InputError(unknown(f"field in the schema of {column!r}:", field, valid))
+            fields.setdefault(_FIELDS.get(field) or field, {})[column] = value
+    return fields
+
+
+def target_classes(target: Any, classes: np.ndarray, probability: np.ndarray) -> np.ndarray:
+    """Class index ``(n,)`` that each row should get.
+
+    Args:
+        target: one label for all rows, one per row, or nothing: the most probable class that is not predicted.
+        classes: labels ``(k,)``.
+        probability: ``(n, k)`` of the rows as they are.
+    """
+    n = len(probability)
+    if target is None:
+        order = np.argsort(-probability, axis=1, kind="stable")
+        return order[:, 1]
+    lookup = {label: index for index, label in enumerate(classes.tolist())}
+    per_row = isinstance(target, (list, tuple, np.ndarray, pd.Series, pd.Index)) and np.ndim(target) > 0
+    labels = list(np.asarray(target, dtype=object)) if per_row else [target] * n
+    if len(labels) != n:
+        raise InputError(f"{len(labels)} targets for {n} rows; give one label for all, or one per row.")
+    for label in labels:
+        if not _known(label, lookup):
+            raise InputError(unknown("class", _plain(label), lookup))
+    return np.array([lookup[_plain(label)] for label in labels], dtype=np.int64)
+
+
+def _known(label: Any, lookup: dict[Any, int]) -> bool:
+    try:
+        return _plain(label) in lookup
+    except TypeError:
+        return False
+
+
+def _plain(label: Any) -> Any:
+    return label.item() if isinstance(label, np.generic) else label

@@ -1,0 +1,172 @@
+"""A classifier of a named data set: trained with the paper's settings for it, saved, loaded, explained."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from counterfactual_training.constraints import Constraints
+from counterfactual_training.data.catalog import list_datasets, load_dataset
+from counterfactual_training.data.dataset import Dataset, Variant
+from counterfactual_training.data.encode import Encoder
+from counterfactual_training.errors import FileError, InputError, unknown
+from counterfactual_training.estimator import CounterfactualClassifier
+from counterfactual_training.experiments.loan import loan_dataset
+from counterfactual_training.models import mlp
+from counterfactual_training.persistence import load_file, load_weights, save_file
+from counterfactual_training.search import Generator, make_generator
+from counterfactual_training.training import History, TrainConfig, make_objective, train
+
+KIND = "data set classifier"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a classifier of a named data set is made; what is not said here are the paper's settings for the set.
+
+    Attributes:
+        data, variant: see :func:`named_dataset`.
+        objective: ``full``, ``vanilla``, ``divergence`` or ``adversarial``.
+        protected: columns that no counterfactual may change, in training and afterwards.
+        generator: of the counterfactuals in training.
+        hidden: widths of the hidden layers; none makes a linear classifier.
+        epochs, learning_rate, burn_in, seed: see :class:`TrainConfig`.
+    """
+
+    data: str
+    variant: Variant = "default"
+    objective: str = "full"
+    protected: tuple[str, ...] = ()
+    generator: str = "ecco"
+    hidden: tuple[int, ...] = (32,)
+    epochs: int = TrainConfig.epochs
+    learning_rate: float = TrainConfig.learning_rate
+    burn_in: float = TrainConfig.burn_in
+    seed: int = TrainConfig.seed
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """The model, how it was made, and how its last epoch went."""
+
+    model: nn.Module
+    recipe: Recipe
+    numbers: dict[str, float]
+
+    def save(self, path: str | Path) -> None:
+        """Weights and JSON in one file, nothing that could run."""
+        content = {"recipe": asdict(self.recipe), "numbers": self.numbers}
+        save_file(path, KIND, self.model.state_dict(), content)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Trained:
+        """The inverse of :meth:`save`."""
+        state, content = load_file(path, KIND)
+        try:
+            stored = {field.name: content["recipe"][field.name] for field in fields(Recipe)}
+            stored |= {name: tuple(stored[name]) for name in ("protected", "hidden")}
+            recipe, numbers = Recipe(**stored), {str(k): float(v) for k, v in content["numbers"].items()}
+            # Widths are read off the weights, so that a file cannot ask for more memory than it has itself.
+            widths = [weight.shape[0] for weight in state.values() if weight.dim() == 2]
+            model = mlp(next(iter(state.values())).shape[1], widths[-1], tuple(widths[:-1]))
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, StopIteration) as error:
+            raise FileError(f"{str(path)!r} is damaged: it does not describe a classifier.") from error
+        load_weights(model, state, str(path))
+        return cls(model.eval(), recipe, numbers)
+
+
+def named_dataset(name: str, variant: Variant = "default") -> Dataset:
+    """The loan example of Figure 1 under the name ``loan``, or one of the paper's data sets."""
+    wanted = name.strip().lower().replace("-", "_").replace(" ", "_")
+    known = [word for entry in list_datasets() for word in (entry["name"], entry["short_name"])]
+    if wanted == "loan":
+        if variant != "default":
+            raise InputError(unknown("variant of loan:", variant, ["default"]))
+        return loan_dataset()
+    if wanted not in {word.lower() for word in known}:
+        raise InputError(unknown("data set", name, dict.fromkeys(["loan", *known])))
+    return load_dataset(wanted, variant)
+
+
+def fit(recipe: Recipe, data: Dataset, progress: bool | None = None) -> Trained:
+    """Train as the recipe says, on the rows that validation does not hold out."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        model = mlp(data.num_features, data.num_classes, recipe.hidden)
+    rows, held_out = data.validation_split(torch.Generator().manual_seed(recipe.seed))
+    validation = (data.x_train[held_out], data.y_train[held_out]) if len(held_out) else None
+    x_train = data.x_train[rows]
+    history = train(
+        model,
+        x_train,
+        data.y_train[rows],
+        make_generator(recipe.generator, x_train, decision_threshold=data.settings.decision_threshold),
+        protected_constraints(data, data.training_constraints, recipe.protected),
+        make_objective(recipe.objective, lambda_reg=data.settings.lambda_reg),
+        TrainConfig(
+            epochs=recipe.epochs,
+            batch_size=data.settings.batch_size,
+            learning_rate=recipe.learning_rate,
+            num_counterfactuals=data.settings.num_counterfactuals,
+            burn_in=recipe.burn_in,
+            seed=recipe.seed,
+        ),
+        validation=validation,
+        progress=progress,
+    ).history
+    numbers = {
+        "training_accuracy": "accuracy",
+        "validation_accuracy": "validation_accuracy",
+        "share_mature": "share_mature",
+    }
+    return Trained(model.eval(), recipe, {name: history.last(column) for name, column in numbers.items()})
+
+
+def protected_constraints(data: Dataset, constraints: Constraints, columns: tuple[str, ...]) -> Constraints:
+    """The constraints with these columns of the frame immutable."""
+    if not columns:
+        return constraints
+    may_move = torch.ones(data.num_features, dtype=torch.bool)
+    slices = encoder_of(data).slices_
+    for name in columns:
+        if name not in slices:
+            raise InputError(unknown(f"column of {data.name}:", name, slices))
+        may_move[slices[name]] = False
+    return replace(
+        constraints,
+        may_increase=constraints.may_increase & may_move,
+        may_decrease=constraints.may_decrease & may_move,
+    )
+
+
+def protected_columns(data: Dataset) -> tuple[str, ...]:
+    """The columns of the frame that the paper protected."""
+    held = set(data.protected)
+    return tuple(name for name, part in encoder_of(data).slices_.items() if held & set(range(part.start, part.stop)))
+
+
+def encoder_of(data: Dataset) -> Encoder:
+    """The data set's encoder; one that changes nothing where features are the model's inputs as they are."""
+    return data.encoder if data.encoder is not None else Encoder(data.schema, scale=False).fit(data.frame_train)
+
+
+def as_classifier(
+    model: nn.Module, data: Dataset, generator: Generator, protected: tuple[str, ...] = ()
+) -> CounterfactualClassifier:
+    """A model of a data set with the scikit-learn face, so that it explains in the units of ``data.frame_test``.
+
+    Args:
+        protected: columns that may not change, beside those that the data set's schema forbids.
+    """
+    encoder = encoder_of(data)
+    classifier = CounterfactualClassifier()
+    classifier.model_, classifier.generator_, classifier.history_ = model.eval(), generator, History()
+    classifier.encoder_, classifier.schema_ = encoder, encoder.schema_
+    classifier.constraints_ = protected_constraints(data, encoder.constraints(), protected)
+    classifier.classes_ = np.array(data.class_names, dtype=object)
+    classifier.n_features_in_, classifier.feature_names_in_ = encoder.n_features_in_, encoder.feature_names_in_
+    return classifier

@@ -1,0 +1,98 @@
+"""A table of strings, and how to write it: for a terminal, as Markdown, as LaTeX."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from counterfactual_training.reports.tables import aligned
+
+NOTHING = "–"
+_LATEX = {
+    "%": r"\%",
+    "±": r"$\pm$",
+    "*": r"$^{*}$",
+    "–": "--",
+    "−": "$-$",
+    "_": r"\_",
+    "&": r"\&",
+    "ε": r"$\varepsilon$",
+}
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """What a reader sees.
+
+    Attributes:
+        header: column titles; the first column names the rows and is set flush left.
+        rows: cells, as many as titles.
+        notes: sentences below the table.
+    """
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """For a terminal."""
+        below = ["", *self.notes] if self.notes else []
+        return "\n".join([self.title, "", aligned([self.header, *self.rows], numbers_from=1), *below])
+
+    def markdown(self) -> str:
+        lines = [self.header, *self.rows]
+        widths = [max(3, *(len(line[j]) for line in lines)) for j in range(len(self.header))]
+        marks = ["-" * width if j == 0 else "-" * (width - 1) + ":" for j, width in enumerate(widths)]
+        drawn = ["| " + " | ".join(_padded(line, widths)) + " |" for line in (lines[0], marks, *lines[1:])]
+        body = "\n".join(drawn)
+        notes = "\n\n".join(self.notes)
+        return f"### {self.title}\n\n{body}\n" + (f"\n{notes}\n" if notes else "")
+
+    def latex(self) -> str:
+        """A ``table`` that needs no package."""
+        columns = "l" + "r" * (len(self.header) - 1)
+        lines = [" & ".join(map(_escaped, line)) + r" \\" for line in (self.header, *self.rows)]
+        caption = _escaped(" ".join((f"{self.title}.", *self.notes)))
+        return "\n".join(
+            [
+                r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{{columns}}}", r"\hline", lines[0], r"\hline",
+                *lines[1:], r"\hline", r"\end{tabular}", rf"\caption{{{caption}}}", r"\end{table}", "",
+            ]
+        )  # fmt: skip
+
+
+def _padded(line: Sequence[str], widths: Sequence[int]) -> list[str]:
+    return [
+        cell.rjust(width) if j else cell.ljust(width) for j, (cell, width) in enumerate(zip(line, widths, strict=True))
+    ]
+
+
+def _escaped(text: str) -> str:
+    return "".join(_LATEX.get(letter, letter) for letter in text)
+
+
+def number(value: float, digits: int | None = None) -> str:
+    """A number for people: as many digits as told, else as many as its size deserves."""
+    if value is None or math.isnan(value):
+        return NOTHING
+    if digits is None:
+        digits = 3 if abs(value) < 0.3 else 2 if abs(value) < 30 else 1
+    text = f"{value:.{digits}f}"
+    # No minus before a zero.
+    return text.replace("-", "−") if float(text) != 0 else text.lstrip("-")
+
+
+def interval(value: float, low: float, high: float, digits: int | None = None) -> str:
+    """``12.3 [10.1, 14.5]``."""
+    if low is None or math.isnan(low) or math.isnan(high):
+        return number(value, digits)
+    return f"{number(value, digits)} [{number(low, digits)}, {number(high, digits)}]"
+
+
+def p_value(value: float) -> str:
+    """Small ones as a bound."""
+    if value is None or math.isnan(value):
+        return NOTHING
+    return "<0.001" if value < 0.001 else f"{value:.3f}"

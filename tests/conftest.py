@@ -1,0 +1,34 @@
+"""Shared data. Tests run on one thread: small tensors gain nothing from a second one."""
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+def draw_blobs(num_classes: int = 2, n: int = 60, d: int = 2, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """n rows around one random centre per class; every class occurs equally often."""
+    rng = torch.Generator().manual_seed(seed)
+    y = torch.arange(n) % num_classes
+    centres = 3 * torch.randn(num_classes, d, generator=rng)
+    return centres[y] + torch.randn(n, d, generator=rng), y
+
+
+@pytest.fixture(scope="session")
+def make_blobs():
+    return draw_blobs
+
+
+@pytest.fixture
+def blobs() -> tuple[torch.Tensor, torch.Tensor]:
+    """Sixty rows of two classes with two features."""
+    return draw_blobs()
+
+
+@pytest.fixture(autouse=True)
+def one_thread_and_own_randomness():
+    """No test can leave threads or the global random state behind for the next one."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+    torch.set_num_threads(1)

@@ -1,0 +1,62 @@
+"""The paper's classifiers: shapes, initial weights, and what is refused."""
+
+import pytest
+import torch
+from torch import nn
+
+from counterfactual_training import cnn, linear, mlp
+from counterfactual_training.errors import InputError
+
+
+def test_linear_is_one_layer():
+    model = linear(4, 3)
+    assert [type(layer) for layer in model] == [nn.Linear]
+    assert model(torch.zeros(5, 4)).shape == (5, 3)
+
+
+def test_the_default_perceptron_is_the_papers():
+    model = mlp(4, 3)
+    assert [type(layer) for layer in model] == [nn.Linear, nn.ReLU, nn.Linear]
+    assert model[0].out_features == 32
+
+
+@pytest.mark.parametrize(("activation", "kind"), [("relu", nn.ReLU), ("swish", nn.SiLU), ("tanh", nn.Tanh)])
+def test_activations_and_depth(activation, kind):
+    model = mlp(2, 2, hidden=(8, 4), activation=activation)
+    assert [type(layer) for layer in model] == [nn.Linear, kind, nn.Linear, kind, nn.Linear]
+
+
+def test_glorot_weights_and_zero_biases():
+    torch.manual_seed(0)
+    layer = mlp(100, 2, hidden=(50,))[0]
+    bound = (6 / 150) ** 0.5
+    assert float(layer.weight.detach().abs().max()) <= bound
+    assert float(layer.weight.detach().std()) == pytest.approx(bound / 3**0.5, rel=0.05)
+    assert bool((layer.bias == 0).all())
+
+
+def test_leading_dimensions_pass_through():
+    assert mlp(3, 2)(torch.zeros(4, 5, 3)).shape == (4, 5, 2)
+
+
+def test_cnn_takes_rows_and_images():
+    torch.manual_seed(0)
+    model = cnn(64, 10, image_shape=(1, 8, 8))
+    x = torch.randn(3, 1, 8, 8)
+    assert torch.equal(model(x), model(x.flatten(1))) and model(x).shape == (3, 10)
+
+
+def test_unknown_activation_suggests_the_nearest():
+    with pytest.raises(InputError, match="Did you mean 'relu'"):
+        mlp(2, 2, activation="relus")
+
+
+@pytest.mark.parametrize("widths", [{"hidden": (0,)}, {"num_classes": 0}])
+def test_widths_are_positive(widths):
+    with pytest.raises(InputError, match="positive"):
+        mlp(2, widths.pop("num_classes", 2), **widths)
+
+
+def test_image_shape_must_fit_the_features():
+    with pytest.raises(InputError, match="64 pixels, the data 60 features"):
+        cnn(60, 10, image_shape=(1, 8, 8))

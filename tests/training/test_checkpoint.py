@@ -1,0 +1,391 @@
+"""Killed and resumed equals never interrupted, bit for bit; a checkpoint is whole or absent, ours or refused."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file as save_safetensors
+from torch import nn
+
+from counterfactual_training import Callback, Constraints, Generator, TrainConfig, fit_vae, generic, mlp, revise, train
+from counterfactual_training.errors import FileError
+from counterfactual_training.persistence import load_file, save_file
+from counterfactual_training.training import Run
+
+QUICK = TrainConfig(epochs=6, batch_size=20, num_counterfactuals=12, learning_rate=0.01)
+KIND = "training checkpoint"
+
+
+def with_changes(**changes) -> TrainConfig:
+    return TrainConfig(**{**vars(QUICK), **changes})
+
+
+class Noisy(nn.Sequential):
+    """Dropout and batch normalisation: random state and buffers that a resume must get right."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.4), nn.Linear(8, 2))
+
+
+def fresh(noisy: bool = False) -> nn.Module:
+    torch.manual_seed(0)
+    return Noisy() if noisy else mlp(2, 2, hidden=(8,))
+
+
+def weights(model: nn.Module) -> torch.Tensor:
+    return torch.cat([value.detach().flatten().double() for value in model.state_dict().values()])
+
+
+class Interrupted(Exception):
+    pass
+
+
+class Interrupt(Callback):
+    """Stops the program, as a power cut would, when it has heard of enough epochs."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def on_epoch_end(self, run: Run) -> None:
+        if run.epoch > self.after:
+            raise Interrupted
+
+
+def interrupted_then_resumed(x, y, path: Path, build, after: int, **arguments) -> tuple[nn.Module, list[dict]]:
+    with pytest.raises(Interrupted):
+        train(build(), x, y, checkpoint=path, callbacks=[Interrupt(after)], **arguments)
+    model = build()
+    torch.manual_seed(123)  # another process has another state
+    for parameter in model.parameters():
+        parameter.data.normal_()
+    return model, train(model, x, y, checkpoint=path, **arguments).history.records
+
+
+def told(records: list[dict]) -> list[dict]:
+    """Records without the time they took; NaN compares as a word."""
+    return [{k: repr(v) for k, v in record.items() if k != "seconds"} for record in records]
+
+
+SITUATIONS = {
+    "plain": {},
+    "shuffled": {"config": with_changes(shuffle=True)},
+    "a search per batch": {"config": with_changes(refresh="batch", shuffle=True)},
+    "burn-in": {"config": with_changes(burn_in=0.5)},
+    "SGD with momentum": {"optimizer": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)},
+    "AMSGrad": {"optimizer": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True)},
+    "LBFGS": {"optimizer": lambda p: torch.optim.LBFGS(p, lr=0.05, max_iter=3)},
+    "validation": {"validation": (torch.zeros(4, 2), torch.zeros(4).long())},
+}
+
+
+@pytest.mark.parametrize("after", [1, 4])
+@pytest.mark.parametrize("noisy", [False, True])
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_resumed_equals_uninterrupted(blobs, tmp_path, name, noisy, after):
+    x, y = blobs
+    arguments = {"config": QUICK, **SITUATIONS[name]}
+    whole = fresh(noisy)
+    records = train(whole, x, y, **arguments).history.records
+    resumed, again = interrupted_then_resumed(x, y, tmp_path / "run.ckpt", lambda: fresh(noisy), after, **arguments)
+    assert torch.equal(weights(resumed), weights(whole))
+    assert told(again) == told(records)
+    assert resumed.training == whole.training
+
+
+def test_the_randomness_of_revise_resumes_too(blobs, tmp_path):
+    x, y = blobs
+    generator = revise(fit_vae(x, epochs=2))
+    whole = fresh()
+    train(whole, x, y, generator, config=QUICK)
+    resumed, _ = interrupted_then_resumed(x, y, tmp_path / "run.ckpt", fresh, 2, generator=generator, config=QUICK)
+    assert torch.equal(weights(resumed), weights(whole))
+
+
+def test_a_finished_run_is_not_trained_again(blobs, tmp_path):
+    x, y = blobs
+    path = tmp_path / "run.ckpt"
+    first, second = fresh(), fresh()
+    train(first, x, y, config=QUICK, checkpoint=path)
+    history = train(second, x, y, config=QUICK, checkpoint=path).history
+    assert torch.equal(weights(first), weights(second)) and len(history.records) == 6 and not second.training
+
+
+KILLED = """
+import sys, time, torch
+torch.set_num_threads(1)
+import counterfactual_training as ct
+y = torch.arange(60) % 2
+x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0)) + 2 * y.unsqueeze(1)
+class Slow(ct.Callback):
+    def on_epoch_end(self, run):
+        print(run.epoch, flush=True)
+        time.sleep(float(sys.argv[2]))
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 2))
+config = ct.TrainConfig(epochs=8, batch_size=20, num_counterfactuals=12, learning_rate=0.01, shuffle=True)
+ct.train(model, x, y, config=config, callbacks=[Slow()], checkpoint=sys.argv[1] or None)
+print(torch.cat([p.detach().flatten() for p in model.parameters()]).numpy().tobytes().hex())
+"""
+
+
+def run_killed(path: str, pause: float = 0.0) -> list[str]:
+    command = [sys.executable, "-c", KILLED, path, str(pause)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout.split()
+
+
+def test_kill_minus_nine_then_resume(tmp_path):
+    """A process killed without warning, in the midst of its epochs; another one carries on."""
+    path = str(tmp_path / "run.ckpt")
+    command = [sys.executable, "-c", KILLED, path, "0.2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if line.strip() == "4":
+                time.sleep(0.05)
+                os.kill(process.pid, signal.SIGKILL)
+                break
+        process.wait(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    whole, resumed = run_killed(""), run_killed(path)
+    assert whole[:-1] == [str(i) for i in range(1, 9)]
+    assert 0 < len(resumed) - 1 < 8, "the second process should begin where the first one was"
+    assert resumed[-1] == whole[-1]
+
+
+# ---- whole or absent -----------------------------------------------------------------------------------------------
+
+
+def test_a_write_that_fails_leaves_the_checkpoint_before(blobs, tmp_path, monkeypatch):
+    x, y = blobs
+    path = tmp_path / "run.ckpt"
+    real, calls = os.fsync, []
+
+    def failing(handle):
+        calls.append(handle)
+        if len(calls) == 3:
+            raise OSError(28, "No space left on device")
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(OSError, match="No space left"):
+        train(fresh(), x, y, config=QUICK, checkpoint=path)
+    monkeypatch.undo()
+    assert [file.name for file in tmp_path.iterdir()] == ["run.ckpt"], "a half-written file was left behind"
+    assert load_file(path, KIND)[1]["epoch"] == 2
+    whole, resumed = fresh(), fresh()
+    train(whole, x, y, config=QUICK)
+    train(resumed, x, y, config=QUICK, checkpoint=path)
+    assert torch.equal(weights(resumed), weights(whole))
+
+
+def test_an_unsound_state_is_not_saved(blobs, tmp_path):
+    """A run that diverged leaves its last sound epoch, not the wreck, to be resumed from."""
+    x, y = blobs
+    path = tmp_path / "run.ckpt"
+
+    class Wreck(Callback):
+        def on_epoch_end(self, run: Run) -> None:
+            if run.epoch == 3:
+                for group in run.optimizer.param_groups:
+                    group["lr"] = 1e30
+
+    with pytest.warns(UserWarning, match="last sound epoch"):
+        train(fresh(), x, y, config=QUICK, checkpoint=path, callbacks=[Wreck()])
+    tensors, content = load_file(path, KIND)
+    assert content["epoch"] == 3 and all(bool(torch.isfinite(t).all()) for t in tensors.values())
+
+
+# ---- ours or refused -----------------------------------------------------------------------------------------------
+
+
+def own_penalty(state):
+    return state.delta.square().sum(-1)
+
+
+OTHER_RUNS = {
+    "data": lambda x, y: {"x": x + 1},
+    "labels": lambda x, y: {"y": 1 - y},
+    "seed": lambda x, y: {"config": with_changes(seed=1)},
+    "epochs": lambda x, y: {"config": with_changes(epochs=9)},
+    "constraints": lambda x, y: {"constraints": Constraints.infer(x, {0: "none"})},
+    "generator": lambda x, y: {"generator": generic()},
+    "model": lambda x, y: {"model": mlp(2, 2, hidden=(9,))},
+    "optimizer": lambda x, y: {"optimizer": torch.optim.SGD},
+}
+
+
+@pytest.mark.parametrize("name", OTHER_RUNS)
+def test_the_checkpoint_of_another_run_is_refused(blobs, tmp_path, name):
+    x, y = blobs
+    path = tmp_path / "run.ckpt"
+    train(fresh(), x, y, config=QUICK, checkpoint=path)
+    arguments = {"model": fresh(), "x": x, "y": y, "config": QUICK, **OTHER_RUNS[name](x, y)}
+    before = weights(arguments["model"])
+    with pytest.raises(FileError, match=r"another run.*path of its own"):
+        train(**arguments, checkpoint=path)
+    assert torch.equal(weights(arguments["model"]), before)
+
+
+def test_another_vae_is_another_run(blobs, tmp_path):
+    x, y = blobs
+    path = tmp_path / "run.ckpt"
+    train(fresh(), x, y, revise(fit_vae(x, epochs=1)), config=QUICK, checkpoint=path)
+    with pytest.raises(FileError, match="another run"):
+        train(fresh(), x, y, revise(fit_vae(x, epochs=2)), config=QUICK, checkpoint=path)
+
+
+def test_a_penalty_of_ones_own_is_known_again(blobs, tmp_path):
+    """A function lies elsewhere in memory in the next process; that makes it no other run."""
+    x, y = blobs
+    path = tmp_path / "run.ckpt"
+
+    def build():
+        def own_penalty(state):
+            return state.delta.square().sum(-1)
+
+        return Generator("own", penalties=(own_penalty,))
+
+    kept = build()
+    train(fresh(), x, y, kept, config=QUICK, checkpoint=path)
+    train(fresh(), x, y, build(), config=QUICK, checkpoint=path)
+
+
+def test_threads_make_no_other_run(blobs, tmp_path):
+    x, y = blobs
+    path = tmp_path / "run.ckpt"
+    train(fresh(), x, y, config=QUICK, checkpoint=path)
+    train(fresh(), x, y, config=with_changes(threads=1), checkpoint=path)
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def bit_flipped_header(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[20] ^= 0xFF
+    path.write_bytes(bytes(content))
+
+
+def huge_header(path: Path) -> None:
+    path.write_bytes((2**62).to_bytes(8, "little") + path.read_bytes()[8:])
+
+
+def pickled(path: Path) -> None:
+    torch.save({"epoch": 1}, path)
+
+
+def strange(path: Path) -> None:
+    save_safetensors({"a": torch.zeros(2)}, path)
+
+
+def no_table(path: Path) -> None:
+    save_safetensors({"a": torch.zeros(2)}, path, metadata={"counterfactual_training": "[1, 2]"})
+
+
+def deep(path: Path) -> None:
+    nested = "[" * 100_000 + "]" * 100_000
+    save_safetensors({"a": torch.zeros(2)}, path, metadata={"counterfactual_training": nested})
+
+
+def altered(**changes):
+    def change(path: Path) -> None:
+        tensors, content = load_file(path, KIND)
+        save_file(path, KIND, tensors, {**content, **changes})
+
+    return change
+
+
+def without_tensors(path: Path) -> None:
+    _, content = load_file(path, KIND)
+    save_file(path, KIND, {}, content)
+
+
+def other_shapes(path: Path) -> None:
+    tensors, content = load_file(path, KIND)
+    save_file(path, KIND, {name: torch.zeros(7) for name in tensors}, content)
+
+
+def nested_state(path: Path) -> None:
+    tensors, content = load_file(path, KIND)
+    state: dict = {"value": 1}
+    for _ in range(300):
+        state = {"list": [state]}
+    # Deeper than the interpreter likes to recurse, yet harmless to parse.
+    save_file(path, KIND, tensors, {**content, "state": {"dict": [["model", state], ["optimizer", state]]}})
+
+
+def other_kind(path: Path) -> None:
+    tensors, content = load_file(path, KIND)
+    save_file(path, "classifier", tensors, content)
+
+
+DAMAGE = {
+    "empty": lambda path: path.write_bytes(b""),
+    "random bytes": lambda path: path.write_bytes(bytes(range(256)) * 8),
+    "truncated": truncated,
+    "bit flipped": bit_flipped_header,
+    "huge header": huge_header,
+    "a pickle": pickled,
+    "not ours": strange,
+    "no table": no_table,
+    "a very deep header": deep,
+    "another kind": other_kind,
+    "tensors missing": without_tensors,
+    "tensors of other shapes": other_shapes,
+    "state missing": altered(state={"dict": []}),
+    "state of numbers": altered(state={"dict": [["model", {"value": 1}], ["optimizer", {"value": 2}]]}),
+    "state no table": altered(state=[1, 2]),
+    "state of unknown parts": altered(state={"dict": [["model"]]}),
+    "a deep state": nested_state,
+    "epoch a word": altered(epoch="six"),
+    "epoch negative": altered(epoch=-3),
+    "epoch beyond the end": altered(epoch=600),
+    "records a word": altered(records="none"),
+    "records of numbers": altered(records=[1] * 6),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damaged_and_hostile_files_are_refused(blobs, tmp_path, name):
+    x, y = blobs
+    path = tmp_path / "run.ckpt"
+    train(fresh(), x, y, config=QUICK, checkpoint=path)
+    DAMAGE[name](path)
+    model = fresh()
+    before = weights(model)
+    with pytest.raises(FileError, match=r"run\.ckpt"):
+        train(model, x, y, config=QUICK, checkpoint=path)
+    assert torch.equal(weights(model), before), "a refused file must not change the model"
+    assert model.training, "nothing should have happened to the model"
+
+
+def test_a_hostile_pickle_does_not_run(blobs, tmp_path):
+    x, y = blobs
+    path, trap = tmp_path / "run.ckpt", tmp_path / "trapped"
+
+    class Trap:
+        def __reduce__(self):
+            return (Path.touch, (trap,))
+
+    torch.save(Trap(), path)
+    with pytest.raises(FileError):
+        train(fresh(), x, y, config=QUICK, checkpoint=path)
+    assert not trap.exists()
+
+
+def test_the_file_can_be_read_by_others(blobs, tmp_path):
+    """One safetensors file with JSON in its header: nothing of this package is needed to look inside."""
+    x, y = blobs
+    path = tmp_path / "run.ckpt"
+    train(fresh(), x, y, config=QUICK, checkpoint=path)
+    raw = path.read_bytes()
+    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+    told_inside = json.loads(header["__metadata__"]["counterfactual_training"])
+    assert told_inside["kind"] == KIND and told_inside["content"]["epoch"] == 6

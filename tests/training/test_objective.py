@@ -1,0 +1,149 @@
+"""Eq. 2: named weights, one forward, ablations by zero weights."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from counterfactual_training import Explanations, Objective, linear, make_objective, mlp
+from counterfactual_training.core.energy import contrastive_divergence, energy_ridge
+from counterfactual_training.core.losses import adversarial_loss, class_loss
+from counterfactual_training.errors import InputError
+
+
+@pytest.fixture
+def batch():
+    """A model, a mini-batch of six, counterfactuals for five others."""
+    torch.manual_seed(0)
+    explanations = Explanations(
+        x_cf=torch.randn(5, 3), x_pos=torch.randn(5, 3), x_adv=torch.randn(5, 3),
+        y_target=torch.randint(4, (5,)), y_adv=torch.randint(4, (5,)),
+    )  # fmt: skip
+    return mlp(3, 4, hidden=(8,)), torch.randn(6, 3), torch.randint(4, (6,)), explanations
+
+
+def gradients(model: nn.Module, loss: torch.Tensor) -> list[torch.Tensor]:
+    return list(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True))
+
+
+@pytest.mark.parametrize("weight", [None, torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0])])
+def test_the_fused_forward_equals_separate_forwards(batch, weight):
+    model, x, y, explanations = batch
+    explanations = explanations._replace(weight=weight)
+    objective = Objective(lambda_class=0.8, lambda_div=0.5, lambda_reg=0.1, lambda_adv=0.25)
+    terms = objective(model, x, y, explanations)
+    logits_pos, logits_cf = model(explanations.x_pos), model(explanations.x_cf)
+    parts = {
+        "class_loss": class_loss(model(x), y),
+        "divergence": contrastive_divergence(logits_pos, logits_cf, explanations.y_target, weight),
+        "ridge": energy_ridge(logits_pos, logits_cf, explanations.y_target, weight),
+        "adversarial": adversarial_loss(model(explanations.x_adv), explanations.y_adv),
+    }
+    for name, value in parts.items():
+        assert_close(getattr(terms, name), value)
+    total = 0.8 * parts["class_loss"] + 0.5 * parts["divergence"] + 0.1 * parts["ridge"] + 0.25 * parts["adversarial"]
+    assert_close(terms.total, total)
+    assert_close(terms.logits, model(x))
+    for fused, separate in zip(gradients(model, terms.total), gradients(model, total), strict=True):
+        assert_close(fused, separate)
+
+
+def test_there_is_one_forward(batch):
+    model, x, y, explanations = batch
+    seen = []
+    model.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
+    for name, rows in (("full", 21), ("divergence", 16), ("adversarial", 11), ("vanilla", 6)):
+        seen.clear()
+        make_objective(name)(model, x, y, explanations)
+        assert seen == [rows], name
+
+
+class Noisy(nn.Sequential):
+    """Batch normalisation and dropout would show any extra row in the forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.Dropout(0.3), nn.Linear(6, 4))
+
+
+@pytest.mark.parametrize("build", [lambda: mlp(3, 4), Noisy])
+def test_zero_weights_give_exactly_the_plain_classifiers_gradients(build, batch):
+    _, x, y, explanations = batch
+    ours = build()
+    plain = copy.deepcopy(ours)
+    torch.manual_seed(1)
+    make_objective("vanilla")(ours, x, y, explanations).total.backward()
+    torch.manual_seed(1)
+    class_loss(plain(x), y).backward()
+    for a, b in zip(ours.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(a.grad, b.grad)
+    for a, b in zip(ours.buffers(), plain.buffers(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_without_explanations_only_the_class_loss_remains(batch):
+    model, x, y, _ = batch
+    terms = Objective()(model, x, y)
+    assert torch.equal(terms.total, terms.class_loss)
+    assert float(terms.divergence) == float(terms.ridge) == float(terms.adversarial) == 0
+
+
+def test_divergence_is_zero_where_counterfactual_and_positive_agree(batch):
+    model, x, y, explanations = batch
+    same = explanations._replace(x_cf=explanations.x_pos)
+    assert float(Objective()(model, x, y, same).divergence.detach()) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_eq_11_through_the_objective(batch):
+    """On a linear model the divergence adds λ_div·mean(x′ − x⁺) to the gradient of Θ[y⁺], and nothing elsewhere."""
+    _, x, y, explanations = batch
+    explanations = explanations._replace(y_target=torch.full((5,), 2))
+    model = linear(3, 4)
+
+    def gradient(lambda_div):
+        objective = Objective(lambda_div=lambda_div, lambda_reg=0.0, lambda_adv=0.0)
+        return gradients(model, objective(model, x, y, explanations).total)[0]
+
+    expected = torch.zeros(4, 3)
+    expected[2] = 0.7 * (explanations.x_cf - explanations.x_pos).mean(0)
+    assert_close(gradient(0.7) - gradient(0.0), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "divergence", "adversarial"),
+    [("full", True, True), ("vanilla", False, False), ("divergence", True, False), ("adversarial", False, True)],
+)
+def test_ablations(name, divergence, adversarial, batch):
+    objective = make_objective(name)
+    assert (objective.needs_divergence, objective.needs_adversarial) == (divergence, adversarial)
+    assert objective.needs_counterfactuals == (divergence or adversarial)
+    terms = objective(*batch)
+    assert (float(terms.ridge.detach()) > 0) == divergence
+    assert (float(terms.adversarial.detach()) > 0) == adversarial
+
+
+def test_default_weights_are_the_papers():
+    objective = Objective()
+    assert vars(objective) == {"lambda_class": 1.0, "lambda_div": 0.5, "lambda_reg": 0.1, "lambda_adv": 0.25}
+
+
+def test_overrides_reach_only_the_weights_an_objective_uses():
+    objective = make_objective("divergence", lambda_reg=0.7, lambda_adv=3.0)
+    assert objective.lambda_reg == 0.7 and objective.lambda_adv == 0.0
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(InputError, match=r"objective 'divergense'. Did you mean 'divergence'\?"):
+        make_objective("divergense")
+    with pytest.raises(InputError, match=r"weight 'lambda_dif'. Did you mean 'lambda_div'\?"):
+        make_objective("full", lambda_dif=1.0)
+    with pytest.raises(InputError, match="weight 'needs_divergence'"):
+        make_objective("full", needs_divergence=1.0)
+
+
+def test_rows_slices_everything(batch):
+    part = batch[3]._replace(weight=torch.arange(5.0)).rows(slice(1, 3))
+    assert all(len(value) == 2 for value in part)
+    assert torch.equal(part.x_cf, batch[3].x_cf[1:3]) and part.weight.tolist() == [1.0, 2.0]
+    assert batch[3].rows(slice(0, 2)).weight is None
