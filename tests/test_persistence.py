@@ -123,7 +123,8 @@ def same(a: object, b: object) -> bool:
 
 
 LEAVES = st.one_of(
-    st.none(), st.booleans(), st.integers(-9, 9), st.floats(-9, 9), st.text(max_size=4), st.integers(0, 99).map(torch.tensor)
+    st.none(), st.booleans(), st.integers(-9, 9), st.floats(-9, 9), st.text(max_size=4),
+    st.integers(0, 99).map(torch.tensor),
 )  # fmt: skip
 STATES = st.recursive(
     LEAVES,

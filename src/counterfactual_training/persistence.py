@@ -57,7 +57,8 @@ def load_file(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+            # Copies lie in memory as torch's own tensors do; on other boundaries the same sums round differently.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
         header = json.loads(metadata[_KEY])
         found, version, content = header["kind"], header["format"], header["content"]
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import traceback
 import warnings
@@ -56,7 +57,7 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit code is 0, 2 after an error that was explained, 1 after another, 130 after Ctrl-C."""
     arguments = make_parser().parse_args(argv)
-    arguments.command_line = " ".join(["ct", *(sys.argv[1:] if argv is None else argv)])
+    arguments.command_line = shlex.join(["ct", *(sys.argv[1:] if argv is None else argv)])
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _one_line

@@ -62,7 +62,8 @@ def show_info(arguments: argparse.Namespace) -> None:
 
 
 def _info_text(info: dict[str, Any]) -> str:
-    counts = [f"{name}: {count:,} ({info['shares'][name]:.1%})" for name, count in info["classes"].items()]
+    train, test = info["train_classes"], info["test_classes"]
+    counts = [f"{name}: {train[name] + test[name]:,} ({share:.1%})" for name, share in info["shares"].items()]
     held = info["protected"]
     lines = [
         ["data set", f"{info['name']} ({info['short_name']}), {info['title']}"],

@@ -41,7 +41,7 @@ class Shortener:
             if len(rows) == 0:
                 continue
             undone = torch.where(self.owner == feature[rows].unsqueeze(-1), x[rows], x_cf[rows])
-            kept = torch.ones_like(rows, dtype=torch.bool)
+            kept = self.reached(undone, y_target[rows])
             x_cf[rows[kept]] = undone[kept]
         return x_cf
 

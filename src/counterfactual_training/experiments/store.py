@@ -79,7 +79,7 @@ class Store:
 
     def save_model(self, cell: Cell, model: nn.Module, history: pd.DataFrame, seconds: float) -> None:
         """Weights and history; training need not be repeated from here on."""
-        content = {"history": json.loads(history.to_json(orient="records", double_precision=15)), "seconds": seconds}
+        content = {"history": history.to_dict("records"), "seconds": seconds}
         save_file(self.folder(cell) / "model.safetensors", _MODEL, model.state_dict(), content)
         self.checkpoint(cell).unlink(missing_ok=True)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.data.catalog import list_datasets, load_dataset
@@ -70,13 +70,18 @@ class Trained:
             stored = {field.name: content["recipe"][field.name] for field in fields(Recipe)}
             stored |= {name: tuple(stored[name]) for name in ("protected", "hidden")}
             recipe, numbers = Recipe(**stored), {str(k): float(v) for k, v in content["numbers"].items()}
-            # Widths are read off the weights, so that a file cannot ask for more memory than it has itself.
-            widths = [weight.shape[0] for weight in state.values() if weight.dim() == 2]
-            model = mlp(next(iter(state.values())).shape[1], widths[-1], tuple(widths[:-1]))
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError, StopIteration) as error:
+            model = _of_size(state)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise FileError(f"{str(path)!r} is damaged: it does not describe a classifier.") from error
         load_weights(model, state, str(path))
         return cls(model.eval(), recipe, numbers)
+
+
+def _of_size(state: dict[str, Tensor]) -> nn.Module:
+    """An MLP for these weights. Its widths are theirs, so that no file can ask for more memory than it has itself."""
+    layers = sorted((name for name in state if state[name].dim() == 2), key=lambda name: int(name.partition(".")[0]))
+    widths = [state[name].shape[0] for name in layers]
+    return mlp(state[layers[0]].shape[1], widths[-1], widths[:-1])
 
 
 def named_dataset(name: str, variant: Variant = "default") -> Dataset:

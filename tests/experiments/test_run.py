@@ -1,0 +1,131 @@
+"""Running cells: resumable at any kill, one failure does not lose the others."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from counterfactual_training.errors import FileError, InputError
+from counterfactual_training.experiments import run as runner
+from counterfactual_training.experiments.cells import Cell, make_cells
+from counterfactual_training.experiments.run import duration, run_cell, run_cells
+from counterfactual_training.experiments.store import Store
+
+
+def test_a_finished_cell_is_skipped_and_says_what_it_measured(tmp_path, tiny):
+    cell = Cell("LS", "vanilla", effort=tiny)
+    run_cell(cell, tmp_path, "ct reproduce")
+    store = Store(tmp_path)
+    marker = store.folder(cell) / "done.json"
+    before = marker.stat().st_mtime_ns
+    stream = io.StringIO()
+    assert run_cells([cell], tmp_path, workers=1, stream=stream) == []
+    assert marker.stat().st_mtime_ns == before and stream.getvalue() == ""
+
+    found = store.load(cell)
+    assert found.array("published/free/implausibility").shape == (5, 3)
+    assert found.array("paired/protected/cost").shape == (5, 900)
+    # As many individuals as asked for, at most.
+    assert 0 < np.isfinite(found.array("paired/free/validity")).sum(1).max() <= 40
+    assert found.array("attack/pgd").shape == (3,) and found.array("attribution").shape == (2,)
+    assert 0 <= found.numbers["accuracy"] <= 1 and found.numbers["missing/free"] == 0
+    assert found.done["settings"]["training"]["batch_size"] == 30
+    assert not store.checkpoint(cell).exists()
+
+
+def test_cells_of_one_seed_start_from_the_same_weights_and_seeds_differ(tmp_path, tiny):
+    from counterfactual_training.data.catalog import load_dataset
+
+    data = load_dataset("LS", "as_run")
+    a, b, c = (next(runner.untrained(data, seed).parameters()) for seed in (1, 1, 2))
+    assert a.equal(b) and not a.equal(c)
+
+
+def test_one_failure_does_not_lose_the_others(tmp_path, tiny, monkeypatch):
+    load = runner.load_data
+
+    def broken(cell):
+        if cell.data == "OL":
+            raise FileError("no such file,\n anywhere")
+        return load(cell)
+
+    monkeypatch.setattr(runner, "load_data", broken)
+    cells = make_cells(["LS", "OL"], ["vanilla"], 1, tiny)
+    stream = io.StringIO()
+    failures = run_cells(cells, tmp_path, workers=1, stream=stream)
+    assert [(f.cell.data, f.reason) for f in failures] == [("OL", "no such file, anywhere")]
+    assert Store(tmp_path).is_done(cells[0])
+    assert "OL vanilla seed 0 failed" in stream.getvalue() and "[1/2] LS vanilla seed 0" in stream.getvalue()
+
+
+_SCRIPT = """
+import sys, torch
+from counterfactual_training.experiments.cells import Effort, make_cells
+from counterfactual_training.experiments.run import run_cells
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    cells = make_cells(["LS"], ["vanilla", "full"], 1, Effort(**{effort!r}))
+    run_cells(cells, sys.argv[1], workers=1)
+"""
+
+
+def test_killed_in_the_middle_and_rerun_equals_never_killed(tmp_path, tiny):
+    """kill −9 once the first cell has begun to train; what is there then is a checkpoint, not a result."""
+    effort = {**asdict(tiny), "epochs": 12}
+    script = tmp_path / "script.py"
+    script.write_text(_SCRIPT.format(effort=effort))
+    process = subprocess.Popen([sys.executable, str(script), str(tmp_path / "killed")])
+    for _ in range(600):
+        if list((tmp_path / "killed").glob("*/checkpoint.safetensors")):
+            break
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    cells = make_cells(["LS"], ["vanilla", "full"], 1, type(tiny)(**effort))
+    assert not all(Store(tmp_path / "killed").is_done(cell) for cell in cells)
+    for folder in ("killed", "whole"):
+        assert run_cells(cells, tmp_path / folder, workers=1, stream=io.StringIO()) == []
+    for cell in cells:
+        killed, whole = (Store(tmp_path / folder).load(cell) for folder in ("killed", "whole"))
+        assert killed.numbers == whole.numbers
+        for name in whole.tensors:
+            np.testing.assert_array_equal(killed.array(name), whole.array(name))
+        columns = [name for name in whole.history.columns if name != "seconds"]
+        assert killed.history[columns].equals(whole.history[columns])
+
+
+def test_worker_processes_give_what_this_process_gives(tmp_path, tiny):
+    cells = make_cells(["LS"], ["vanilla", "full"], 1, tiny)
+    for folder, workers in (("one", 1), ("two", 2)):
+        assert run_cells(cells, tmp_path / folder, workers, stream=io.StringIO()) == []
+    for cell in cells:
+        one, two = (Store(tmp_path / folder).load(cell) for folder in ("one", "two"))
+        assert all(np.array_equal(one.array(name), two.array(name), equal_nan=True) for name in one.tensors)
+
+
+def test_progress_tells_how_many_are_done_and_how_long_the_rest_takes(tiny):
+    cells = make_cells(["LS", "OL"], ["full"], 2, tiny)
+    stream = io.StringIO()
+    progress = runner.Progress(4, cells[:1], cells[1:], 2, stream)
+    for cell in cells[1:]:
+        progress.finished(cell, 10.0)
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "1 of 4 cells were done before"
+    assert lines[1].startswith("[2/4] LS full seed 1: 10 s, about 10 s left")
+    assert lines[-1].startswith("[4/4]") and "left" not in lines[-1]
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(3, "3 s"), (200, "3 min"), (3900, "1 h 05 min")])
+def test_durations_read_well(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_no_workers_is_refused(tmp_path, tiny):
+    with pytest.raises(InputError, match="workers"):
+        run_cells([Cell("LS", "full", effort=tiny)], tmp_path, workers=0)
