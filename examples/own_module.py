@@ -36,7 +36,8 @@ result = ct.train(
     config=ct.TrainConfig(epochs=15, batch_size=50, num_counterfactuals=150, shuffle=True),
     validation=(x_val, y_val),
 )
-print(result.history.to_frame()[["epoch", "loss", "validation_accuracy", "share_mature"]].iloc[[0, -1]].to_string(index=False))
+columns = ["epoch", "loss", "validation_accuracy", "share_mature"]
+print(result.history.to_frame()[columns].iloc[[0, -1]].to_string(index=False))
 
 found = ct.search(result.model, x_val[:5], 1 - y_val[:5], ct.ecco(learning_rate=0.5), constraints)
 print("how it went:", ", ".join(found.status_names))

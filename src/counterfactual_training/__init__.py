@@ -10,7 +10,7 @@
 from counterfactual_training.constraints import Constraints, Domain, OneHotGroup
 from counterfactual_training.data import Dataset, Encoder, Feature, Schema, load_dataset
 from counterfactual_training.data.synthetic import loan
-from counterfactual_training.estimator import CounterfactualClassifier
+from counterfactual_training.estimator import CounterfactualClassifier, Explanation
 from counterfactual_training.evaluation import PAIRED, PUBLISHED, Protocol, evaluate, summarise
 from counterfactual_training.models import cnn, fit_vae, linear, mlp
 from counterfactual_training.search import (
@@ -46,6 +46,7 @@ __all__ = [
     "Dataset",
     "Domain",
     "Encoder",
+    "Explanation",
     "Explanations",
     "Feature",
     "Generator",

@@ -72,3 +72,11 @@ def test_a_domain_of_other_width_is_refused():
 def test_unknown_column_in_a_domain():
     with pytest.raises(ConstraintError, match="Did you mean 'age'"):
         Constraints.build(1, domain={"aeg": (0, 1)}, names=["age"])
+
+
+def test_a_box_may_be_part_stated_part_inferred():
+    box = Domain(torch.zeros(2), torch.ones(2), inferred=torch.tensor([True, False]))
+    rules = Constraints.build(2, domain=box)
+    rules.check_factuals(torch.tensor([[5.0, 0.5]]))
+    with pytest.raises(ConstraintError, match="'feature 1'"):
+        rules.check_factuals(torch.tensor([[0.5, 5.0]]))

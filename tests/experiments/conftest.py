@@ -7,4 +7,4 @@ from counterfactual_training.experiments.cells import Effort
 
 @pytest.fixture
 def tiny() -> Effort:
-    return Effort("tiny", 2, 3, 20, 40, 3, 2)
+    return Effort("tiny", 1, 3, 10, 40, 3, 2)

@@ -107,7 +107,7 @@ def test_bad_input_is_told_in_one_line(arguments, reason, tmp_path, monkeypatch,
 
 
 def test_figure_1_tilts_the_boundary_away_from_the_immutable_feature(tiny):
-    panels = figure1(type(tiny)(epochs=12))
+    panels = figure1(type(tiny)(epochs=8))
     table = figure1_table(panels)
     conventional, plausible, _, protected = table.to_dict("records")
     assert plausible["implausibility"] < conventional["implausibility"]

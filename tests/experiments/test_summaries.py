@@ -17,7 +17,9 @@ RUNS, ROWS = 20, 60
 LEVELS = {"vanilla": 4.0, "full": 3.0, "full protected": 1.0, "divergence": 2.0, "adversarial": 5.0}
 
 
-def made_up(data: str, model: str, seed: int, version: str | None = None, effort=FULL, shift: float = 0.0) -> CellResult:
+def made_up(
+    data: str, model: str, seed: int, version: str | None = None, effort=FULL, shift: float = 0.0
+) -> CellResult:
     """A cell with every metric about LEVELS[model]: noise over runs and rows, but the same mean over all of them."""
     cell = Cell(data, model.removesuffix(" protected"), model.endswith("protected"), seed, effort)
     rng = np.random.default_rng([seed, list(LEVELS).index(model)])
@@ -109,7 +111,7 @@ def test_by_seed_is_the_papers_own_inference(results):
         expected.reduction, expected.standard_deviation, expected.significant,
     )  # fmt: skip
     assert (row["published"], row["published_spread"], row["published_significant"]) == (26.26, 0.67, True)
-    assert not pick(table, data="LS", metric="implausibility_mmd", seed=0)["published_significant"] == False  # noqa: E712
+    assert pick(table, data="LS", metric="implausibility_mmd", seed=0)["published_significant"]
 
 
 def test_mutability_has_cost_and_validity_with_and_without_constraints(results):
@@ -136,7 +138,7 @@ def test_ablation_and_robustness_compare_objectives(results):
 def test_attribution_performance_maturity_and_lambda_tables(results):
     attribution = summaries.attribution_table(results)
     row = pick(attribution, data="LS", quantity="baseline")
-    assert (row["ours"], row["low"], row["high"]) == pytest.approx((2.0, 0.1, 3.9), abs=0.02)
+    assert (row["ours"], row["low"], row["high"]) == pytest.approx((2.0, 0.1, 3.9), abs=0.03)
     assert (row["published"], row["published_high"]) == (30.69, 629.20)
     performance = summaries.performance_table(results)
     assert pick(performance, data="LS", metric="accuracy", quantity="full")["ours"] == pytest.approx(0.91)
@@ -176,7 +178,7 @@ def test_a_metric_that_never_exists_is_nan_not_zero():
 
 
 def test_different_versions_and_different_settings_are_not_mixed():
-    with pytest.raises(FileError, match="9.9"):
+    with pytest.raises(FileError, match=r"9\.9"):
         Results.of([made_up("LS", "vanilla", 0), made_up("LS", "full", 0, version="9.9")])
     with pytest.raises(InputError, match="20 epochs"):
         Results.of([made_up("LS", "vanilla", 0), made_up("LS", "full", 0, effort=QUICK)])
@@ -194,9 +196,7 @@ def test_differences_are_those_beyond_both_uncertainties():
             "high": [25.0, 10.0, 3.44],
         }
     )
-    by_seed = pd.DataFrame(
-        {"data": "LS", "metric": ["implausibility", "cost"], "published_spread": [0.67, 0.57]}
-    )
+    by_seed = pd.DataFrame({"data": "LS", "metric": ["implausibility", "cost"], "published_spread": [0.67, 0.57]})
     assert summaries.differences(table, by_seed)["metric"].tolist() == ["cost"]
 
 

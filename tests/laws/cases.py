@@ -61,7 +61,7 @@ def vae() -> VAE:
 
 def generator_of(name: str, **settings: object) -> Generator:
     """The recipe of that name, set so that some rows arrive and some do not."""
-    settings = {"learning_rate": 0.4, "max_steps": 26, "decision_threshold": 0.8, **settings}
+    settings = {"learning_rate": 0.4, "max_steps": 20, "decision_threshold": 0.8, **settings}
     if name == "revise":
         return make_generator(name, vae=vae(), **settings)
     if name != "own":
@@ -153,6 +153,9 @@ CONSTRAINTS: dict[str, Callable[[Tensor], Constraints | None]] = {
         NUM_FEATURES, groups=[OneHotGroup(tuple(GROUP), TRANSITIONS), OneHotGroup(tuple(BINARY))]
     ),
     "lattices": lambda x: Constraints.build(NUM_FEATURES, lattices=LATTICES),
+    "discrete_only": lambda x: Constraints.build(
+        NUM_FEATURES, dict.fromkeys(CONTINUOUS, "none"), (-20, 20), groups=GROUPS, lattices=LATTICES
+    ),
     "mixed": lambda x: Constraints.build(
         NUM_FEATURES,
         {0: "none", 1: "increase", INTEGER: "decrease", 8: "increase"},
@@ -196,7 +199,7 @@ def case(generator: str, model: str, constraints: str, double: bool = False) -> 
     y_target = (torch.arange(ROWS) * 2 + 1) % num_classes
     searcher, classifier, rules = generator_of(generator), model_of(model), CONSTRAINTS[constraints](x)
     if double:
-        x, classifier, searcher = x.double(), classifier.double(), searcher.replace(max_steps=14)
+        x, classifier, searcher = x.double(), classifier.double(), searcher.replace(max_steps=13)
         if hasattr(searcher.space, "vae"):
             space = type(searcher.space)(copy.deepcopy(searcher.space.vae).double(), searcher.space.reencode)
             searcher = searcher.replace(space=space)

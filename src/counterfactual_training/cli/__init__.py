@@ -23,12 +23,12 @@ Counterfactual training: classifiers that can say what would have to change, pla
 
 _EXAMPLES = """\
 examples:
-  ct demo --out demo                              see what it does: a table, two figures, one page (half a minute)
-  ct train loan --protect age --out loan.model    train on one of the data sets of `ct data list`
-  ct explain loan.model --rows 0,1,2              what would have to change for the first test rows
-  ct evaluate loan.model                          plausibility, cost, accuracy, robustness
-  ct train people.csv --target-column granted --mutability age=none --out people.model
-  ct explain people.model --data people.csv --rows 0,4 --target yes
+  ct demo --out demo                                    see what it does: a table, two figures, one page
+  ct train loan --protect age --out loan.safetensors    train on one of the data sets of `ct data list`
+  ct explain loan.safetensors --rows 0,1,2              what would have to change for the first test rows
+  ct evaluate loan.safetensors                          plausibility, cost, accuracy, robustness
+  ct train people.csv --target-column granted --mutability age=none --out people.safetensors
+  ct explain people.safetensors --data people.csv --rows 0,4 --target yes
 
 Every command has --help, and --json, which prints one JSON document and nothing else."""
 

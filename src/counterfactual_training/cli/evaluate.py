@@ -13,9 +13,9 @@ from counterfactual_training.reports.tables import METRICS, aligned
 
 _EXAMPLES = """\
 examples:
-  ct evaluate moons.model
-  ct evaluate moons.model --protocol published --runs 20 --json
-  ct evaluate people.model --data test.csv --target-column granted"""
+  ct evaluate moons.safetensors
+  ct evaluate moons.safetensors --protocol published --runs 20 --json
+  ct evaluate people.safetensors --data test.csv --target-column granted"""
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:

@@ -13,9 +13,9 @@ from counterfactual_training.cli.sources import pick_label, pick_rows
 
 _EXAMPLES = """\
 examples:
-  ct explain loan.model --rows 0,1,2
-  ct explain loan.model --rows 0-9 --target "loan granted" --threshold 0.9 --json
-  ct explain people.model --data people.csv --rows 4 --target yes"""
+  ct explain loan.safetensors --rows 0,1,2
+  ct explain loan.safetensors --rows 0-9 --target "loan granted" --threshold 0.9 --json
+  ct explain people.safetensors --data people.csv --rows 4 --target yes"""
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:

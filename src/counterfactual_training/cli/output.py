@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from counterfactual_training.errors import InputError
 
 
 def emit(arguments: argparse.Namespace, document: Mapping[str, Any], text: str) -> None:
@@ -48,3 +51,14 @@ def folder(path: str) -> Path:
     out = Path(path)
     out.mkdir(parents=True, exist_ok=True)
     return out
+
+
+def writable(path: str) -> str:
+    """A file to write to later; that it cannot be is better told before the work than after."""
+    file = Path(path)
+    if file.is_dir():
+        raise InputError(f"--out {path!r} is a folder; name a file.")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise InputError(f"--out {path!r} cannot be written to.")
+    return path

@@ -29,8 +29,8 @@ class Csv:
 
 
 def is_csv(spec: str) -> bool:
-    """Whether the user means a file; anything else is the name of a data set."""
-    return spec.lower().endswith((".csv", ".csv.gz", ".tsv")) or Path(spec).is_file()
+    """Whether the user means a file: names of data sets have neither dots nor slashes."""
+    return Path(spec).suffix != "" or Path(spec).name != spec
 
 
 def read_csv(spec: str, target_column: str | None) -> Csv:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from counterfactual_training.cli.output import emit, note
+from counterfactual_training.cli.output import emit, note, writable
 from counterfactual_training.cli.sources import assignments, interval, is_csv, read_csv
 from counterfactual_training.errors import InputError
 from counterfactual_training.estimator import CounterfactualClassifier
@@ -18,10 +18,10 @@ from counterfactual_training.training import OBJECTIVES
 
 _EXAMPLES = """\
 examples:
-  ct train moons --out moons.model
-  ct train loan --protect age --out loan.model
-  ct train adult --objective vanilla --epochs 30 --out adult.model
-  ct train people.csv --target-column granted --mutability age=none debt=decrease --domain debt=0: --out people.model
+  ct train moons --out moons.safetensors
+  ct train loan --protect age --out loan.safetensors
+  ct train adult --objective vanilla --epochs 30 --out adult.safetensors
+  ct train people.csv --target-column granted --mutability age=none debt=decrease --domain debt=0:
 
 A named data set is trained with the paper's settings for it. Of a CSV file, kinds of columns, categories and ranges are
 read off the data; --mutability, --domain and --schema say what the data cannot."""
@@ -101,6 +101,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    writable(arguments.out)
     document = _train_csv(arguments) if is_csv(arguments.data) else _train_named(arguments)
     tested = document["accuracy"]
     said = "" if tested != tested else f"accuracy {tested:.3f} on {document['test_rows']:,} test rows, "

@@ -144,6 +144,11 @@ class Constraints:
         return bool(self.discrete.any())
 
     @cached_property
+    def has_free_features(self) -> bool:
+        """Whether any feature may move that :meth:`snap` does not touch."""
+        return bool((~self.immutable & ~self.discrete).any())
+
+    @cached_property
     def masks_nothing(self) -> bool:
         return bool((self.may_increase & self.may_decrease).all())
 

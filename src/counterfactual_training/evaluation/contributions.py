@@ -9,7 +9,9 @@ from counterfactual_training.errors import InputError
 
 
 @torch.no_grad()
-def mmd_contributions(x: Tensor, reference: Tensor, length_scale: float = 5.0, chunk: int = 1024) -> Tensor:
+def mmd_contributions(
+    x: Tensor, reference: Tensor, length_scale: float = 5.0, chunk: int = 1024, likeness: Tensor | None = None
+) -> Tensor:
     """Values v ``(n,)`` whose mean is the unbiased squared MMD of x ``(n, d)`` and the reference ``(m, d)``:
 
         a_i = mean_{j≠i} k(x_i, x_j)    b_i = mean_r k(x_i, r)    c = mean_{r≠s} k(r, s)
@@ -18,7 +20,8 @@ def mmd_contributions(x: Tensor, reference: Tensor, length_scale: float = 5.0, c
     Up to a constant, v_i is twice the witness function at x_i: the influence of row i on the estimate. Resampling the
     v_i therefore gives the spread that recomputing the MMD for every resample would give, to first order, at the price
     of one mean. Kernel values are made in double, at most chunk × max(n, m) at once. NaN with fewer than two points
-    on either side.
+    on either side. Who compares many groups with one reference computes c once, by :func:`self_likeness`, and hands it
+    in as ``likeness``.
     """
     if x.dim() != 2 or reference.dim() != 2 or x.shape[1] != reference.shape[1]:
         raise InputError(f"Expected points (n, d) and (m, d), got {tuple(x.shape)} and {tuple(reference.shape)}.")
@@ -30,8 +33,16 @@ def mmd_contributions(x: Tensor, reference: Tensor, length_scale: float = 5.0, c
     points, others = ((rows.double() - centre) / length_scale for rows in (x, reference))
     own = _row_means(points, points, chunk, same=True)
     cross = _row_means(points, others, chunk, same=False)
-    constant = _row_means(others, others, chunk, same=True).mean() - own.mean()
-    return (2 * own - 2 * cross + constant).to(x.dtype)
+    if likeness is None:
+        likeness = self_likeness(reference, length_scale, chunk)
+    return (2 * own - 2 * cross + likeness - own.mean()).to(x.dtype)
+
+
+@torch.no_grad()
+def self_likeness(reference: Tensor, length_scale: float = 5.0, chunk: int = 1024) -> Tensor:
+    """``c = mean_{r≠s} k(r, s)`` of points ``(m, d)``: ``()`` in double."""
+    points = (reference.double() - reference.double().mean(0)) / length_scale
+    return _row_means(points, points, chunk, same=True).mean()
 
 
 def _row_means(left: Tensor, right: Tensor, chunk: int, same: bool) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from counterfactual_training.core.kernels import mmd
-from counterfactual_training.evaluation.contributions import mmd_contributions
+from counterfactual_training.evaluation.contributions import mmd_contributions, self_likeness
 from counterfactual_training.evaluation.protocol import Protocol
 
 # Values of all the groups that are stacked for one call.
@@ -30,8 +30,15 @@ def group_mmd(x_cf: Tensor, group: np.ndarray, y_target: Tensor, x: Tensor, y: T
         reference = samples[int(y_target[rows[0]])]
         parts.append((rows, _at_most(rows, protocol.mmd_size, rng), _at_most(reference, protocol.mmd_size, rng)))
     if protocol.mmd_per_row:
+        likeness: dict[int, Tensor] = {}
         for _, chosen, reference in parts:
-            out[chosen] = mmd_contributions(x_cf[chosen], x[reference], protocol.length_scale)
+            target = int(y_target[chosen[0]])
+            whole = len(reference) == len(samples[target])
+            if whole and target not in likeness:
+                likeness[target] = self_likeness(x[reference], protocol.length_scale)
+            out[chosen] = mmd_contributions(
+                x_cf[chosen], x[reference], protocol.length_scale, likeness=likeness.get(target) if whole else None
+            )
         return out
     for same in _alike(parts, x_cf.shape[1]):
         chosen, reference = (torch.stack([part[place] for part in same]) for place in (1, 2))

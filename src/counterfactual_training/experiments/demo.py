@@ -45,6 +45,29 @@ class Plan:
 
 
 @dataclass(frozen=True, eq=False)
+class Trial:
+    """A trained model, and whether the protected features are immutable for its counterfactuals."""
+
+    plan: Plan
+    training: str
+    protected: bool
+    model: nn.Module
+
+    @property
+    def data(self) -> Dataset:
+        return self.plan.data
+
+    @property
+    def held(self) -> str:
+        """The features that no counterfactual may change, in words."""
+        return ", ".join(self.data.protected_names) if self.protected else ""
+
+    @property
+    def constraints(self) -> Constraints:
+        return self.data.protect(self.data.constraints) if self.protected else self.data.constraints
+
+
+@dataclass(frozen=True, eq=False)
 class DemoResult:
     """What the demo found.
 
@@ -110,36 +133,45 @@ def run_demo(quick: bool = False, seed: int = 0, notify: Notify = lambda message
     """Train six small classifiers and measure them; ``quick`` shows that everything works, not what it is worth."""
     protocol = Protocol(num_individuals=50 if quick else 400, epsilons=(0.3,), seed=seed)
     plans = make_plans(quick, seed)
-    rows: list[dict[str, Any]] = []
-    panels: list[Panel] = []
-    models: dict[tuple[str, str], nn.Module] = {}
-    for plan in plans:
-        data = plan.data
-        conventional = _trained(plan, "conventional", data.training_constraints, notify)
-        for protected in (False, True):
-            guard = data.protect if protected else _unchanged
-            ours = _trained(plan, "counterfactual", guard(data.training_constraints), notify)
-            for training, model in zip(TRAININGS, (conventional, ours), strict=True):
-                names = ", ".join(data.protected_names) if protected else ""
-                numbers = summarise(evaluate(model, data, protocol, guard(data.constraints)))
-                wanted = {name: float(numbers[name]) for name in (*METRICS, "share_mature")}
-                rows.append({"data": data.name, "training": training, "protected": names, **wanted})
-                title = (
-                    f"({'abcd'[len(panels) % 4]}) {training} training, {names or 'all'} {'im' if names else ''}mutable"
-                )
-                generator = plan.generator.replace(max_steps=SEARCH_STEPS)
-                panels.append(make_panel(data, model, generator, guard(data.constraints), title))
-                if protected:
-                    models[data.name, training] = model
-    loan_models = {training: models["loan", training] for training in TRAININGS}
+    trials = [trial for plan in plans for trial in run_trials(plan, notify)]
+    loan, lenders = plans[0], {t.training: t.model for t in trials if t.data.name == "loan" and t.protected}
     return DemoResult(
-        table=pd.DataFrame(rows),
-        panels=tuple(panels),
-        advice=_advice(plans[0], loan_models),
-        debt_per_year={training: _debt_per_year(plans[0].data, model) for training, model in loan_models.items()},
+        table=pd.DataFrame([measure(trial, protocol) for trial in trials]),
+        panels=tuple(_panel(trial, "abcd"[place % 4]) for place, trial in enumerate(trials)),
+        advice=_advice(loan, lenders),
+        debt_per_year={training: debt_per_year(loan.data, model) for training, model in lenders.items()},
         settings={plan.data.name: _settings(plan) for plan in plans},
         protocol=protocol,
     )
+
+
+def run_trials(plan: Plan, notify: Notify = lambda message: None) -> list[Trial]:
+    """Conventional and counterfactual training, all mutable; then both with the protected features immutable.
+
+    Conventional training knows nothing of constraints: it is the same model both times.
+    """
+    conventional = _trained(plan, "conventional", plan.data.training_constraints, notify)
+    trials = []
+    for protected in (False, True):
+        constraints = plan.data.training_constraints
+        ours = _trained(plan, "counterfactual", plan.data.protect(constraints) if protected else constraints, notify)
+        trials += [
+            Trial(plan, name, protected, model) for name, model in zip(TRAININGS, (conventional, ours), strict=True)
+        ]
+    return trials
+
+
+def measure(trial: Trial, protocol: Protocol) -> dict[str, Any]:
+    """A row of the demo's table."""
+    numbers = summarise(evaluate(trial.model, trial.data, protocol, trial.constraints))
+    wanted = {name: float(numbers[name]) for name in (*METRICS, "share_mature")}
+    return {"data": trial.data.name, "training": trial.training, "protected": trial.held, **wanted}
+
+
+def _panel(trial: Trial, letter: str) -> Panel:
+    title = f"({letter}) {trial.training} training, {f'{trial.held} immutable' if trial.held else 'all mutable'}"
+    generator = trial.plan.generator.replace(max_steps=SEARCH_STEPS)
+    return make_panel(trial.data, trial.model, generator, trial.constraints, title)
 
 
 def _trained(plan: Plan, training: str, constraints: Constraints, notify: Notify) -> nn.Module:
@@ -180,7 +212,7 @@ def _advice(plan: Plan, models: dict[str, nn.Module]) -> pd.DataFrame:
     return out
 
 
-def _debt_per_year(data: Dataset, model: nn.Module) -> float:
+def debt_per_year(data: Dataset, model: nn.Module) -> float:
     """Thousand dollars of debt that a linear classifier weighs like a year of age."""
     weight = next(model.parameters()).detach().double()
     per_unit = (weight[TARGET] - weight[1 - TARGET]) / torch.tensor([c.scale for c in encoder_of(data).columns_])
@@ -213,7 +245,3 @@ def _settings(plan: Plan) -> dict[str, Any]:
         "burn_in": config.burn_in,
         "seed": config.seed,
     }
-
-
-def _unchanged(constraints: Constraints) -> Constraints:
-    return constraints

@@ -54,6 +54,10 @@ class Results:
         """Data sets for which at least one seed of every one of these models is done, in the paper's order."""
         return [name for name in PAPER_ORDER if self.seeds(name, *models)]
 
+    def present(self, models: Sequence[str]) -> list[tuple[str, str]]:
+        """Data set and model of all there is of these models, models in the given order."""
+        return [(data, model) for model in models for data in self.data(model)]
+
     def seeds(self, data: str, *models: str) -> list[int]:
         """Seeds that all these models have."""
         found = [{result.cell.seed for result in self.cells.get((data, model), [])} for model in models]

@@ -25,6 +25,7 @@ from counterfactual_training.experiments.published import value
 from counterfactual_training.experiments.results import Array, Results
 
 COLUMNS = ["data", "metric", "quantity", "published", "ours", "low", "high", "seeds"]
+MODELS = ("vanilla", "full", "full protected", "divergence", "adversarial")
 SHARES = ("validity", "accuracy", "f1", "calibration_error", "fgsm", "pgd")
 LAMBDA_ENERGY = (0.1, 0.5, 1.0, 5.0, 10.0)
 
@@ -60,6 +61,8 @@ def main_table(results: Results, protocol: str = "published") -> pd.DataFrame:
 def paired_table(results: Results) -> pd.DataFrame:
     """The main table by the paired protocol, with two-sided p-values, also corrected (Holm) for all its cells."""
     table = main_table(results, "paired")
+    if table.empty:
+        return table.assign(p_value=[], p_holm=[])
     tested = table["quantity"] == "reduction"
     table.loc[tested, "p_holm"] = holm(table.loc[tested, "p_value"].to_numpy())
     return table
@@ -161,7 +164,7 @@ def performance_table(results: Results) -> pd.DataFrame:
     """Accuracy, macro F1 and calibration error of every model; quantity is the model."""
     rows = []
     printed = {"vanilla": "baseline", "full": "ct"}
-    for data, model in results.cells:
+    for data, model in results.present(MODELS):
         seeds = results.seeds(data, model)
         for metric in ("accuracy", "f1", "calibration_error"):
             known = value("accuracy", data, metric, printed.get(model, ""), source="draft")
@@ -199,9 +202,8 @@ def by_lambda_table(results: Results) -> pd.DataFrame:
 def maturity_table(results: Results) -> pd.DataFrame:
     """Share of mature counterfactuals per epoch: mean, lowest and highest seed."""
     parts = []
-    for (data, model), found in results.cells.items():
-        if model == "vanilla":
-            continue
+    for data, model in results.present(MODELS[1:]):
+        found = results.cells[data, model]
         shares = pd.concat([r.history.set_index("epoch")["share_mature"] for r in found], axis=1)
         frame = pd.DataFrame({"ours": shares.mean(axis=1), "low": shares.min(axis=1), "high": shares.max(axis=1)})
         parts.append(frame.assign(data=data, model=model, seeds=len(found)).reset_index())

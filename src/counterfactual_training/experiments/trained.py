@@ -171,7 +171,8 @@ def as_classifier(
     classifier = CounterfactualClassifier()
     classifier.model_, classifier.generator_, classifier.history_ = model.eval(), generator, History()
     classifier.encoder_, classifier.schema_ = encoder, encoder.schema_
-    classifier.constraints_ = protected_constraints(data, encoder.constraints(), protected)
+    # Nobody is told to become what the data never saw.
+    classifier.constraints_ = protected_constraints(data, encoder.constraints(num_std=0.0), protected)
     classifier.classes_ = np.array(data.class_names, dtype=object)
     classifier.n_features_in_, classifier.feature_names_in_ = encoder.n_features_in_, encoder.feature_names_in_
     return classifier

@@ -92,7 +92,11 @@ def draw_panels(panels: Sequence[Panel], theme: Theme = LIGHT) -> bytes:
     )
     for handle in legend.legend_handles:
         handle.set_alpha(1.0)
-    canvas.tight_layout(rect=(0, 0.05, 1, 1), h_pad=1.2, w_pad=1.2)
+    # Fixed margins in inches: measuring them, as tight_layout does, takes longer than drawing.
+    width, height = canvas.get_size_inches()
+    canvas.subplots_adjust(
+        left=0.65 / width, right=1 - 0.12 / width, bottom=0.95 / height, top=1 - 0.35 / height, wspace=0.05, hspace=0.14
+    )
     return _small_png(canvas, theme)
 
 
@@ -101,7 +105,7 @@ def _small_png(canvas: Any, theme: Theme) -> bytes:
     drawn, small = io.BytesIO(), io.BytesIO()
     canvas.savefig(drawn, format="png", facecolor=theme.paper)
     image = need("PIL.Image")
-    image.open(drawn).convert("RGB").quantize(256, dither=image.Dither.NONE).save(small, format="png", optimize=True)
+    image.open(drawn).convert("RGB").quantize(256, dither=image.Dither.NONE).save(small, format="png")
     return small.getvalue()
 
 

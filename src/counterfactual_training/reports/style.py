@@ -46,7 +46,9 @@ def panels(num: int, columns: int, width: float = 2.3, height: float = 2.0, **op
     columns = min(columns, num)
     rows = -(-num // columns)
     # Figures made by hand leave no trace in pyplot's list, and need no closing.
-    figure = need("matplotlib.figure").Figure(figsize=(width * columns, height * rows + _MARGIN_INCHES), layout="constrained")
+    figure = need("matplotlib.figure").Figure(
+        figsize=(width * columns, height * rows + _MARGIN_INCHES), layout="constrained"
+    )
     flat = list(figure.subplots(rows, columns, squeeze=False, **options).flat)
     for axis in flat[num:]:
         axis.set_axis_off()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from counterfactual_training.reports.tables import aligned
 
@@ -26,7 +27,7 @@ class TextTable:
     """What a reader sees.
 
     Attributes:
-        header: column titles; the first column names the rows and is set flush left.
+        header: column titles. The first columns, as far as they hold words, are set flush left.
         rows: cells, as many as titles.
         notes: sentences below the table.
     """
@@ -36,23 +37,30 @@ class TextTable:
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
 
+    @property
+    def text_columns(self) -> int:
+        """How many columns, from the left, hold words."""
+        words = (all(row[j][:1] == "(" or row[j][:1].isalpha() for row in self.rows) for j in range(len(self.header)))
+        return max(1, sum(1 for _ in takewhile(bool, words)))
+
     def text(self) -> str:
         """For a terminal."""
         below = ["", *self.notes] if self.notes else []
-        return "\n".join([self.title, "", aligned([self.header, *self.rows], numbers_from=1), *below])
+        return "\n".join([self.title, "", aligned([self.header, *self.rows], numbers_from=self.text_columns), *below])
 
     def markdown(self) -> str:
         lines = [self.header, *self.rows]
         widths = [max(3, *(len(line[j]) for line in lines)) for j in range(len(self.header))]
-        marks = ["-" * width if j == 0 else "-" * (width - 1) + ":" for j, width in enumerate(widths)]
-        drawn = ["| " + " | ".join(_padded(line, widths)) + " |" for line in (lines[0], marks, *lines[1:])]
+        left = self.text_columns
+        marks = ["-" * width if j < left else "-" * (width - 1) + ":" for j, width in enumerate(widths)]
+        drawn = ["| " + " | ".join(_padded(line, widths, left)) + " |" for line in (lines[0], marks, *lines[1:])]
         body = "\n".join(drawn)
         notes = "\n\n".join(self.notes)
         return f"### {self.title}\n\n{body}\n" + (f"\n{notes}\n" if notes else "")
 
     def latex(self) -> str:
         """A ``table`` that needs no package."""
-        columns = "l" + "r" * (len(self.header) - 1)
+        columns = "l" * self.text_columns + "r" * (len(self.header) - self.text_columns)
         lines = [" & ".join(map(_escaped, line)) + r" \\" for line in (self.header, *self.rows)]
         caption = _escaped(" ".join((f"{self.title}.", *self.notes)))
         return "\n".join(
@@ -63,10 +71,10 @@ class TextTable:
         )  # fmt: skip
 
 
-def _padded(line: Sequence[str], widths: Sequence[int]) -> list[str]:
-    return [
-        cell.rjust(width) if j else cell.ljust(width) for j, (cell, width) in enumerate(zip(line, widths, strict=True))
-    ]
+def _padded(line: Sequence[str], widths: Sequence[int], left: int) -> list[str]:
+    """Cells as wide as their columns, the first ``left`` of them flush left."""
+    pairs = enumerate(zip(line, widths, strict=True))
+    return [cell.ljust(width) if j < left else cell.rjust(width) for j, (cell, width) in pairs]
 
 
 def _escaped(text: str) -> str:

@@ -117,6 +117,8 @@ def _descend(
         outcome.record(work, min(step, max_steps))
         fresh = work.snap_arrived(arrived, constraints, step >= max_steps, outcome)
         outcome.retire(work, arrived & ~fresh, confidence, arrived, Status.CONVERGED, min(step, max_steps))
+        if work.snapped is not None and not constraints.has_free_features:  # nothing is left that could still move
+            outcome.retire(work, work.snapped & ~fresh, confidence, arrived, Status.EXHAUSTED, min(step, max_steps))
         if work.live_width == 0:
             break
         if step >= max_steps:
