@@ -62,7 +62,7 @@ def shrinking() -> dict[str, object]:
     )
     share = float(steps.mean() / steps.max())
     return {
-        "what": f"search {ROWS:,} × 100, mean {float(steps.mean()):.0f} of {int(steps.max())} steps (share {share:.2f}): "
+        "what": f"search {ROWS:,} × 100, rows needing {share:.2f} of {int(steps.max())} steps on average: "
         "working set shrinking / not",
         "ratio": times["shrinking"] / times["not_shrinking"],
         **times,

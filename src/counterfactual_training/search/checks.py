@@ -18,7 +18,7 @@ def check_inputs(model: nn.Module, x: Tensor, y: Tensor) -> None:
         raise InputError(f"Classes are given as integer indices, got {y.dtype}; convert them with y.long().")
     if y.dim() == 0 or x.dim() <= y.dim() or x.shape[: y.dim()] != y.shape:
         raise InputError(
-            f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}; expected x (n, *features) and y (n,), a class per row."
+            f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}; expected x (n, *features) and one class per row."
         )
     parameter = next(model.parameters(), None)
     for name, device in (("y", y.device), ("the model", parameter.device if parameter is not None else x.device)):

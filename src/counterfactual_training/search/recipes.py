@@ -33,7 +33,7 @@ def ecco(
     energy_ridge: float = 1e-3,
     **settings: Any,
 ) -> Generator:
-    """Generic plus a penalty on the energy, for faithfulness: ECCCo (Altmeyer et al. 2024) without its conformal term."""
+    """Generic plus a penalty on the energy, for faithfulness: ECCCo (Altmeyer et al. 2024) but its conformal term."""
     penalties = (Distance(lambda_cost), Energy(lambda_energy, decay, energy_ridge))
     return Generator("ecco", penalties=penalties, **settings)
 
