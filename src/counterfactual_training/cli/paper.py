@@ -93,7 +93,7 @@ def figures(one: Reproduction) -> list[tuple[str, str, bytes]]:
         out.append((name, caption, draw.digits_figure(digits.title, digits.grid.numpy(), note)))
     if one.digits:
         parts = [(d.title, d.grid.numpy(), d.attributions.numpy()) for d in one.digits]
-        caption = "MNIST: a factual 0, its counterfactuals 1 to 4, integrated gradients of classes 5 to 9."
+        caption = "MNIST: a factual 0, its counterfactuals 1 to 4, integrated gradients of 5 to 9 (0 blue … 1 red)."
         out.append(("mnist_overview", caption, draw.digits_overview(*zip(*parts, strict=True), note)))
     return out
 

@@ -200,13 +200,15 @@ class Constraints:
 
     def project(self, x_cf: Tensor, bounds: Bounds) -> Tensor:
         """Put points ``(..., n, d)`` back into the bounds of their factuals, in place."""
-        x_cf.clamp_(bounds.lower, bounds.upper)
-        if self.category_projection == "step":
-            for group in self.groups:
-                columns = list(group.columns)
-                # Categories out of reach have no room above zero.
-                reachable = bounds.upper[..., columns] > 0 if len(columns) > 1 else None
-                x_cf[..., columns] = group.encode(group.nearest(x_cf, reachable), x_cf.dtype)
+        return self.project_categories(x_cf.clamp_(bounds.lower, bounds.upper), bounds)
+
+    def project_categories(self, x_cf: Tensor, bounds: Bounds) -> Tensor:
+        """Make every group one category again, in place, where that is to happen at every step."""
+        for group in self.groups if self.category_projection == "step" else ():
+            columns = list(group.columns)
+            # Categories out of reach have no room above zero.
+            reachable = bounds.upper[..., columns] > 0 if len(columns) > 1 else None
+            x_cf[..., columns] = group.encode(group.nearest(x_cf, reachable), x_cf.dtype)
         return x_cf
 
     def snap(self, x_cf: Tensor, x: Tensor) -> Tensor:

@@ -225,7 +225,8 @@ def digits_overview(
     titles: Sequence[str], grids: Sequence[np.ndarray], attributions: Sequence[np.ndarray], remark: str = ""
 ) -> Any:
     """The paper's overview: per model a factual 0, its counterfactuals 1 to 4, integrated gradients of 5 to 9."""
-    figure, axes = panels(len(titles) * 10, 10, 0.95, 1.05)
+    figure, axes = panels(len(titles) * 10, 10, 0.95, 0.8)
+    figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.02, hspace=0.02)
     for row, (title, grid, attribution) in enumerate(zip(titles, grids, attributions, strict=True)):
         line = axes[10 * row : 10 * row + 10]
         for column, axis in enumerate(line):
@@ -233,11 +234,11 @@ def digits_overview(
                 axis.imshow(grid[0, column], cmap="Blues" if column == 0 else "gray_r", vmin=-1, vmax=1)
                 heading = "factual 0" if column == 0 else f"target {column}"
             else:
-                # One scale per image, as only the pattern is comparable between classes and models.
-                axis.imshow(attribution[column], cmap="coolwarm", vmin=0)
+                axis.imshow(attribution[column], cmap="coolwarm", vmin=0, vmax=1)
                 heading = f"IG {column}"
             axis.set(xticks=[], yticks=[])
             axis.grid(visible=False)
+            axis.spines[:].set_visible(False)
             if row == 0:
                 axis.set_title(heading, fontsize=8)
         line[0].set_ylabel(title.replace(" ", "\n"), fontsize=8)

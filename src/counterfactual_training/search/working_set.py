@@ -40,17 +40,20 @@ class WorkingSet:
     @classmethod
     def start(cls, x: Tensor, y_target: Tensor, constraints: Constraints, z: Tensor) -> WorkingSet:
         yes = torch.ones_like(y_target, dtype=torch.bool)
+        bounds = constraints.bounds(x)
+        x_cf = x.clone()
+        constraints.project_categories(x_cf, bounds)  # the authors' search decodes before it first moves
         return cls(
             rows=torch.arange(y_target.numel(), device=x.device).reshape(y_target.shape),
             x=x,
             y_target=y_target,
-            x_cf=x.clone(),
+            x_cf=x_cf,
             spare=torch.empty_like(x),
-            delta=torch.zeros_like(x),
+            delta=x_cf - x,
             z=z,
-            bounds=constraints.bounds(x),
+            bounds=bounds,
             live=yes,
-            inside=yes.clone(),
+            inside=(x_cf == x).all(-1),
             snapped=torch.zeros_like(yes) if constraints.has_discrete else None,
             held=torch.zeros_like(y_target),
             live_width=y_target.shape[-1],
