@@ -2,10 +2,11 @@
 VENV   ?= .venv
 PYTHON ?= $(firstword $(shell command -v python3.13 python3.12 python3.11 python3))
 BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.installed
+USE    := $(VENV)/.installed-report
+STAMP  := $(VENV)/.installed-dev
 
-.PHONY: demo test lint bench clean env
-demo: $(STAMP)
+.PHONY: demo test lint bench clean
+demo: $(USE)
 	$(BIN)/ct demo --out demo
 
 test: $(STAMP)
@@ -20,13 +21,18 @@ lint: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
-env: $(STAMP)
+# What the demo needs, and what developing needs on top; each is installed once per pyproject.toml.
+$(USE): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[report]'
+	@touch $@
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@ $(USE)
+
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("Python 3.11 or newer is needed, found %d.%d; set PYTHON=..." % v[:2])'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
-	@touch $@
 
 clean:
 	rm -rf $(VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

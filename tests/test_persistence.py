@@ -190,3 +190,13 @@ def test_weights_that_do_not_fit_change_nothing(state, message):
     with pytest.raises(FileError, match=rf"'somewhere' do not fit.*{message}"):
         load_weights(layer, state, "somewhere")
     assert all(torch.equal(a, b) for a, b in zip(before, layer.parameters(), strict=True))
+
+
+def test_a_flipped_bit_is_noticed(tmp_path):
+    path = tmp_path / "file.safetensors"
+    save_file(path, "kind", {"weights": torch.arange(8.0)}, {"a": 1})
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(FileError, match="checksum"):
+        load_file(path, "kind")

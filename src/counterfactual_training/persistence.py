@@ -6,6 +6,7 @@ The JSON part travels in the file's metadata, so that one atomic rename publishe
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import os
 import tempfile
@@ -50,10 +51,11 @@ def save_file(
     path: str | os.PathLike[str], kind: str, tensors: Mapping[str, Tensor], content: Mapping[str, Any]
 ) -> None:
     """Save tensors and JSON-able content as one file of the given kind."""
-    header = {_KEY: json.dumps({"kind": kind, "format": 1, "content": content})}
     # Each tensor gets memory of its own: safetensors refuses shared storage.
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    atomic_write(path, save(plain, metadata=header))
+    text = json.dumps(content)
+    header = {"kind": kind, "format": 1, "sha256": _digest(plain, text), "content": text}
+    atomic_write(path, save(plain, metadata={_KEY: json.dumps(header)}))
 
 
 def load_file(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -67,16 +69,29 @@ def load_file(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor
             # Copies lie in memory as torch's own tensors do; on other boundaries the same sums round differently.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
         header = json.loads(metadata[_KEY])
-        found, version, content = header["kind"], header["format"], header["content"]
+        found, version, text, digest = header["kind"], header["format"], header["content"], header["sha256"]
+        content = json.loads(text)
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise FileError(
             f"{str(path)!r} is not a file of this package, or is damaged ({type(error).__name__})."
         ) from error
+    if digest != _digest(tensors, text):
+        raise FileError(f"{str(path)!r} is damaged: its content does not match its checksum.")
     if found != kind or version != 1:
         raise FileError(f"{str(path)!r} holds {found!r} (format {version}), expected {kind!r} (format 1).")
     if not isinstance(content, dict):
         raise FileError(f"{str(path)!r} is damaged: its content is no table.")
     return tensors, content
+
+
+def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
+    """Checksum of a file's content. It tells accidents, not malice: whoever alters a file can alter this too."""
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
+    return digest.hexdigest()
 
 
 def flatten_state(state: Any, prefix: str = "") -> tuple[dict[str, Tensor], Any]:

@@ -106,10 +106,15 @@ class Constraints:
         )
 
     @classmethod
-    def infer(cls, x: Tensor, mutability: Mutability = None, num_std: float = 2.0, **kwargs: Any) -> Constraints:
-        """As :meth:`build`, with the box inferred from data ``(n, ...)`` by Eq. 12."""
-        flat = x.reshape(len(x), -1)
-        return cls.build(flat.shape[1], mutability, Domain.infer(flat, num_std), **kwargs)
+    def infer(
+        cls, x: Tensor, mutability: Mutability = None, num_std: float = 2.0, domain: Any = None, **kwargs: Any
+    ) -> Constraints:
+        """As :meth:`build`, with the box inferred from data ``(n, ...)`` by Eq. 12 wherever ``domain`` states none."""
+        flat = x.detach().reshape(len(x), -1)
+        box = Domain.infer(flat, num_std)
+        if domain is not None:
+            box = _parse_domain(domain, flat.shape[1], kwargs.get("names")).to(flat).filled(box)
+        return cls.build(flat.shape[1], mutability, box, **kwargs).to(flat)
 
     @property
     def num_features(self) -> int:
@@ -161,7 +166,8 @@ class Constraints:
 
     def to(self, like: Tensor) -> Constraints:
         """The same constraints on the device of a tensor, the box in its dtype."""
-        if self.may_increase.device == like.device and self.domain.lower.dtype == like.dtype:
+        box = self.domain.lower
+        if self.may_increase.device == box.device == like.device and box.dtype == like.dtype:
             return self
         up, down = self.may_increase.to(like.device), self.may_decrease.to(like.device)
         return replace(self, may_increase=up, may_decrease=down, domain=self.domain.to(like))

@@ -61,6 +61,15 @@ class Domain:
         inferred = self.inferred.to(like.device) if isinstance(self.inferred, Tensor) else self.inferred
         return Domain(self.lower.to(like), self.upper.to(like), inferred)
 
+    def filled(self, other: Domain) -> Domain:
+        """This box, its open sides taken from another; a feature counts as stated if a side of it was."""
+        lower = torch.where(torch.isfinite(self.lower), self.lower, other.lower)
+        upper = torch.where(torch.isfinite(self.upper), self.upper, other.upper)
+        # A side that the data suggests must not make the interval that the user stated empty.
+        lower, upper = torch.minimum(lower, self.upper), torch.maximum(upper, self.lower)
+        open_both = ~(torch.isfinite(self.lower) | torch.isfinite(self.upper))
+        return Domain(lower, upper, inferred=open_both)
+
     def contains(self, x: Tensor) -> Tensor:
         """Mask ``(..., n, d)`` of the values inside."""
         return (x >= self.lower.unsqueeze(-2)) & (x <= self.upper.unsqueeze(-2))

@@ -61,7 +61,7 @@ def fit_vae(
     small = x.shape[1] <= 2
     rng = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         vae = VAE(x.shape[1], latent_dim or (2 if small else 4), hidden_dim or (16 if small else 32))
     vae.to(x.device, x.dtype)
     optimizer = torch.optim.Adam(vae.parameters(), lr=learning_rate)

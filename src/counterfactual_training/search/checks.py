@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -43,6 +45,23 @@ def check_finite(x: Tensor, names: tuple[str, ...] | None = None) -> None:
     )
 
 
+def first_logits(model: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, num_classes: int | None = None) -> Tensor:
+    """The model's first answer, checked; a failure inside the model is told with the shapes that caused it."""
+    try:
+        logits = model(x)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise ModelError(
+            f"The model fails on an input of shape {tuple(x.shape)}: {reason}. Does it expect other features?"
+        ) from error
+    check_logits(logits, y, num_classes)
+    if x.requires_grad and torch.is_grad_enabled() and not logits.requires_grad:
+        raise ModelError(
+            "The model's output does not depend differentiably on its input, which a search needs."
+        )
+    return logits
+
+
 def check_logits(logits: Tensor, y: Tensor, num_classes: int | None = None) -> None:
     """The model's output ``(..., n, k)`` for classes y ``(..., n)``: logits, finite, enough columns."""
     if not isinstance(logits, Tensor) or logits.shape[:-1] != y.shape:
@@ -58,7 +77,8 @@ def check_logits(logits: Tensor, y: Tensor, num_classes: int | None = None) -> N
     values = logits.detach()
     if not bool(torch.isfinite(values).all()):
         raise ModelError("The model returned NaN or infinity; its weights are unusable.")
-    if values.numel() and bool((values >= 0).all()) and bool(((values.sum(-1) - 1).abs() < 1e-4).all()):
+    # One row alone may add up to 1 by chance.
+    if values.numel() > k and bool((values >= 0).all()) and bool(((values.sum(-1) - 1).abs() < 1e-4).all()):
         raise ModelError(
             "The model's outputs are probabilities (rows sum to 1); return logits instead, without the final softmax."
         )

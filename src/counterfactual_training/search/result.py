@@ -45,6 +45,11 @@ class SearchResult:
     path: Tensor | None = None
 
     @property
+    def mature(self) -> Tensor:
+        """``(..., n)`` counterfactuals that the search brought to τ: converged, and not there from the start."""
+        return self.status == int(Status.CONVERGED)
+
+    @property
     def status_names(self) -> list[str]:
         """The status of each row as a word, rows of all leading dimensions in order."""
         return [Status(code).name.lower() for code in self.status.flatten().tolist()]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from counterfactual_training.constraints import Bounds, Constraints
 from counterfactual_training.core.broadcast import per_member
+from counterfactual_training.core.distances import linf
 from counterfactual_training.search.generator import Generator
 from counterfactual_training.search.result import SearchResult, Status
 
@@ -180,7 +181,7 @@ class Outcome:
 
 def within(delta: Tensor, generator: Generator) -> Tensor:
     """Whether ``‖Δ‖∞ ≤ ε`` (or ``<``, as printed), per row."""
-    norm = torch.maximum(delta.amax(-1), -delta.amin(-1))
+    norm = linf(delta)
     epsilon = per_member(generator.epsilon, 1)
     return norm < epsilon if generator.strict_epsilon else norm <= epsilon
 

@@ -85,7 +85,9 @@ def fingerprint(
     shapes = {name: list(value.shape) for name, value in run.model.state_dict().items()}
     # A penalty may be a plain function; where it lies in memory changes from process to process.
     recipe = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(generator))
-    plain = [settings, shapes, type(run.optimizer).__name__, recipe, repr(vars(objective))]
+    groups = [{k: v for k, v in group.items() if k != "params"} for group in run.optimizer.param_groups]
+    optimizer = f"{type(run.optimizer).__name__} {groups}"
+    plain = [settings, shapes, optimizer, recipe, repr(vars(objective))]
     digest = hashlib.sha256(json.dumps(plain).encode())
     digest.update(repr((constraints.groups, constraints.lattices, constraints.category_projection)).encode())
     box = (constraints.may_increase, constraints.may_decrease, constraints.domain.lower, constraints.domain.upper)

@@ -6,6 +6,7 @@ Where the paper prints something else there is a named setting, and :data:`AS_PR
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from numbers import Integral
 from typing import Any, Literal, get_args
 
 from counterfactual_training.errors import InputError, unknown
@@ -36,6 +37,7 @@ class TrainConfig:
             (preprint of July 2025).
         immature: what x′ that missed τ does: ``"replace"`` it by its x⁺, so that it counts for the ridge only (as run);
             ``"drop"`` it from the means; ``"keep"`` it as it is (as printed: exhausting all T steps is maturity too).
+            Factuals that already were of the target class are no counterfactuals and only kept as a replacement.
         max_bad_updates: consecutive updates with a non-finite loss after which training stops.
         seed: of everything random; a run with the same seed gives the same weights.
         threads: CPU threads; by default one where the work is small.
@@ -58,8 +60,11 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name, smallest in (("epochs", 0), ("batch_size", 1), ("num_counterfactuals", 1), ("max_bad_updates", 1)):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < smallest:
+            if not isinstance(value, Integral) or isinstance(value, bool) or value < smallest:
                 raise InputError(f"{name} must be a whole number of at least {smallest}, got {value!r}.")
+            object.__setattr__(self, name, int(value))
+        if not 0 < self.learning_rate < float("inf"):
+            raise InputError(f"learning_rate must be positive and finite, got {self.learning_rate}.")
         if not 0 <= self.burn_in <= 1:
             raise InputError(f"burn_in is a share of the epochs in [0, 1], got {self.burn_in}.")
         choices = (("refresh", Refresh), ("target_rule", TargetRule), ("adversarial_label", AdversarialLabel))
@@ -100,7 +105,7 @@ class Preset:
 AS_RUN = Preset()
 AS_PRINTED = Preset(
     generator=ecco(learning_rate=0.25, decay="none", energy_ridge=0.0, strict_epsilon=True),
-    config=TrainConfig(shuffle=True, target_rule="uniform", immature="keep"),
+    config=TrainConfig(refresh="batch", shuffle=True, target_rule="uniform", immature="keep"),
     num_std=3.0,
     length_scale=0.5,
 )

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.search import Generator, Status, evaluating, search
-from counterfactual_training.training.config import TrainConfig
+from counterfactual_training.search import Generator, SearchResult, Status, evaluating, search
+from counterfactual_training.training.config import Immature, TrainConfig
 from counterfactual_training.training.objective import Explanations
 from counterfactual_training.training.sampling import draw_positives, draw_rows, draw_targets
 
@@ -51,7 +51,7 @@ def explain_round(
     found = search(model, x, y_target, generator, constraints, rng, diagnose=False, threads=torch.get_num_threads())
     x_pos = data.x[draw_positives(data.rows_by_class, y_target, rng)]
 
-    mature = found.status == int(Status.CONVERGED)
+    mature = found.mature
     x_cf = found.x_cf
     if config.immature == "replace":
         x_cf = torch.where(mature.reshape(-1, *[1] * (x.dim() - 1)), x_cf, x_pos)
@@ -63,9 +63,17 @@ def explain_round(
         x_adv=found.x_adv,
         y_target=y_target,
         y_adv=y if config.adversarial_label == "true" else logits.argmax(-1),
-        weight=mature.to(x.dtype) if config.immature == "drop" else None,
+        weight=_weight(found, config.immature),
     )
     return Round(explanations, float(mature.float().mean()), float(found.num_steps.float().mean()))
+
+
+def _weight(found: SearchResult, immature: Immature) -> Tensor | None:
+    """What each row counts in divergence and ridge; ``None`` counts all alike."""
+    if immature == "replace":
+        return None
+    counts = found.mature if immature == "drop" else found.status != int(Status.ALREADY_THERE)
+    return counts.to(found.x_cf.dtype)
 
 
 def shares(total: int, parts: int) -> list[slice]:

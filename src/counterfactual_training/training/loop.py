@@ -15,15 +15,15 @@ from torch.optim import Optimizer
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError, ModelError
-from counterfactual_training.search import Generator, ecco, evaluating
-from counterfactual_training.search.checks import check_inputs, check_logits
+from counterfactual_training.search import Generator, ecco, evaluating, make_generator
+from counterfactual_training.search.checks import check_inputs, first_logits
 from counterfactual_training.threads import sensible_threads
 from counterfactual_training.training.callbacks import Callback, Progress, Run
 from counterfactual_training.training.checkpoint import Checkpoint, fingerprint
 from counterfactual_training.training.config import TrainConfig
 from counterfactual_training.training.explanations import Round, TrainingData, explain_round, shares
 from counterfactual_training.training.history import History
-from counterfactual_training.training.objective import Explanations, LossTerms, Objective
+from counterfactual_training.training.objective import Explanations, LossTerms, Objective, make_objective
 from counterfactual_training.training.sampling import epoch_rng
 
 OptimizerFactory = Callable[[Iterator[nn.Parameter]], Optimizer]
@@ -41,9 +41,9 @@ def train(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
-    generator: Generator | None = None,
+    generator: Generator | str | None = None,
     constraints: Constraints | None = None,
-    objective: Objective | None = None,
+    objective: Objective | str | None = None,
     config: TrainConfig | None = None,
     *,
     validation: tuple[Tensor, Tensor] | None = None,
@@ -61,9 +61,9 @@ def train(
         model: any module that maps ``(n, *features)`` to logits ``(n, k)``.
         x: ``(n, *features)`` training rows.
         y: ``(n,)`` class indices.
-        generator: of the counterfactuals.
+        generator: of the counterfactuals, or the name of one.
         constraints: what may move, in the search and in the loss; inferred from x (a box by Eq. 12) if not given.
-        objective: the weights of Eq. 2.
+        objective: the weights of Eq. 2, or the name of a set of them.
         config: all other settings.
         validation: rows and classes whose accuracy is logged every epoch; they influence nothing.
         optimizer: an optimizer of the model's parameters or a function that makes one; Adam if not given.
@@ -72,12 +72,12 @@ def train(
         progress: show a bar; by default on a terminal.
         device: where to train; by default where the model is.
     """
-    generator = generator if generator is not None else ecco()
-    objective, config = objective or Objective(), config or TrainConfig()
     model, x, y = _placed(model, x, y, device)
     data = _checked(model, x, y)
-    if validation is not None:
-        check_inputs(model, validation[0].to(x.device), validation[1].to(x.device))
+    validation = _checked_validation(model, validation, data)
+    generator = ecco() if generator is None else make_generator(generator, x_train=x)
+    objective = make_objective(objective) if isinstance(objective, str) else objective or Objective()
+    config = config or TrainConfig()
     constraints = (constraints if constraints is not None else Constraints.infer(x)).to(x)
     constraints.check_factuals(x.flatten(1))
     run = Run(model, _optimizer(model, optimizer, config), config, History())
@@ -95,7 +95,7 @@ def train(
         while run.epoch < config.epochs and run.stop is None:
             record = _epoch(run, data, generator, constraints, objective)
             run.epoch += 1
-            record["validation_accuracy"] = _accuracy(model, validation, x.device)
+            record["validation_accuracy"] = _accuracy(model, validation)
             run.history.records.append({"epoch": run.epoch, **record})
             good = _kept_or_restored(run, good)
             for listener in listeners:
@@ -114,7 +114,7 @@ def _epoch(
     started = time.perf_counter()
     config, model = run.config, run.model
     rng = epoch_rng(config.seed, run.epoch)
-    torch.manual_seed(int(torch.randint(2**62, (), generator=rng)))  # for dropout and its like
+    _seed_global(int(torch.randint(2**62, (), generator=rng)), data.x.device)  # for dropout and its like
     order = torch.randperm(len(data.x), generator=rng).to(data.x.device) if config.shuffle else None
     batches = _batches(data, order, config.batch_size)
     num = max(config.num_counterfactuals, len(batches))
@@ -125,7 +125,8 @@ def _epoch(
     try:
         if explaining and config.refresh == "epoch":
             rounds = [explain_round(model, data, generator, constraints, config, num, rng)]
-        model.train()
+        if not model.training:
+            model.train()  # a model that is in training mode may hold frozen parts that are not
         for index, (x, y) in enumerate(batches):
             explanations = None
             if explaining and config.refresh == "batch":
@@ -143,7 +144,6 @@ def _epoch(
             raise
         # The model was sound before its first update, so it is the weights that have left for infinity.
         run.stop = str(error).rstrip(".")
-    model.eval()
     return {**tally.means(), **_search_record(rounds), "seconds": time.perf_counter() - started}
 
 
@@ -231,15 +231,31 @@ def _checked(model: nn.Module, x: Tensor, y: Tensor) -> TrainingData:
         found = sorted(set(y.tolist()))
         raise InputError(f"y must hold every class index 0..k−1 and at least two classes; found {found[:20]}.")
     with evaluating(model), torch.no_grad():
-        check_logits(model(x[:64]), y[:64], num_classes=len(counts))
+        first_logits(model, x[:64], y[:64], num_classes=len(counts))
     return TrainingData.of(x, y.long(), len(counts))
 
 
+def _checked_validation(
+    model: nn.Module, validation: tuple[Tensor, Tensor] | None, data: TrainingData
+) -> tuple[Tensor, Tensor] | None:
+    if validation is None:
+        return None
+    x, y = validation[0].to(data.x.device), validation[1].to(data.y.device)
+    check_inputs(model, x, y)
+    with evaluating(model), torch.no_grad():
+        first_logits(model, x[:64], y[:64], num_classes=len(data.rows_by_class))
+    if len(y) and not 0 <= int(y.min()) <= int(y.max()) < len(data.rows_by_class):
+        raise InputError(f"Validation classes must lie in 0..{len(data.rows_by_class) - 1}, got {y.unique().tolist()}.")
+    return x, y
+
+
 def _optimizer(model: nn.Module, given: Optimizer | OptimizerFactory | None, config: TrainConfig) -> Optimizer:
-    if isinstance(given, Optimizer):
-        return given
     if given is not None:
-        return given(model.parameters())
+        optimizer = given if isinstance(given, Optimizer) else given(model.parameters())
+        own = {id(parameter) for parameter in model.parameters()}
+        if not any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
+            raise InputError("The optimizer holds none of this model's parameters; make it with model.parameters().")
+        return optimizer
     # With small models most of an update is overhead per operation; the fused one is a single operation.
     fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in model.parameters())
     return torch.optim.Adam(model.parameters(), lr=config.learning_rate, eps=1e-8, fused=fused)
@@ -268,12 +284,20 @@ def _weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
-def _accuracy(model: nn.Module, rows: tuple[Tensor, Tensor] | None, device: torch.device) -> float:
-    if rows is None:
+def _accuracy(model: nn.Module, rows: tuple[Tensor, Tensor] | None) -> float:
+    if rows is None or len(rows[1]) == 0:
         return float("nan")
-    x, y = rows[0].to(device), rows[1].to(device)
     with evaluating(model), torch.no_grad():
-        return float((model(x).argmax(-1) == y).float().mean())
+        predicted = torch.cat([model(part).argmax(-1) for part in rows[0].split(4096)])
+    return float((predicted == rows[1]).float().mean())
+
+
+def _seed_global(seed: int, device: torch.device) -> None:
+    """Seed the generators that modules draw from: the CPU's, and that of the device trained on."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
 
 
 def _own_randomness(device: torch.device) -> Any:

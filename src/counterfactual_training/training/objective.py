@@ -56,6 +56,12 @@ class Objective:
     lambda_reg: Number = 0.1
     lambda_adv: Number = 0.25
 
+    def __post_init__(self) -> None:
+        for name, weight in vars(self).items():
+            values = weight.flatten().tolist() if isinstance(weight, Tensor) else [weight]
+            if any(not 0 <= value < float("inf") for value in values):
+                raise InputError(f"{name} must be a finite number of at least 0, got {weight}.")
+
     @property
     def needs_divergence(self) -> bool:
         return _nonzero(self.lambda_div) or _nonzero(self.lambda_reg)

@@ -1,0 +1,45 @@
+"""What the README says runs as written, only shorter."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+
+import counterfactual_training as ct
+from counterfactual_training.cli import main
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+DATAFRAME, MODULE, OWN_LOOP = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+COMMANDS = [line.split("#")[0].strip() for line in README.splitlines() if re.match(r"ct \w+", line)]
+
+
+def test_a_dataframe_and_a_question(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code = DATAFRAME.replace("CounterfactualClassifier(", "CounterfactualClassifier(epochs=5, ", 1)
+    exec(compile(code, "README.md", "exec"), {})  # noqa: S102
+    assert re.search(r"Row \d+: with debt .* the decision would be 'loan granted'", capsys.readouterr().out)
+    assert (tmp_path / "loan.safetensors").is_file()
+
+
+def test_your_own_network_and_loop(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    x, y = ct.load_dataset("moons").x_train[:300], ct.load_dataset("moons").y_train[:300]
+    scope = {"ct": ct, "MyNetwork": lambda: ct.mlp(2, 2), "x": x, "y": y, "x_val": x, "y_val": y}
+    exec(compile(MODULE.replace("epochs=100", "epochs=2"), "README.md", "exec"), scope)  # noqa: S102
+    assert scope["result"].history.last("epoch") == 2
+    scope |= {"y_target": 1 - y, "x_pos": x.flip(0)}
+    exec(compile(OWN_LOOP, "README.md", "exec"), scope)  # noqa: S102
+    assert torch.isfinite(scope["loss"])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_are_understood(command, capsys):
+    words = shlex.split(command)[1:]
+    with pytest.raises(SystemExit) as done:
+        main([*words, "--help"])
+    assert done.value.code == 0
+    options = [word for word in words if word.startswith("--")]
+    told = capsys.readouterr().out
+    assert all(option in told for option in options)
