@@ -26,7 +26,7 @@ from counterfactual_training.data.tabular import TABLES, load_table
 from counterfactual_training.errors import FileError, InputError
 
 real = pytest.mark.skipif(
-    not os.environ.get("CT_DATA_HOME"), reason="CT_DATA_HOME is not set: the real data files are not at hand"
+    not os.environ.get("CT_DATA_HOME"), reason="CT_DATA_HOME is not set: no real data files at hand"
 )
 SYNTHETIC = ("linearly_separable", "overlapping", "circles", "moons")
 ADULT_TABLE, CALIFORNIA_TABLE, CREDIT_TABLE, GMSC_TABLE = TABLES
@@ -305,7 +305,7 @@ def test_small_adult_keeps_missing_as_a_category_that_nobody_is_told_to_become()
     assert data.schema["occupation"].allowed == ("Sales", "Tech-support")
     assert data.schema["education"].categories == EDUCATION_LEVELS
     assert [feature.name for feature in data.schema if feature.mutability == "none"] == [
-        "age", "fnlwgt", "marital_status", "relationship", "race", "sex", "country",
+        "age", "fnlwgt", "education_num", "marital_status", "relationship", "race", "sex", "country",
     ]  # fmt: skip
     assert data.schema["education"].mutability == "increase"
     ages = torch.tensor([39.0, 50.0, 38.0, 28.0])

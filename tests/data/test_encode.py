@@ -592,11 +592,73 @@ def test_constant_columns_are_said_and_do_not_move() -> None:
     assert encoder.inverse_transform(x_cf)[["a", "c", "d"]].equals(frame[["a", "c", "d"]])
 
 
+def pushed(encoder: Encoder, frame: pd.DataFrame, seed: int) -> pd.DataFrame:
+    """Rows that a search took anywhere that the constraints allow."""
+    x = torch.from_numpy(encoder.transform(frame))
+    constraints = encoder.constraints()
+    step = 4 * torch.randn(x.shape, generator=torch.Generator().manual_seed(seed), dtype=x.dtype)
+    x_cf = constraints.project(x + constraints.mask_step(step), constraints.bounds(x))
+    return encoder.inverse_transform(constraints.snap(x_cf, x), like=frame)
+
+
+def test_one_value_in_training_never_moves() -> None:
+    frame = pd.DataFrame(
+        {
+            "flag": [True] * 6,
+            "zero": [0] * 6,
+            "two": pd.Categorical(["f"] * 6, ["f", "m"]),
+            "three": pd.Categorical(["b"] * 6, ["a", "b", "c"]),
+            "rank": pd.Categorical(["M"] * 6, ["S", "M", "L"], ordered=True),
+            "whole": [7] * 6,
+            "free": [0.5, 1, 2, 3, 4, 5],
+        }
+    )
+    encoder = fitted(frame, Schema.infer(frame, domain={"whole": (0, 99)}))
+    assert set(encoder.constraints().directions[:-1]) == {"none"}
+    for seed in range(5):
+        after = pushed(encoder, frame, seed)
+        same(after.drop(columns="free"), frame.drop(columns="free"))
+        assert not after["free"].equals(frame["free"])
+
+
+@pytest.mark.parametrize("forbidden", [{}, {"size": [("S", "L")]}])
+def test_categories_never_seen_are_no_advice(forbidden: dict[str, Any]) -> None:
+    frame = pd.DataFrame(
+        {
+            "job": pd.Categorical(["a", "b", "a", "b", "c", "c"], list("abcdef")),
+            "size": pd.Categorical(["S", "M", "XL", "S", "M", "XL"], ["XS", "S", "M", "L", "XL", "XXL"], ordered=True),
+            "open": pd.Categorical(["a", "b", "a", "b", "a", "b"], list("abc")),
+        }
+    )
+    schema = Schema.infer(frame, allowed={"open": ["a", "c"]}, forbidden=forbidden)
+    fresh = Encoder(schema).fit(frame)
+    for encoder in (fresh, Encoder.from_dict(json.loads(json.dumps(fresh.to_dict())))):
+        reached: dict[str, set[Any]] = {name: set() for name in frame}
+        for seed in range(30):
+            after = pushed(encoder, frame, seed)
+            for name, values in reached.items():
+                values |= set(after[name][after[name] != frame[name]])
+        assert reached == {"job": set("abc"), "size": {"S", "M", "XL"}, "open": {"a", "c"}}
+    # Those who are in such a category may stay, or leave.
+    rare = frame.assign(job=pd.Categorical(["f"] * 6, list("abcdef")))
+    assert set(pushed(fresh, rare, 0)["job"]) <= {"a", "b", "c", "f"}
+
+
+def test_whole_floats_come_back_whole() -> None:
+    frame = pd.DataFrame({"children": [0.0, 1.0, 2.0, 3.0, 1.0, 0.0], "owner": [0.0, 1.0, 1.0, 0.0, 1.0, 0.0]})
+    encoder = Encoder().fit(frame)
+    for seed in range(5):
+        after = pushed(encoder, frame, seed)
+        assert after.dtypes.equals(frame.dtypes)
+        assert (after == after.round()).all(axis=None)
+        assert set(after["owner"]) <= {0.0, 1.0}
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [
         (lambda f: f.drop(columns="age"), "missing from the frame: 'age'"),
-        (lambda f: f.assign(hobby=1), "the schema does not know: 'hobby'"),
+        (lambda f: f.assign(hobby=1), "the schema does not know: 'hobby'; drop them"),
         (lambda f: f.rename(columns={"age": "Age"}), r"'age' \(is it 'Age'\?\)"),
         (lambda f: f.assign(income=np.inf), "'income': 5 infinite value"),
         (lambda f: f.assign(age=2.5), "'age' is integer but holds 2.5"),
@@ -629,8 +691,14 @@ def test_settings_and_shapes(frame: pd.DataFrame) -> None:
         encoder.inverse_transform(np.zeros((1, width)), like=frame)
     with pytest.raises(InputError, match="too much or too little for float64"):
         Encoder().fit(pd.DataFrame({"a": [1e300, -1e300, 0.5]}))
-    with pytest.raises(InputError, match="would be called 'a=x'"):
-        Encoder().fit(pd.DataFrame({"a": ["x", "y", "z"], "a=x": [1.0, 2.0, 3.0]}))
+
+
+def test_encoded_names_are_unique() -> None:
+    frame = pd.DataFrame({"a": ["x", "y", "z"], "a=x": [1.5, 2.0, 3.0]})
+    encoder = Encoder().fit(frame)
+    assert encoder.names_ == ["a=x", "a=y", "a=z", "a=x (2)"]
+    assert encoder.constraints().names == tuple(encoder.names_)
+    same(encoder.inverse_transform(encoder.transform(frame)), frame)
 
 
 def test_empty_frames_transform(frame: pd.DataFrame) -> None:

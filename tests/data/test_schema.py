@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import doctest
 import json
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +60,9 @@ def test_kinds_from_a_frame(frame: pd.DataFrame) -> None:
         (pd.Series([1.0, None, 3.0]), "integer"),  # pandas made floats of whole numbers
         (pd.Series([0.0, None, 1.0]), "binary"),
         (pd.Series([1.0, 2.0, 3.0]), "numeric"),
+        (pd.Series([0.0, 1.0, 1.0]), "binary"),
+        (pd.Series([0.0, 0.0]), "numeric"),
+        (pd.Series([Decimal("1.5"), Decimal("2")], dtype=object), "numeric"),
         (pd.Series([1.5, None, 3.0]), "numeric"),
         (pd.Series([1, None, 3], dtype="Int64"), "integer"),
         (pd.Series([True, None, False], dtype="boolean"), "binary"),
@@ -147,6 +152,8 @@ def test_high_cardinality_text_is_refused_with_advice() -> None:
     people = pd.DataFrame({"name": [f"person {i}" for i in range(100)]})
     with pytest.raises(InputError, match=r"'name' is text with 100 different values in 100 rows; drop it"):
         Schema.infer(people)
+    with pytest.raises(InputError, match=r"state schema=\{'name': \{'kind': 'categorical'\}\} .*kinds="):
+        Schema.infer(people)
     assert len(Schema.infer(people, kinds={"name": "categorical"})["name"].levels) == 100
     numbers = pd.DataFrame({"amount": [f"{i}.5" for i in range(100)]})
     with pytest.raises(InputError, match=r"pd\.to_numeric"):
@@ -159,6 +166,9 @@ def test_high_cardinality_text_is_refused_with_advice() -> None:
     ("column", "match"),
     [
         (pd.to_datetime(["2024-01-01", "2024-01-02"]), "'a' is datetime64.*turn it into numbers"),
+        ([date(2024, 1, 1), date(2024, 1, 2)], "'a' is date, .*turn it into numbers"),
+        (pd.arrays.SparseArray([0, 0, 1]), r"Sparse columns are not supported: 'a'.*to_dense"),
+        (pd.Categorical([f"p{i}" for i in range(60)]), "categorical with 60 different values in 60 rows; drop it"),
         ([None, None], "nothing but missing"),
         ([[1], [2]], "list objects"),
     ],
@@ -183,6 +193,10 @@ def test_names_of_columns() -> None:
         Schema.infer(pd.DataFrame(index=[0, 1]))
     with pytest.raises(InputError, match=r"shape \(3,\)"):
         Schema.infer(np.zeros(3))
+    with pytest.raises(InputError, match="no rows"):
+        Schema.infer(pd.DataFrame({"a": []}))
+    with pytest.raises(InputError, match=r"got dict; use pd\.DataFrame\(\[row\]\)"):
+        Schema.infer({"a": 1})
 
 
 def test_check_names_missing_and_extra_columns(frame: pd.DataFrame) -> None:
@@ -218,7 +232,10 @@ def test_check_names_missing_and_extra_columns(frame: pd.DataFrame) -> None:
         ({"forbidden": {"job": [("a", "z")]}}, "Unknown category in the forbidden changes of 'job': 'z'"),
         ({"forbidden": {"job": [("a", "a")]}}, "may always stay 'a'"),
         ({"forbidden": {"job": ["ab"]}}, "is a pair"),
-        ({"kinds": {"degree": "ordinal"}}, r"state categories=\{'degree': \[lowest"),
+        (
+            {"kinds": {"degree": "ordinal"}},
+            r"state schema=\{'degree': \{'categories': \[lowest.*Schema.infer: categories=",
+        ),
         ({"mutability": {"degree": "increase"}}, "which category is higher is not known"),
         ({"units": {"age": 3}}, "unit of 'age' must be text"),
     ],

@@ -74,7 +74,7 @@ run_cells(cells, sys.argv[1], workers=1)
 
 
 def test_killed_in_the_middle_and_rerun_equals_never_killed(tmp_path, tiny):
-    """kill −9 once the first cell has begun to train, then the rest by two workers, against one process undisturbed."""
+    """kill −9 once the first cell has begun to train; the same command again, against a run that was left alone."""
     effort = {**asdict(tiny), "epochs": 8}
     process = subprocess.Popen([sys.executable, "-c", _SCRIPT.format(effort=effort), str(tmp_path / "killed")])
     while process.poll() is None and not list((tmp_path / "killed").glob("*/checkpoint.safetensors")):
@@ -83,15 +83,26 @@ def test_killed_in_the_middle_and_rerun_equals_never_killed(tmp_path, tiny):
     process.wait()
     cells = make_cells(["LS"], ["vanilla", "full"], 1, type(tiny)(**effort))
     assert not any(Store(tmp_path / "killed").is_done(cell) for cell in cells)
-    for folder, workers in (("killed", 2), ("whole", 1)):
+    for folder in ("killed", "whole"):
+        assert run_cells(cells, tmp_path / folder, workers=1, stream=io.StringIO()) == []
+    assert_same(cells, tmp_path / "killed", tmp_path / "whole")
+
+
+def test_worker_processes_give_what_this_process_gives(tmp_path, tiny):
+    cells = make_cells(["LS"], ["vanilla", "full"], 1, tiny)
+    for folder, workers in (("one", 1), ("two", 2)):
         assert run_cells(cells, tmp_path / folder, workers, stream=io.StringIO()) == []
+    assert_same(cells, tmp_path / "one", tmp_path / "two")
+
+
+def assert_same(cells, one, other):
     for cell in cells:
-        killed, whole = (Store(tmp_path / folder).load(cell) for folder in ("killed", "whole"))
-        assert killed.numbers == whole.numbers
-        for name in whole.tensors:
-            np.testing.assert_array_equal(killed.array(name), whole.array(name))
-        columns = [name for name in whole.history.columns if name != "seconds"]
-        assert killed.history[columns].equals(whole.history[columns])
+        a, b = (Store(folder).load(cell) for folder in (one, other))
+        assert a.numbers == b.numbers and set(a.tensors) == set(b.tensors)
+        for name in a.tensors:
+            np.testing.assert_array_equal(a.array(name), b.array(name))
+        columns = [name for name in a.history.columns if name != "seconds"]
+        assert a.history[columns].equals(b.history[columns])
 
 
 def test_progress_tells_how_many_are_done_and_how_long_the_rest_takes(tiny):

@@ -84,8 +84,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _reason(error: BaseException) -> str:
+    """What our own errors say, line by line; of others, one line."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
+    if isinstance(error, CounterfactualTrainingError):
+        return str(error).strip()
     return " ".join(str(error).split())
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from counterfactual_training.cli.output import emit, note
 from counterfactual_training.data.catalog import dataset_info, fetch_dataset, list_datasets
 from counterfactual_training.data.dataset import Variant
+from counterfactual_training.data.schema import Schema
 from counterfactual_training.experiments.trained import named_dataset
 from counterfactual_training.reports.tables import aligned
 
@@ -15,7 +16,7 @@ _VARIANTS = "default (the paper's rows), as_run (with the quirks of the publishe
 _EXAMPLES = """\
 examples:
   ct data list                      what there is, and what is on this machine
-  ct data info adult                sizes, features, classes and their shares
+  ct data info adult                sizes, classes and their shares, columns and their rules
   ct data fetch mnist               get the files, checked by sha256
 
 Files are looked for in the folder CT_DATA_HOME, then in the cache; then they are downloaded."""
@@ -32,7 +33,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     listing = actions.add_parser("list", parents=[common], help="all data sets, and which are on this machine")
     listing.set_defaults(run=show_list)
-    info = actions.add_parser("info", parents=[common], help="sizes, features, classes and shares of a data set")
+    info = actions.add_parser("info", parents=[common], help="sizes, classes, shares and columns of a data set")
     info.set_defaults(run=show_info)
     fetch = actions.add_parser("fetch", parents=[common], help="get the files of a data set")
     fetch.set_defaults(run=fetch_files)
@@ -63,7 +64,10 @@ def show_info(arguments: argparse.Namespace) -> None:
 
 def _info_text(info: dict[str, Any]) -> str:
     train, test = info["train_classes"], info["test_classes"]
-    counts = [f"{name}: {train[name] + test[name]:,} ({share:.1%})" for name, share in info["shares"].items()]
+    indexed = {
+        c["name"]: c["name"] if c["name"] == str(c["index"]) else f"{c['index']} = {c['name']}" for c in info["classes"]
+    }
+    counts = [f"{indexed[name]}: {train[name] + test[name]:,} ({share:.1%})" for name, share in info["shares"].items()]
     held = info["protected"]
     lines = [
         ["data set", f"{info['name']} ({info['short_name']}), {info['title']}"],
@@ -80,7 +84,8 @@ def _info_text(info: dict[str, Any]) -> str:
     ]
     lines += [["file", f"{file['path']}: {file['terms']}"] for file in info["files"]]
     width = max(len(line[0]) for line in lines)
-    return "\n".join(f"{name.ljust(width)}  {value}" for name, value in lines)
+    head = "\n".join(f"{name.ljust(width)}  {value}" for name, value in lines)
+    return f"{head}\n\n{Schema.from_dict(info['schema'])}"
 
 
 def fetch_files(arguments: argparse.Namespace) -> None:

@@ -25,7 +25,8 @@ MATERIAL = ("by_lambda",)
 _FIGURES: dict[str, tuple[str, str, Draw]] = {
     "main": (
         "main_by_seed",
-        "Reduction by CT: published ± SD of one pair of models, ours over training seeds with a 95 % interval.",
+        "Reduction by CT: published ± SD of one pair of models; ours over training seeds with a 95 % interval, and "
+        "each seed by the authors' estimator, a mean of ratios.",
         lambda r, note: draw.main_figure(r.tables["main"], r.tables["main_by_seed"], note),
     ),
     "by_lambda": (

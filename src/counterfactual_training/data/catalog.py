@@ -66,11 +66,12 @@ def load_dataset(
     """
     entry = _entry(name)
     files = _files(entry, variant)
+    siblings = [data_file(file) for file in files]
 
     def read(file: str) -> bytes:
         if file not in files:
             raise InputError(f"{entry.name} ({variant}) has no file {file!r}.")
-        return fetch(data_file(file), allow_download=allow_download).content
+        return fetch(data_file(file), allow_download=allow_download, siblings=siblings).content
 
     return entry.load(variant, seed, read)
 
@@ -104,7 +105,8 @@ def dataset_info(name: str, variant: Variant = "default", *, allow_download: boo
 
 def fetch_dataset(name: str, variant: Variant = "default") -> list[dict[str, str]]:
     """For ``ct data fetch``: have every file of the data set on this machine; where each is and came from."""
-    found = [(file, fetch(data_file(file))) for file in _files(_entry(name), variant)]
+    files = [data_file(file) for file in _files(_entry(name), variant)]
+    found = [(file.name, fetch(file, siblings=files)) for file in files]
     return [{"file": file, "path": str(where.path), "origin": where.origin} for file, where in found]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -32,6 +33,8 @@ class Column:
         mean, std, low, high: of v in the training data, for Eq. 12.
         decimals: that values are rounded to; ``None`` keeps every digit.
         fill: v of a missing value: the (lower) median, or the most frequent category.
+        seen: positions of the categories that occur in the training data; nobody is told to become another, of which
+            the model knows nothing. ``None`` for numbers, and where it is not known: all.
     """
 
     feature: Feature
@@ -44,6 +47,7 @@ class Column:
     high: float
     decimals: int | None
     fill: float
+    seen: tuple[int, ...] | None = None
 
     @classmethod
     def fit(cls, feature: Feature, dtype: Any, numbers: np.ndarray, standardise: bool) -> Column:
@@ -63,7 +67,8 @@ class Column:
             )
         center, scale = _affine(feature, mean, std) if standardise else (0.0, 1.0)
         decimals = _decimals(feature, dtype, present, std)
-        return cls(feature, dtype, center, scale, mean, std, low, high, decimals, float(fill))
+        seen = tuple(np.unique(present.astype(int)).tolist()) if counts else None
+        return cls(feature, dtype, center, scale, mean, std, low, high, decimals, float(fill), seen)
 
     @property
     def one_hot(self) -> bool:
@@ -86,6 +91,7 @@ class Column:
 
     @property
     def constant(self) -> bool:
+        """Whether the training data holds one value only; such a column never moves."""
         return self.low == self.high
 
     @property
@@ -181,7 +187,9 @@ class Column:
     def from_dict(cls, feature: Feature, spec: dict[str, Any]) -> Column:
         try:
             fields = dict(spec)
-            return cls(feature=feature, dtype=dtype_from_dict(fields.pop("dtype")), **fields)
+            seen = fields.pop("seen", None)
+            seen = None if seen is None else tuple(int(position) for position in seen)
+            return cls(feature=feature, dtype=dtype_from_dict(fields.pop("dtype")), seen=seen, **fields)
         except (KeyError, TypeError, ValueError) as error:
             raise FileError(f"The encoding of {feature.name!r} in the file is not complete: {error}.") from None
 
@@ -196,14 +204,31 @@ def _affine(feature: Feature, mean: float, std: float) -> tuple[float, float]:
 
 
 def _decimals(feature: Feature, dtype: Any, present: np.ndarray, std: float) -> int | None:
-    """Decimals to round to: those seen, and at least so many that a tenth of σ can be said."""
+    """Decimals to round to: those seen, and at least so many that a tenth of σ can be said.
+
+    Whole numbers stay whole, floats too: 2.0 children do not become 2.3.
+    """
     stored_whole = np.isfinite(value_range(dtype)[0])
     if feature.kind in ("integer", "ordinal") or (feature.kind == "pixel" and stored_whole):
         return 0
     if feature.kind != "numeric" or stored_whole:
         return None
     seen = seen_decimals(present, dtype)
-    if seen is None or std == 0:
+    if not seen or std == 0:
         return seen
     needed = int(np.ceil(1 - np.log10(std)))
     return max(seen, min(needed, 15))
+
+
+def unique_names(columns: Sequence[Column]) -> list[str]:
+    """Names of all encoded columns; a second ``a=x``, level x of a after a column of that name, is ``a=x (2)``."""
+    names: list[str] = []
+    taken: set[str] = set()
+    for name in (name for column in columns for name in column.names):
+        unique, count = name, 1
+        while unique in taken:
+            count += 1
+            unique = f"{name} ({count})"
+        taken.add(unique)
+        names.append(unique)
+    return names

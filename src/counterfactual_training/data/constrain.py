@@ -17,8 +17,7 @@ from counterfactual_training.constraints import (
     Lattice,
     OneHotGroup,
 )
-from counterfactual_training.data.column import Column
-from counterfactual_training.data.feature import Feature
+from counterfactual_training.data.column import Column, unique_names
 from counterfactual_training.data.storage import value_range
 from counterfactual_training.errors import ConstraintError
 
@@ -72,7 +71,7 @@ def build_constraints(
         lattices += [lattice] if lattice is not None else []
     inferred = ~stated_mask(columns)
     box = Domain(torch.tensor(lower, dtype=torch.float64), torch.tensor(upper, dtype=torch.float64), inferred)
-    names = [name for column in columns for name in column.names]
+    names = unique_names(columns)
     return Constraints.build(len(directions), directions, box, groups, lattices, names, category_projection)
 
 
@@ -86,13 +85,21 @@ def stated_mask(columns: Sequence[Column]) -> Tensor:
     return torch.tensor([is_stated for column, is_stated in zip(columns, both, strict=True) for _ in column.names])
 
 
-def transition_matrix(feature: Feature) -> np.ndarray:
-    """``(k, k)``: whether category i may become category j, by direction, allowed and forbidden values."""
+def _targets(column: Column) -> np.ndarray:
+    """Positions, ascending, of the categories to recommend: the allowed ones, else those seen in training."""
+    levels = column.feature.levels
+    if column.feature.allowed is not None:
+        return np.array(sorted(levels.index(level) for level in column.feature.allowed))
+    return np.arange(len(levels)) if column.seen is None else np.array(column.seen)
+
+
+def transition_matrix(column: Column) -> np.ndarray:
+    """``(k, k)``: whether category i may become category j, by direction, allowed, forbidden and seen values."""
+    feature = column.feature
     levels = feature.levels
     k = len(levels)
-    may = np.ones((k, k), dtype=bool)
-    if feature.allowed is not None:
-        may[:, [level not in feature.allowed for level in levels]] = False
+    may = np.zeros((k, k), dtype=bool)
+    may[:, _targets(column)] = True
     for a, b in feature.forbidden:
         may[levels.index(a), levels.index(b)] = False
     if feature.mutability not in ("both", "increase"):
@@ -106,11 +113,13 @@ def transition_matrix(feature: Feature) -> np.ndarray:
 def _direction(column: Column) -> Direction:
     """Direction of the encoded columns; on one-hot columns the transition matrix carries it instead."""
     feature = column.feature
+    if column.constant:
+        return "none"
     if feature.kind == "categorical":
-        return "none" if feature.mutability == "none" or column.width == 1 else "both"
+        return "none" if feature.mutability == "none" else "both"
     if feature.kind != "binary":
         return feature.mutability
-    may = transition_matrix(feature)
+    may = transition_matrix(column)
     words: dict[tuple[bool, bool], Direction] = {
         (True, True): "both",
         (True, False): "increase",
@@ -147,20 +156,19 @@ def _group(column: Column, start: int) -> OneHotGroup | None:
         return OneHotGroup((start,))
     if not column.one_hot or column.width == 1:
         return None
-    may = transition_matrix(column.feature)
+    may = transition_matrix(column)
     return OneHotGroup(tuple(range(start, start + column.width)), None if may.all() else torch.from_numpy(may))
 
 
 def _lattice(column: Column, start: int) -> Lattice | None:
     feature = column.feature
     if feature.kind == "ordinal":
-        ranks = np.arange(len(feature.levels), dtype=np.float64)
         if feature.forbidden:
-            may = torch.from_numpy(transition_matrix(feature))
+            ranks = np.arange(len(feature.levels))
+            may = torch.from_numpy(transition_matrix(column))
             return OrdinalLattice(start, values=_points(column, ranks), transitions=may)
-        if feature.allowed is not None:
-            ranks = np.array(sorted(feature.levels.index(level) for level in feature.allowed), dtype=np.float64)
-        return Lattice(start, values=_points(column, ranks))
+        # A rank that is no target is passed over.
+        return Lattice(start, values=_points(column, _targets(column)))
     if feature.is_category:
         return None
     if feature.allowed is not None:

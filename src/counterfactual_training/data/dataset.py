@@ -122,12 +122,20 @@ class Dataset:
             "features": len(self.schema.features),
             "columns": self.num_features,
             "one_hot_groups": len(self.constraints.groups),
+            "classes": [{"index": index, "name": name} for index, name in enumerate(self.class_names)],
             "train_classes": dict(zip(self.class_names, train.tolist(), strict=True)),
             "test_classes": dict(zip(self.class_names, test.tolist(), strict=True)),
             "shares": dict(zip(self.class_names, shares, strict=True)),
             "protected": list(self.protected_names),
+            "schema": self._schema_info(),
             **asdict(self.settings),
         }
+
+    def _schema_info(self) -> dict[str, Any]:
+        """The schema as JSON; of an image, whose pixels are all alike, what one of them is."""
+        spec = self.schema.to_dict()
+        same = len(spec) > 1 and all(feature.kind == "pixel" for feature in self.schema)
+        return {f"{self.feature_names[0]} … {self.feature_names[-1]}": next(iter(spec.values()))} if same else spec
 
     def __repr__(self) -> str:
         info = self.info()

@@ -33,7 +33,7 @@ EDUCATION_LEVELS = (
 
 def _number(
     name: str,
-    unit: str,
+    unit: str | None,
     low: float | None = None,
     high: float | None = None,
     *,
@@ -44,7 +44,7 @@ def _number(
 
 
 def _whole(
-    name: str, unit: str, low: float | None = 0, high: float | None = None, *, mutability: Direction = "both"
+    name: str, unit: str | None, low: float | None = 0, high: float | None = None, *, mutability: Direction = "both"
 ) -> Feature:
     return _number(name, unit, low, high, mutability=mutability, kind="integer")
 
@@ -58,7 +58,8 @@ ADULT = (
     _category("workclass"),
     _whole("fnlwgt", "people represented", mutability="none"),
     _category("education", "increase", EDUCATION_LEVELS),
-    _whole("education_num", "level", 1, 16, mutability="increase"),
+    # The rank of education once more. Moved on its own it would contradict it: education carries the change.
+    _whole("education_num", None, 1, 16, mutability="none"),
     _category("marital_status", "none"),
     _category("occupation"),
     _category("relationship", "none"),

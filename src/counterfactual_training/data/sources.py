@@ -185,7 +185,7 @@ _ALL = (
         path="raw/gmsc/cs-training.csv.zip",
         sha256=("1bd46da486a5708c58c7b01a034fae2a13b327f6f7b62ea7ba4fe3b5824b24ac",),
         max_bytes=8 * MEGABYTE,
-        by_hand="log in at https://www.kaggle.com/c/GiveMeSomeCredit/data, accept the rules, download cs-training.csv",
+        by_hand="cs-training.csv from https://www.kaggle.com/c/GiveMeSomeCredit/data (log in and accept the rules)",
         terms=_KAGGLE_TERMS,
     ),
     _mnist(

@@ -23,7 +23,8 @@ from counterfactual_training.data.feature import Feature
 from counterfactual_training.data.schema import Schema
 from counterfactual_training.data.synthetic import DATA_SEED
 
-UNKNOWN = "?"
+# To become unknown is no advice, nor to work for nothing.
+NO_ADVICE = ("?", "Never-worked", "Without-pay")
 TRAIN_SHARE = 0.8
 DOMAIN_NUM_STD = 2.0
 
@@ -114,8 +115,7 @@ def _with_levels(frame: pd.DataFrame, features: Sequence[Feature]) -> tuple[pd.D
         series = frame[feature.name]
         if feature.is_category:
             levels = feature.categories or tuple(sorted(series.unique().tolist()))
-            targets = tuple(level for level in levels if level != UNKNOWN)
-            # To become unknown is no advice.
+            targets = tuple(level for level in levels if level not in NO_ADVICE)
             allowed = targets if len(targets) < len(levels) and feature.mutability != "none" else None
             feature = replace(feature, categories=levels, allowed=allowed)
             ordered = feature.mutability in ("increase", "decrease")

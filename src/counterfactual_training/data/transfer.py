@@ -20,6 +20,8 @@ from tqdm import tqdm
 from counterfactual_training.errors import FileError
 
 CHUNK = 1 << 16
+# What pip says before it gives up on an index and claims that there is no such package.
+_UNREACHABLE = ("connection broken", "ConnectionError", "Connection to ", "ProxyError", "TimeoutError", "SSLError")
 
 
 @dataclass(frozen=True)
@@ -206,6 +208,8 @@ def download_wheel(package: str, version: str, sha256: str, folder: Path, patien
         raise FileError(f"pip could not be started ({error})") from error
     wheels = list(folder.glob("*.whl"))
     if run.returncode != 0 or len(wheels) != 1:
+        if "(from versions: none)" in run.stderr and any(sign in run.stderr for sign in _UNREACHABLE):
+            raise FileError("the package index is not reachable (pip could not connect to it)")
         lines = [
             line for line in run.stderr.strip().splitlines() if line.startswith("ERROR")
         ] or run.stderr.splitlines()

@@ -40,6 +40,23 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
     >>> clf.fit(frame, y).explain(rejected, target="granted").changes()  # doctest: +SKIP
     ["Row 3: with debt 12.4 thousand dollars lower (from 30.1 to 17.7), the decision would be 'granted' (…)."]
 
+    All that can be said about a column, of which as much as you like; the rest comes from the data:
+
+    >>> schema = {
+    ...     "age": {"kind": "integer", "unit": "years", "domain": (18, 100), "mutability": "increase"},
+    ...     "education": {"kind": "ordinal", "categories": ["none", "BSc", "MSc"], "mutability": "increase"},
+    ...     "job": {"allowed": ["clerk", "nurse"], "forbidden": [("nurse", "clerk"), ("pilot", ["clerk", "nurse"])]},
+    ... }
+    >>> clf = CounterfactualClassifier(schema=schema)
+
+    * ``kind``: ``"numeric"``, ``"integer"``, ``"binary"``, ``"categorical"``, ``"ordinal"`` (categories with an order)
+      or ``"pixel"``.
+    * ``unit``: for the sentences.
+    * ``mutability``, ``domain``: as the arguments of these names; the domain of an ordinal is a pair of categories.
+    * ``categories``: all of them, the lowest first. ``"increase"`` on a column with categories means up this order.
+    * ``allowed``: the only values that it may be changed to. Without it, no category that training never saw.
+    * ``forbidden``: changes from one category to another, or to any of a list, that are never recommended.
+
     Wherever ``None`` is the default, the preset decides. Weights that the objective or the generator does not use have
     no effect.
 
@@ -64,8 +81,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         mutability: by column, ``"both" | "none" | "increase" | "decrease"``, or 0, +1, −1 as in ``monotonic_cst``.
         domain: by column, ``(lower, upper)`` in its own units, ``None`` where open. Training rows and rows to be
             explained that lie outside are refused.
-        schema: more about the columns (kinds, units, order of categories, …): a :class:`Schema`, a dict with a table
-            per column, or a TOML/JSON file. ``mutability`` and ``domain`` win over it.
+        schema: more about the columns, see above: a dict with a table per column, a TOML or JSON file with the same,
+            or a :class:`Schema`, such as ``load_dataset("adult").schema``. ``mutability`` and ``domain`` win over it.
         num_std: n_σ of Eq. 12, how far columns without a stated domain may leave the range of the training data. At 0
             nobody is told to become what the data never saw; ``None`` is as the preset has it.
         unseen: a category never seen in training: an ``"error"``, or taken as ``"unknown"``.
@@ -161,7 +178,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
             model = settings.make_model(self.model, self.hidden, len(encoder.names_), len(classes))
         model.to(settings.make_device(self.device))
         num_std = settings.make_preset(params).num_std if self.num_std is None else float(self.num_std)
-        finder = Finder(model, encoder, encoder.constraints(num_std))
+        finder = Finder(model, encoder, encoder.constraints(num_std, keep_sign=True))
         x = finder.encode(frame)
         self._adopt(encoder, classes, model.eval(), History(), num_std, x_train=x)
         self.history_ = train(
@@ -272,7 +289,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         self.generator_ = settings.make_training_generator(self.get_params(deep=False), x_train, vae)
         self.encoder_, self.schema_, self.classes_ = encoder, encoder.schema_, classes
         self.num_std_ = num_std
-        self.constraints_ = encoder.constraints(num_std)
+        self.constraints_ = encoder.constraints(num_std, keep_sign=True)
         self.model_, self.history_ = model, history
 
     def _finder(self) -> Finder:

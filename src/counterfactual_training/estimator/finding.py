@@ -121,10 +121,12 @@ class Finder:
             better = gained > confidence[rows]
             x_cf[rows[better]], confidence[rows[better]] = tried[better], gained[better]
             steps[rows] += again.num_steps
-        reached = (confidence >= threshold + _DIGITS) & ~there
-        if sparsify and bool(reached.any()):
-            kept = frame[reached.cpu().numpy()]
-            x_cf[reached] = self._shortened(x_cf[reached], x[reached], y[reached], kept, threshold)
+        if sparsify and not bool(there.all()):
+            # A best effort gives up nothing that helps, and asks for nothing that does not.
+            floor = confidence.clamp_max(threshold + _DIGITS) - _DIGITS * (confidence < threshold)
+            rows = (~there).nonzero().squeeze(-1)
+            kept = frame.iloc[rows.cpu().numpy()]
+            x_cf[rows] = self._shortened(x_cf[rows], x[rows], y[rows], kept, floor[rows])
         decoded = self.encoder.inverse_transform(x_cf, like=frame)
         return self._found(decoded, x, y, there.cpu(), steps, threshold)
 
@@ -149,16 +151,12 @@ class Finder:
         """Probability ``(n,)`` of the target, where x is."""
         return self.logits(x).softmax(-1).gather(-1, y_target.cpu().unsqueeze(-1)).squeeze(-1).to(x.device)
 
-    def _shortened(self, x_cf: Tensor, x: Tensor, y: Tensor, frame: pd.DataFrame, threshold: float) -> Tensor:
-        """Counterfactuals that ask for less; where decoding takes the shorter one below τ, the longer one stays."""
-
-        def reached(points: Tensor, targets: Tensor) -> Tensor:
-            return self._confidence(points, targets) >= threshold + _DIGITS
-
+    def _shortened(self, x_cf: Tensor, x: Tensor, y: Tensor, frame: pd.DataFrame, floor: Tensor) -> Tensor:
+        """Counterfactuals that ask for less; where decoding takes the shorter one below the floor, the longer stays."""
         pixels = torch.tensor([feature.kind == "pixel" for feature in self.encoder.schema_], device=x.device)
-        shorten = Shortener(reached, self._owner(x.device), pixels, self.constraints)
-        shorter = self._as_printed(shorten(x_cf, x, y), frame)
-        return torch.where(reached(shorter, y).unsqueeze(-1), shorter, x_cf)
+        shorten = Shortener(self._confidence, self._owner(x.device), pixels, self.constraints)
+        shorter = self._as_printed(shorten(x_cf, x, y, floor), frame)
+        return torch.where((self._confidence(shorter, y) >= floor).unsqueeze(-1), shorter, x_cf)
 
     def _found(
         self, frame: pd.DataFrame, x: Tensor, y: Tensor, there: Tensor, steps: Tensor, threshold: float

@@ -42,6 +42,8 @@ def rows(estimator: Any, x: Any) -> pd.DataFrame:
 def _table(estimator: Any, x: Any, reset: bool) -> pd.DataFrame:
     if isinstance(x, pd.Series):
         raise InputError("Expected rows × columns, got a Series. One row of a frame is frame.iloc[[i]].")
+    if isinstance(x, Mapping) or (isinstance(x, list) and x and isinstance(x[0], Mapping)):
+        return as_frame(x)  # says how to make a frame of it
     names = None if reset else estimator.encoder_.schema_.names
     if isinstance(x, pd.DataFrame):
         frame = _frame(estimator, x, names)

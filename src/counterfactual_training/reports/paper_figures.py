@@ -14,6 +14,7 @@ from counterfactual_training.reports.style import (
     NAMES,
     PUBLISHED,
     drawn,
+    label_edges,
     legend_below,
     note,
     panels,
@@ -77,10 +78,7 @@ def robustness_figure(robustness: pd.DataFrame, remark: str = "") -> Any:
             axis.plot(curve["epsilon"], curve["published"], **{**style, "label": ""})
         axis.plot([], [], **{**PUBLISHED, "color": "white", "markeredgecolor": "black"})
         axis.set_title(f"{name}, {attack.upper()}")
-    for axis in axes[-len(names) :]:
-        axis.set_xlabel("ε")
-    for axis in axes[:: len(names)]:
-        axis.set_ylabel("accuracy")
+    label_edges(axes, "ε", "accuracy")
     legend_below(figure, axes)
     note(figure, remark)
     return figure
@@ -126,10 +124,7 @@ def maturity_figure(maturity: pd.DataFrame, remark: str = "") -> Any:
             axis.fill_between(rows["epoch"], rows["low"], rows["high"], color=colour, alpha=0.15, linewidth=0)
         axis.set_title(name)
         axis.set_ylim(-0.03, 1.03)
-    for axis in axes[-min(5, len(axes)) :]:
-        axis.set_xlabel("epoch")
-    for axis in axes[::5]:
-        axis.set_ylabel("share mature")
+    label_edges(axes, "epoch", "share mature")
     legend_below(figure, axes)
     note(figure, remark)
     return figure
@@ -158,10 +153,7 @@ def by_lambda_figure(by_lambda: pd.DataFrame, remark: str = "") -> Any:
         axis.set_xticks(range(1, len(strengths) + 1), [f"{s:g}" for s in strengths])
         axis.set_title(name)
         axis.grid(axis="x", visible=False)
-    for axis in axes[-min(5, len(axes)) :]:
-        axis.set_xlabel("λ_egy at test time")
-    for axis in axes[::5]:
-        axis.set_ylabel("IP reduction in %")
+    label_edges(axes, "λ_egy at test time", "IP reduction in %")
     legend_below(figure, axes)
     note(figure, remark)
     return figure

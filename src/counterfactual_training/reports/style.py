@@ -37,14 +37,14 @@ _RC = {
     "legend.frameon": False,
 }
 _DPI = 160
-_LEGEND_INCHES = 2.0
+_LETTER_INCHES = 0.08  # of a legend's text
 _MARGIN_INCHES = 0.6  # for the legend
 
 
 def panels(num: int, columns: int, width: float = 2.3, height: float = 2.0, **options: Any) -> tuple[Any, list[Any]]:
-    """A figure of small multiples, and its axes in reading order; places that are left over stay blank."""
-    columns = min(columns, num)
+    """A figure of small multiples, at most so many in a row, and its axes in reading order; the rest stays blank."""
     rows = -(-num // columns)
+    columns = -(-num // rows)  # rows as even as can be
     # Figures made by hand leave no trace in pyplot's list, and need no closing.
     figure = need("matplotlib.figure").Figure(
         figsize=(width * columns, height * rows + _MARGIN_INCHES), layout="constrained"
@@ -55,6 +55,19 @@ def panels(num: int, columns: int, width: float = 2.3, height: float = 2.0, **op
     return figure, flat[:num]
 
 
+def label_edges(axes: Sequence[Any], x: str, y: str) -> None:
+    """Titles of the axes, only on the lowest panel of each column and the first of each row."""
+    lowest = {}
+    for axis in axes:
+        place = axis.get_subplotspec()
+        lowest[place.colspan.start] = axis
+        if place.colspan.start == 0:
+            axis.set_ylabel(y)
+    for axis in lowest.values():
+        axis.set_xlabel(x)
+        axis.tick_params(labelbottom=True)
+
+
 def legend_below(figure: Any, axes: Sequence[Any]) -> None:
     """One legend for all panels, each entry once, in as many columns as the figure is wide for."""
     entries: dict[str, Any] = {}
@@ -62,7 +75,8 @@ def legend_below(figure: Any, axes: Sequence[Any]) -> None:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     if entries:
-        columns = max(1, min(len(entries), int(figure.get_figwidth() / _LEGEND_INCHES)))
+        wide = 0.5 + _LETTER_INCHES * max(len(label) for label in entries)
+        columns = max(1, min(len(entries), int(figure.get_figwidth() / wide)))
         figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
 
 
