@@ -505,7 +505,11 @@ def test_an_archive_of_several_files_comes_once(server, own_cache):
     server.routes["/all.zip"] = serve(zip_of(thing=CONTENT, other=b"other", bad=b"altered"))
     file = wanted(Remote(server.url("/all.zip"), "thing"))
     other = replace(wanted(Remote(server.url("/all.zip"), "other"), content=b"other"), path="raw/thing/other.gz")
-    bad = replace(wanted(Remote(server.url("/all.zip"), "bad"), content=b"genuine"), path="raw/thing/bad.gz")
+    bad = replace(
+        wanted(Remote(server.url("/all.zip"), "bad"), content=b"genuine"),
+        path="raw/thing/bad.gz",
+        max_bytes=len(CONTENT),
+    )
     assert fetch(file, patience=PATIENT, siblings=[file, other, bad]).content == CONTENT
     assert fetch(other, patience=PATIENT).content == b"other"
     assert len(server.requests) == 1

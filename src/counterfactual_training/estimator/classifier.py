@@ -23,9 +23,8 @@ from counterfactual_training.estimator.explanation import Explanation
 from counterfactual_training.estimator.file import load_classifier, save_classifier
 from counterfactual_training.estimator.finding import Finder
 from counterfactual_training.estimator.inputs import resolve_schema, rows, training_rows
-from counterfactual_training.models import VAE
 from counterfactual_training.search import Generator
-from counterfactual_training.training import History, Objective, Preset, TrainConfig, train
+from counterfactual_training.training import History, Objective, Preset, train
 
 # Training wants many quick explanations, a person one that arrives; the paper evaluated with as many.
 EXPLAIN_STEPS = 50
@@ -57,8 +56,9 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
     * ``allowed``: the only values that it may be changed to. Without it, no category that training never saw.
     * ``forbidden``: changes from one category to another, or to any of a list, that are never recommended.
 
-    Wherever ``None`` is the default, the preset decides. Weights that the objective or the generator does not use have
-    no effect.
+    Wherever ``None`` is the default, the preset decides. Three defaults suit frames of any kind rather than the paper's
+    tables, and so differ from the preset: ``shuffle``, ``num_std`` and the automatic sizes. Weights that the objective
+    or the generator does not use have no effect.
 
     Args:
         model: ``"mlp"``, ``"linear"``, or a function ``(num_features, num_classes)`` that makes a module for logits.
@@ -116,11 +116,11 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         max_steps: int | None = None,
         search_learning_rate: float | None = None,
         epsilon: float | None = None,
-        epochs: int = TrainConfig.epochs,
+        epochs: int | None = None,
         batch_size: int | str = "auto",
         num_counterfactuals: int | str = "auto",
-        learning_rate: float = TrainConfig.learning_rate,
-        burn_in: float = TrainConfig.burn_in,
+        learning_rate: float | None = None,
+        burn_in: float | None = None,
         shuffle: bool = True,
         preset: str | Preset = "as_run",
         mutability: Mapping[str, object] | Sequence[object] | None = None,
@@ -174,23 +174,25 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         classes, y_index = np.unique(labels, return_inverse=True)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
             model = settings.make_model(self.model, self.hidden, len(encoder.names_), len(classes))
         model.to(settings.make_device(self.device))
         num_std = settings.make_preset(params).num_std if self.num_std is None else float(self.num_std)
         finder = Finder(model, encoder, encoder.constraints(num_std, keep_sign=True))
         x = finder.encode(frame)
-        self._adopt(encoder, classes, model.eval(), History(), num_std, x_train=x)
-        self.history_ = train(
+        generator = settings.make_training_generator(params, x)
+        history = train(
             model,
             x,
             torch.as_tensor(y_index.astype(np.int64), device=x.device),
-            self.generator_,
+            generator,
             finder.training_constraints,
             settings.make_training_objective(params),
             settings.make_config(params, len(frame), seed),
             progress=self.progress,
         ).history
+        # Only now: a fit that fails or is interrupted leaves what was learned before.
+        self._adopt(encoder, classes, model.eval(), history, num_std, generator)
         return self
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
@@ -282,11 +284,10 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         model: nn.Module,
         history: History,
         num_std: float,
-        x_train: torch.Tensor | None = None,
-        vae: VAE | None = None,
+        generator: Generator,
     ) -> None:
         """Take over all that is learned; the one place where fitted attributes are set."""
-        self.generator_ = settings.make_training_generator(self.get_params(deep=False), x_train, vae)
+        self.generator_ = generator
         self.encoder_, self.schema_, self.classes_ = encoder, encoder.schema_, classes
         self.num_std_ = num_std
         self.constraints_ = encoder.constraints(num_std, keep_sign=True)

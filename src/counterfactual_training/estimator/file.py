@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from counterfactual_training.data.encode import Encoder
 from counterfactual_training.errors import FileError, InputError
-from counterfactual_training.estimator.settings import MODELS, make_model, vae_of
+from counterfactual_training.estimator.settings import MODELS, make_model, make_training_generator, vae_of
 from counterfactual_training.models import VAE
 from counterfactual_training.persistence import load_file, load_weights, save_file
 from counterfactual_training.search import GENERATORS
@@ -75,7 +75,11 @@ def _assembled(
     model = _model(params, len(encoder.names_), len(classes), _under(_MODEL, tensors), source)
     vae = None if content["vae"] is None else _vae(content["vae"], len(encoder.names_), _under(_VAE, tensors), source)
     history = History(list(content["history"]["records"]), content["history"]["stopped"])
-    classifier._adopt(encoder, classes, model, history, float(content["num_std"]), vae=vae)
+    num_std = float(content["num_std"])
+    if not 0 <= num_std < float("inf"):
+        raise ValueError(f"num_std is {num_std}")
+    generator = make_training_generator(classifier.get_params(deep=False), vae=vae)
+    classifier._adopt(encoder, classes, model, history, num_std, generator)
     classifier.n_features_in_ = encoder.n_features_in_
     if content["named_columns"]:
         classifier.feature_names_in_ = encoder.feature_names_in_

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from counterfactual_training.errors import InputError, ModelError, unknown
 from counterfactual_training.models import VAE, linear, mlp
-from counterfactual_training.search import GENERATORS, Energy, Generator, LatentSpace, make_generator
+from counterfactual_training.search import GENERATORS, Distance, Energy, Generator, LatentSpace, make_generator
 from counterfactual_training.training import Objective, Preset, TrainConfig, make_objective, preset
 
 MODELS = ("mlp", "linear")
@@ -65,7 +65,10 @@ def make_training_generator(params: Params, x_train: Tensor | None = None, vae: 
     if spec in GENERATORS:
         takes = inspect.signature(GENERATORS[spec]).parameters
         energy = next((penalty for penalty in base.penalties if isinstance(penalty, Energy)), None)
-        recipe = {} if energy is None else {"decay": energy.decay, "energy_ridge": energy.ridge}
+        distance = next((penalty for penalty in base.penalties if isinstance(penalty, Distance)), None)
+        recipe: dict[str, Any] = {} if distance is None else {"lambda_cost": distance.weight}
+        if energy is not None:
+            recipe |= {"lambda_energy": energy.weight, "decay": energy.decay, "energy_ridge": energy.ridge}
         recipe |= weights | ({} if vae is None else {"vae": vae})
         made = make_generator(spec, x_train, **{name: value for name, value in recipe.items() if name in takes})
         return made.replace(**{**_unusual(base), **settings})
@@ -88,7 +91,9 @@ def make_training_objective(params: Params) -> Objective:
     names = ("lambda_div", "lambda_reg", "lambda_adv")
     weights = {name: params[name] for name in names if params[name] is not None}
     spec = params["objective"]
-    return replace(spec, **weights) if isinstance(spec, Objective) else make_objective(spec, **weights)
+    if isinstance(spec, Objective):
+        return replace(spec, **weights)
+    return make_objective(spec, **(vars(make_preset(params).objective) | weights))
 
 
 def make_config(params: Params, num_rows: int, seed: int) -> TrainConfig:
@@ -99,7 +104,7 @@ def make_config(params: Params, num_rows: int, seed: int) -> TrainConfig:
         batch_size=_number(params, "batch_size", min(1000, max(30, num_rows // 100))),
         num_counterfactuals=_number(params, "num_counterfactuals", min(5000, max(100, num_rows // 4))),
         seed=seed,
-        **{name: params[name] for name in names},
+        **{name: params[name] for name in names if params[name] is not None},
     )
 
 
@@ -112,6 +117,6 @@ def _number(params: Params, name: str, automatic: int) -> int:
 
 def make_device(spec: Any) -> torch.device:
     try:
-        return torch.device("cpu" if spec is None else spec)
-    except (RuntimeError, TypeError) as error:
-        raise InputError(f"device={spec!r} is none that torch knows: {str(error).splitlines()[0]}") from None
+        return torch.empty(0, device="cpu" if spec is None else spec).device
+    except (RuntimeError, TypeError, AssertionError) as error:
+        raise InputError(f"device={spec!r} cannot be used here: {str(error).splitlines()[0]}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
@@ -37,7 +38,7 @@ _RC = {
     "legend.frameon": False,
 }
 _DPI = 160
-_LETTER_INCHES = 0.08  # of a legend's text
+_LETTER_INCHES = 0.08  # of a legend's or a note's text
 _MARGIN_INCHES = 0.6  # for the legend
 
 
@@ -83,7 +84,8 @@ def legend_below(figure: Any, axes: Sequence[Any]) -> None:
 def note(figure: Any, text: str) -> None:
     """What the reader must know first, above everything: that this is only a quick look, say."""
     if text:
-        figure.suptitle(text, fontsize=9, color="#a03030")
+        letters = int(figure.get_figwidth() / _LETTER_INCHES)
+        figure.suptitle(textwrap.fill(text, max(20, letters)), fontsize=9, color="#a03030")
 
 
 def drawn(make: Callable[..., Any]) -> Callable[..., bytes]:

@@ -56,9 +56,7 @@ def first_logits(model: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, num_cl
         ) from error
     check_logits(logits, y, num_classes)
     if x.requires_grad and torch.is_grad_enabled() and not logits.requires_grad:
-        raise ModelError(
-            "The model's output does not depend differentiably on its input, which a search needs."
-        )
+        raise ModelError("The model's output does not depend differentiably on its input, which a search needs.")
     return logits
 
 
