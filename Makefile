@@ -1,6 +1,8 @@
 # Two commands matter: `make demo` and `make test`. Both build the environment if it is not there yet.
 VENV   ?= .venv
-PYTHON ?= $(firstword $(shell command -v python3.13 python3.12 python3.11 python3))
+# The first Python that really runs and is new enough; `command -v` also finds shims of versions that are not active.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 BIN    := $(VENV)/bin
 USE    := $(VENV)/.installed-report
 STAMP  := $(VENV)/.installed-dev
@@ -31,7 +33,7 @@ $(STAMP): pyproject.toml | $(BIN)/python
 	@touch $@ $(USE)
 
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("Python 3.11 or newer is needed, found %d.%d; set PYTHON=..." % v[:2])'
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and none was found; name one with make PYTHON=..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 clean:
