@@ -262,10 +262,10 @@ def test_missing_and_infinite_values_name_columns_and_count_rows(loans, make_qui
     for call in (lambda: make_quick().fit(holes, y), lambda: fitted.predict(holes), lambda: fitted.explain(holes)):
         with pytest.raises(InputError, match=r"'debt' \(2\), 'branch' \(2\): 3 of 240 row"):
             call()
-    infinite = frame.copy()
+    infinite = holes.copy()
     infinite.loc[infinite.index[2], "debt"] = np.inf
     for call in (lambda: make_quick().fit(infinite, y), lambda: fitted.predict(infinite)):
-        with pytest.raises(InputError, match=r"'debt'.*1 infinite"):
+        with pytest.raises(InputError, match=r"infinity .*'debt' \(3\), 'branch' \(2\): 4 of 240 row"):
             call()
 
 

@@ -77,13 +77,14 @@ def _mixed(x: Any) -> Any:
 
 
 def _refuse_missing(frame: pd.DataFrame) -> None:
-    missing = frame.isna()
-    counts = missing.sum()
-    found = [f"{name!r} ({count})" for name, count in counts.items() if count]
+    bad = frame.isna()
+    for name in frame.columns[[pd.api.types.is_float_dtype(dtype) for dtype in frame.dtypes]]:
+        bad[name] |= np.isinf(frame[name].to_numpy(dtype=np.float64, na_value=np.nan))
+    found = [f"{name!r} ({count})" for name, count in bad.sum().items() if count]
     if found:
         raise InputError(
-            f"NaN or missing values in {', '.join(found)}: {int(missing.any(axis=1).sum())} of {len(frame)} row(s). "
-            "Drop these rows or columns, fill them in, or have it done by missing='impute'."
+            f"NaN, infinity or missing values in {', '.join(found)}: {int(bad.any(axis=1).sum())} of {len(frame)} "
+            "row(s). Drop these rows or columns, fill them in, or have missing ones filled by missing='impute'."
         )
 
 
