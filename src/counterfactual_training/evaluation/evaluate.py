@@ -13,6 +13,14 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.data.dataset import Dataset
 from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.attacks import fgsm, pgd
+from counterfactual_training.evaluation.checks import (
+    Finding,
+    check_classes,
+    check_gradients,
+    check_outputs,
+    check_valid_count,
+    warn,
+)
 from counterfactual_training.evaluation.groups import group_mmd
 from counterfactual_training.evaluation.performance import (
     accuracy,
@@ -47,11 +55,21 @@ def evaluate(
 
     Returns:
         Columns ``metric``, ``lambda_energy``, ``run``, ``value`` and ``num``, the count of individuals behind it.
-        Where no counterfactual is valid the value is NaN and num is 0.
+        Where no counterfactual is valid the value is NaN and num is 0. What would mislead is said in a
+        :class:`MeasurementWarning`.
     """
     x, y, constraints = _unpacked(data, constraints)
     individuals = counterfactual_table(model, (x, y), protocol, constraints)
+    warn(findings(model, x, y, individuals))
     return pd.concat([aggregate(individuals), performance(model, x, y, protocol, constraints)], ignore_index=True)
+
+
+def findings(model: nn.Module, x: Tensor, y: Tensor, individuals: pd.DataFrame) -> list[Finding]:
+    """What would mislead about the measurements of a model: its outputs, its gradients, too few valid rows."""
+    logits = predict_logits(model, x)
+    found = check_outputs(logits) + check_classes(y, logits.shape[-1]) + check_gradients(model, x[:1000], y[:1000])
+    # Runs and λ_energy average out; what a mean over everything rests on is what must not be too little.
+    return found + check_valid_count(torch.as_tensor(individuals["validity"].to_numpy(copy=True) == 1))
 
 
 def summarise(table: pd.DataFrame) -> pd.Series:
