@@ -14,6 +14,7 @@ from counterfactual_training.estimator import CounterfactualClassifier, Explanat
 from counterfactual_training.evaluation import PAIRED, PUBLISHED, Protocol, evaluate, summarise
 from counterfactual_training.models import cnn, fit_vae, linear, mlp
 from counterfactual_training.search import (
+    Binding,
     Generator,
     SearchResult,
     Status,
@@ -40,6 +41,7 @@ __version__ = "0.1.0"
 __all__ = [
     "PAIRED",
     "PUBLISHED",
+    "Binding",
     "Callback",
     "Constraints",
     "CounterfactualClassifier",

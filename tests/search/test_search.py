@@ -91,9 +91,9 @@ def test_the_binding_constraint_is_named():
         model[0].weight.copy_(torch.tensor([[-2.0, 0.0, 0.0], [2.0, 0.0, 0.0]]))
     x, y_target = torch.tensor([[-1.0, 0.0, 0.0]]), torch.tensor([1])
     down = search(model, x, y_target, generic(), Constraints.build(3, {0: "decrease"}))
-    assert down.status_names == ["infeasible"] and down.binding.tolist() == [[True, False, False]]
+    assert down.status_names == ["infeasible"] and down.binding_names(0, ["a", "b", "c"]) == {"a": "mutability"}
     wall = search(model, x, y_target, generic(), Constraints.build(3, domain={0: (-2, -0.5)}))
-    assert wall.status_names == ["infeasible"] and wall.binding.tolist() == [[True, False, False]]
+    assert wall.status_names == ["infeasible"] and wall.binding_names(0) == {"0": "domain"}
     assert float(wall.x_cf[0, 0]) == -0.5
     slow = search(model, x, y_target, generic(learning_rate=1e-3))
     assert slow.status_names == ["exhausted"] and not bool(slow.binding.any())
@@ -107,7 +107,7 @@ def test_a_row_with_another_way_is_exhausted_not_infeasible():
         model[0].weight.copy_(torch.tensor([[-2.0, -0.01], [2.0, 0.01]]))
     x, y_target = torch.tensor([[-1.0, 0.0]]), torch.tensor([1])
     result = search(model, x, y_target, generic(0.0), Constraints.build(2, {0: "none"}))
-    assert result.status_names == ["exhausted"] and result.binding.tolist() == [[True, False]]
+    assert result.status_names == ["exhausted"] and result.binding.bool().tolist() == [[True, False]]
     quiet = search(model, x, y_target, generic(0.0), Constraints.build(2, {0: "none"}), diagnose=False)
     assert quiet.binding.shape == (1, 0)
 

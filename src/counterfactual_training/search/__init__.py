@@ -3,12 +3,13 @@
 from counterfactual_training.search.generator import Generator
 from counterfactual_training.search.penalties import Distance, Energy, Penalty, SearchState
 from counterfactual_training.search.recipes import GENERATORS, ecco, generic, make_generator, register_generator, revise
-from counterfactual_training.search.result import SearchResult, Status
+from counterfactual_training.search.result import Binding, SearchResult, Status
 from counterfactual_training.search.search import evaluating, search
 from counterfactual_training.search.spaces import FeatureSpace, LatentSpace, Space
 
 __all__ = [
     "GENERATORS",
+    "Binding",
     "Distance",
     "Energy",
     "FeatureSpace",

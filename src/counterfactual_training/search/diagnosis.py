@@ -13,7 +13,7 @@ from counterfactual_training.core.broadcast import per_member
 from counterfactual_training.search.generator import Generator
 from counterfactual_training.search.gradient import search_gradient
 from counterfactual_training.search.penalties import SearchState
-from counterfactual_training.search.result import SearchResult, Status
+from counterfactual_training.search.result import Binding, SearchResult, Status
 
 
 def diagnose_rows(
@@ -31,7 +31,7 @@ def diagnose_rows(
     this point and this model, not a proof that no counterfactual exists anywhere.
     """
     late = result.status == int(Status.EXHAUSTED)
-    binding = torch.zeros(x.shape, dtype=torch.bool, device=x.device)
+    binding = torch.zeros(x.shape, dtype=torch.int8, device=x.device)
     if not bool(late.any()):
         return replace(result, binding=binding)
     # A lone model looks at the late rows only; a fleet needs its rectangular batch.
@@ -45,10 +45,12 @@ def diagnose_rows(
     wish.mul_(per_member(generator.learning_rate, 2)).neg_()
     size = wish.abs()
     wants = size > torch.maximum(1e-6 * size.amax(-1, keepdim=True), size.new_full((), 1e-12))
-    moved = constraints.project(x_cf + constraints.mask_step(wish), constraints.bounds(x)) - x_cf
+    masked = constraints.mask_step(wish)
+    moved = constraints.project(x_cf + masked, constraints.bounds(x)) - x_cf
     blocked = wants & (moved.abs() <= 1e-3 * size)
     stuck = wants.any(-1) & (blocked == wants).all(-1)
-    binding[rows] = blocked & late[rows].unsqueeze(-1)
+    reason = torch.where(masked == 0, int(Binding.MUTABILITY), int(Binding.DOMAIN)).to(torch.int8)
+    binding[rows] = reason * (blocked & late[rows].unsqueeze(-1))
     status = result.status.clone()
     status[rows] = torch.where(stuck & late[rows], int(Status.INFEASIBLE), status[rows])
     return replace(result, status=status, binding=binding)

@@ -19,6 +19,14 @@ class Status(IntEnum):
     ALREADY_THERE = 3  #: the factual already is of the target class; returned unchanged
 
 
+class Binding(IntEnum):
+    """What kept a feature from moving further towards the target."""
+
+    NOTHING = 0
+    MUTABILITY = 1  #: it may not move that way
+    DOMAIN = 2  #: it is at the edge of its domain, or at a category it may not leave
+
+
 @dataclass(frozen=True, eq=False)
 class SearchResult:
     """Counterfactuals of n factuals with d features; leading dimensions of a fleet come first.
@@ -30,8 +38,8 @@ class SearchResult:
         num_steps: ``(..., n)`` updates made.
         status: ``(..., n)`` values of :class:`Status`.
         confidence: ``(..., n)`` probability of the target class at x_cf.
-        binding: ``(..., n, d)`` for rows that did not converge, the features that a constraint kept from moving
-            further towards the target at x_cf; last dimension 0 where the search was told not to diagnose.
+        binding: ``(..., n, d)`` values of :class:`Binding`: for rows that did not converge, which constraint keeps
+            which feature from moving further at x_cf; last dimension 0 where the search was told not to diagnose.
         path: ``(T + 1, ..., n, *features)`` all iterates if recorded, else ``None``.
     """
 
@@ -53,6 +61,12 @@ class SearchResult:
     def status_names(self) -> list[str]:
         """The status of each row as a word, rows of all leading dimensions in order."""
         return [Status(code).name.lower() for code in self.status.flatten().tolist()]
+
+    def binding_names(self, row: int, names: Sequence[str] | None = None) -> dict[str, str]:
+        """What holds back a row of a lone model: by feature, ``"mutability"`` or ``"domain"``."""
+        codes = self.binding[row].tolist()
+        called = names if names is not None else [str(j) for j in range(len(codes))]
+        return {name: Binding(code).name.lower() for name, code in zip(called, codes, strict=True) if code}
 
     @staticmethod
     def join(parts: Sequence[SearchResult]) -> SearchResult:

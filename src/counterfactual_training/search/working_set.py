@@ -174,7 +174,7 @@ class Outcome:
             num_steps=self.num_steps.reshape(lead),
             status=self.status.reshape(lead),
             confidence=self.confidence.reshape(lead),
-            binding=self.converged.new_zeros(*lead, 0),
+            binding=self.status.new_zeros(*lead, 0, dtype=torch.int8),
             path=None if self.path is None else self.path.reshape(-1, *self.shape),
         )
 
