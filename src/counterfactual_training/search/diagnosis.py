@@ -40,7 +40,9 @@ def diagnose_rows(
     with torch.enable_grad():
         x_leaf = x_cf.detach().requires_grad_()
         logits = logits_of(x_leaf)
-    state = SearchState(x, x_cf, x_cf - x, logits.detach(), y_target, generator.max_steps, generator.max_steps)
+    steps = generator.max_steps
+    limit = steps.unsqueeze(-1) if isinstance(steps, Tensor) else steps
+    state = SearchState(x, x_cf, x_cf - x, logits.detach(), y_target, limit, limit)
     wish = search_gradient(generator, state, x_leaf, logits, logits.detach().softmax(-1))
     wish.mul_(per_member(generator.learning_rate, 2)).neg_()
     size = wish.abs()

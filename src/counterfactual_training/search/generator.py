@@ -23,7 +23,7 @@ class Generator:
         penalties: the terms added to the class loss, weights included.
         space: where the descent happens.
         learning_rate: η of the plain gradient descent (the paper prints 0.25; 0.1 is what ran).
-        max_steps: T.
+        max_steps: T; like all numbers here one for all, or one per member of a fleet.
         decision_threshold: τ, the probability of the target class at which a row is done.
         epsilon: ε, the ∞-norm radius inside which an iterate still counts as nascent.
         strict_epsilon: nascent means ‖Δ‖∞ < ε as printed, instead of ≤ ε as run.
@@ -33,13 +33,13 @@ class Generator:
     penalties: tuple[Penalty, ...] = ()
     space: Space = field(default_factory=FeatureSpace)
     learning_rate: Number = 0.1
-    max_steps: int = 30
+    max_steps: int | Tensor = 30
     decision_threshold: Number = 0.75
     epsilon: Number = 0.3
     strict_epsilon: bool = False
 
     def __post_init__(self) -> None:
-        if self.max_steps < 0:
+        if not _all(self.max_steps, lambda v: v >= 0):
             raise InputError(f"max_steps must be 0 or more, got {self.max_steps}.")
         if not _all(self.decision_threshold, lambda v: 0 < v <= 1):
             raise InputError(f"decision_threshold is a probability in (0, 1], got {self.decision_threshold}.")

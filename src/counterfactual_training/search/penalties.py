@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from counterfactual_training.core.broadcast import Number, per_member
@@ -27,8 +28,8 @@ class SearchState(NamedTuple):
     delta: Tensor  # (..., n, d) x_cf − x
     logits: Tensor  # (..., n, k) at x_cf
     y_target: Tensor  # (..., n)
-    step: int
-    max_steps: int
+    step: int | Tensor
+    max_steps: int | Tensor  # T, or one per member (members, 1)
 
 
 class Penalty(Protocol):
@@ -85,22 +86,24 @@ class Energy:
 
     def __call__(self, state: SearchState) -> Tensor:
         e = energy(state.logits, state.y_target)
-        return per_member(self._weight(state), 1) * (e + self.ridge * e.square())
+        return self._weight(state) * (e + self.ridge * e.square())
 
     def add_logit_gradient(self, state: SearchState, grad: Tensor) -> None:
         e = energy(state.logits, state.y_target)
-        slope = per_member(self._weight(state), 1) * (1 + 2 * self.ridge * e)
+        slope = self._weight(state) * (1 + 2 * self.ridge * e)
         grad.scatter_add_(-1, state.y_target.unsqueeze(-1), -slope.unsqueeze(-1))
 
     def _weight(self, state: SearchState) -> Number:
+        """One number, or one per member ``(members, 1)``."""
         phi = polynomial_decay(state.step + 1, state.max_steps) if self.decay == "polynomial" else 1.0
-        return self.weight * phi
+        weight = per_member(self.weight, 1) * phi
+        return weight.to(state.logits) if isinstance(weight, Tensor) else weight
 
 
-def polynomial_decay(t: int, max_steps: int) -> float:
+def polynomial_decay(t: int | Tensor, max_steps: int | Tensor) -> Number:
     """``ϕ_t = a·(b + t)^−0.9`` with ``b = round(T / 25)`` (half to even) and ``a = b / 10``.
 
     For T ≤ 12, b is 0 and the energy penalty vanishes altogether, as it did for the authors.
     """
-    b = round(max_steps / 25)
+    b = torch.round(max_steps.double() / 25) if isinstance(max_steps, Tensor) else round(max_steps / 25)
     return b / 10 * (b + t) ** -0.9

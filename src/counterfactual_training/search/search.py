@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
@@ -34,7 +34,7 @@ def search(
     y_target: Tensor,
     generator: Generator | None = None,
     constraints: Constraints | None = None,
-    rng: torch.Generator | None = None,
+    rng: torch.Generator | Sequence[torch.Generator] | None = None,
     *,
     record: bool = False,
     diagnose: bool = True,
@@ -51,7 +51,7 @@ def search(
         y_target: ``(..., n)`` class index that each row should get.
         generator: what to minimise and how; see :mod:`recipes`.
         constraints: what may move; ``None`` lets everything move.
-        rng: randomness of generators that use any.
+        rng: randomness of generators that use any; in a fleet one for all members, or one each.
         record: keep all iterates in ``path`` (memory: T + 1 times x).
         diagnose: find out which constraints hold back the rows that did not converge.
         shrink: let rows that are done leave the working set (``False`` only serves to measure what that is worth).
@@ -68,7 +68,7 @@ def search(
     def logits_of(rows: Tensor) -> Tensor:
         return model(rows.reshape(*rows.shape[:-1], *feature_shape))
 
-    noise = generator.space.noise(generator.max_steps + 2, rng, flat)
+    noise = _noise(generator, rng, flat)
     values = _BLOCK_VALUES.get(flat.device.type, _BLOCK_VALUES_ACCELERATOR)
     block = max(1, values // max(1, prod(y_target.shape[:-1]) * num_features))
     parts = []
@@ -93,7 +93,8 @@ def _descend(
     shrink: bool,
 ) -> SearchResult:
     """Eq. 1 by gradient descent on the rows x ``(..., n, d)``; every step is one line below."""
-    max_steps = 0 if bool(constraints.immutable.all()) else generator.max_steps
+    limit = _step_limit(generator, constraints)
+    max_steps = int(limit.max()) if isinstance(limit, Tensor) else limit
     threshold = per_member(generator.decision_threshold, 1)
     outcome = Outcome.start(x, max_steps if record else None)
     work = WorkingSet.start(x, y_target, constraints, generator.space.encode(x, noise[0]))
@@ -113,26 +114,55 @@ def _descend(
             there = arrived | (probability.argmax(-1) == y_target)
             outcome.retire(work, there, confidence, arrived, Status.ALREADY_THERE, step)
         outcome.record(work, min(step, max_steps))
-        fresh = work.snap_arrived(arrived, constraints, step >= max_steps, outcome)
-        outcome.retire(work, arrived & ~fresh, confidence, arrived, Status.CONVERGED, min(step, max_steps))
+        closing, done = step >= limit, _at_most(step, limit)
+        fresh = work.snap_arrived(arrived, constraints, closing, outcome)
+        outcome.retire(work, arrived & ~fresh, confidence, arrived, Status.CONVERGED, done)
         if work.snapped is not None and not constraints.has_free_features:  # nothing is left that could still move
-            outcome.retire(work, work.snapped & ~fresh, confidence, arrived, Status.EXHAUSTED, min(step, max_steps))
+            outcome.retire(work, work.snapped & ~fresh, confidence, arrived, Status.EXHAUSTED, done)
+        if closing is not False:
+            outcome.retire(work, ~fresh & closing, confidence, arrived, Status.EXHAUSTED, done)
         if work.live_width == 0:
             break
         if step >= max_steps:
             continue
 
-        state = SearchState(work.x, work.x_cf, work.delta, logits.detach(), work.y_target, step, max_steps)
+        state = SearchState(work.x, work.x_cf, work.delta, logits.detach(), work.y_target, step, limit)
         grad = search_gradient(generator, state, x_leaf, logits, probability)  # ∇ₓ′ of Eq. 1
         work.z, delta = generator.space.propose(work.z, work.x_cf, grad, generator.learning_rate)
         constraints.mask_step(delta)  # mutability
         work.hold(delta, fresh, constraints)  # what was snapped stays
         work.advance(delta, constraints)  # x′ ← project(x′ + Δ)
         work.z = generator.space.settle(work.z, work.x_cf, noise[step + 1])
-        work.keep_nascent(outcome, generator)  # Eq. 4: the last iterate inside the ε-ball
+        work.keep_nascent(outcome, generator, closing)  # Eq. 4: the last iterate inside the ε-ball
 
-    outcome.retire(work, work.live, confidence, arrived, Status.EXHAUSTED, max_steps)
     return outcome.result()
+
+
+def _step_limit(generator: Generator, constraints: Constraints) -> int | Tensor:
+    """T; in a fleet whose members differ in it ``(members, 1)``. Where nothing may move no step is made."""
+    frozen = constraints.immutable.all(-1)
+    limit = generator.max_steps
+    if isinstance(limit, Tensor) or frozen.dim():
+        steps = torch.as_tensor(limit, device=frozen.device)
+        return (steps * ~frozen).unsqueeze(-1)
+    return 0 if bool(frozen) else limit
+
+
+def _at_most(step: int, limit: int | Tensor) -> int | Tensor:
+    return limit.clamp_max(step) if isinstance(limit, Tensor) else min(step, limit)
+
+
+def _noise(generator: Generator, rng: torch.Generator | Sequence[torch.Generator] | None, x: Tensor) -> Tensor:
+    """Draws of the generator's space, one for each look of the search: ``(T + 2, ℓ)``.
+
+    With one rng per member ``(T + 2, members, 1, ℓ)``, each as the member would draw alone.
+    """
+    steps = generator.max_steps
+    if rng is None or isinstance(rng, torch.Generator):
+        return generator.space.noise(int(torch.as_tensor(steps).max()) + 2, rng, x)
+    limits = steps.tolist() if isinstance(steps, Tensor) else [steps] * len(rng)
+    draws = [generator.space.noise(limit + 2, own, x) for limit, own in zip(limits, rng, strict=True)]
+    return nn.utils.rnn.pad_sequence(draws).unsqueeze(-2)
 
 
 @contextmanager

@@ -66,15 +66,18 @@ class WorkingSet:
         self.spare, self.x_cf = self.x_cf, constraints.project(self.spare, self.bounds)
         torch.sub(self.x_cf, self.x, out=self.delta)
 
-    def keep_nascent(self, outcome: Outcome, generator: Generator) -> None:
+    def keep_nascent(self, outcome: Outcome, generator: Generator, closing: bool | Tensor) -> None:
         """Rows that just left the ε-ball leave their iterate before behind as x_adv (Eq. 4)."""
         inside = within(self.delta, generator)
         left = self.live & self.inside & ~inside
         if bool(left.any()):
             outcome.x_adv[self.rows[left]] = self.spare[left]
-        self.inside = inside
+        # Rows beyond their last step did not move; what they were when they closed stands.
+        self.inside = torch.where(closing, self.inside, inside) if isinstance(closing, Tensor) else inside
 
-    def snap_arrived(self, arrived: Tensor, constraints: Constraints, closing: bool, outcome: Outcome) -> Tensor:
+    def snap_arrived(
+        self, arrived: Tensor, constraints: Constraints, closing: bool | Tensor, outcome: Outcome
+    ) -> Tensor:
         """Snap the rows that reached τ while relaxed (at the close: all); they are looked at again, not yet done."""
         if self.snapped is None:
             return torch.zeros_like(self.live)
@@ -86,7 +89,7 @@ class WorkingSet:
             self.delta = self.x_cf - self.x
             self.inside = self.inside & ~fresh
             self.snapped = self.snapped | fresh
-            self.held += fresh if not closing else 0
+            self.held += fresh & ~torch.as_tensor(closing, device=fresh.device)
         return fresh
 
     def hold(self, delta: Tensor, fresh: Tensor, constraints: Constraints) -> None:
@@ -143,16 +146,17 @@ class Outcome:
         )
 
     def retire(
-        self, work: WorkingSet, mask: Tensor, confidence: Tensor, arrived: Tensor, status: Status, step: int
+        self, work: WorkingSet, mask: Tensor, confidence: Tensor, arrived: Tensor, status: Status, step: int | Tensor
     ) -> None:
-        """Write down the live rows under the mask; they are done after this many iterations."""
+        """Write down the live rows under the mask; they are done after this many iterations (one number per member)."""
         mask = mask & work.live
         if not bool(mask.any()):
             return
         rows = work.rows[mask]
         self.x_cf[rows] = work.x_cf[mask]
         self.converged[rows] = arrived[mask]
-        self.num_steps[rows] = step - work.held[mask]
+        taken = step.expand_as(mask)[mask] if isinstance(step, Tensor) else step
+        self.num_steps[rows] = taken - work.held[mask]
         self.status[rows] = int(status)
         self.confidence[rows] = confidence[mask]
         nascent = mask & work.inside

@@ -2,6 +2,8 @@
 
 from counterfactual_training.training.callbacks import Callback, Progress, Run
 from counterfactual_training.training.config import AS_PRINTED, AS_RUN, Preset, TrainConfig, preset
+from counterfactual_training.training.fleet import Fleet
+from counterfactual_training.training.fleet_run import FleetRun, Member
 from counterfactual_training.training.history import History
 from counterfactual_training.training.loop import TrainResult, train
 from counterfactual_training.training.objective import OBJECTIVES, Explanations, LossTerms, Objective, make_objective
@@ -12,8 +14,11 @@ __all__ = [
     "OBJECTIVES",
     "Callback",
     "Explanations",
+    "Fleet",
+    "FleetRun",
     "History",
     "LossTerms",
+    "Member",
     "Objective",
     "Preset",
     "Progress",

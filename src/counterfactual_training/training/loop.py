@@ -206,8 +206,8 @@ def _search_record(rounds: list[Round]) -> dict[str, float]:
     if not rounds:
         return {"share_mature": float("nan"), "mean_steps": float("nan")}
     return {
-        "share_mature": sum(r.share_mature for r in rounds) / len(rounds),
-        "mean_steps": sum(r.mean_steps for r in rounds) / len(rounds),
+        "share_mature": float(sum(r.share_mature for r in rounds) / len(rounds)),
+        "mean_steps": float(sum(r.mean_steps for r in rounds) / len(rounds)),
     }
 
 
@@ -243,9 +243,9 @@ def _checked_validation(
     x, y = validation[0].to(data.x.device), validation[1].to(data.y.device)
     check_inputs(model, x, y)
     with evaluating(model), torch.no_grad():
-        first_logits(model, x[:64], y[:64], num_classes=len(data.rows_by_class))
-    if len(y) and not 0 <= int(y.min()) <= int(y.max()) < len(data.rows_by_class):
-        raise InputError(f"Validation classes must lie in 0..{len(data.rows_by_class) - 1}, got {y.unique().tolist()}.")
+        first_logits(model, x[:64], y[:64], num_classes=data.num_classes)
+    if len(y) and not 0 <= int(y.min()) <= int(y.max()) < data.num_classes:
+        raise InputError(f"Validation classes must lie in 0..{data.num_classes - 1}, got {y.unique().tolist()}.")
     return x, y
 
 

@@ -28,10 +28,17 @@ class Explanations(NamedTuple):
     weight: Tensor | None = None
 
     def rows(self, index: slice) -> Explanations:
-        """A slice of the rows of a lone model's explanations."""
-        weight = None if self.weight is None else self.weight[index]
-        return Explanations(
-            self.x_cf[index], self.x_pos[index], self.x_adv[index], self.y_target[index], self.y_adv[index], weight
+        """A slice of the rows."""
+        dim = self.y_target.dim() - 1
+        start, num = index.start, index.stop - index.start
+        weight = None if self.weight is None else self.weight.narrow(dim, start, num)
+        return self._replace(
+            x_cf=self.x_cf.narrow(dim, start, num),
+            x_pos=self.x_pos.narrow(dim, start, num),
+            x_adv=self.x_adv.narrow(dim, start, num),
+            y_target=self.y_target.narrow(dim, start, num),
+            y_adv=self.y_adv.narrow(dim, start, num),
+            weight=weight,
         )
 
 

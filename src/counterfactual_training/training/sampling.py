@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
 
 from counterfactual_training.training.config import TargetRule
+
+Streams = torch.Generator | Sequence[torch.Generator]  # one rng, or one per member of a fleet
 
 
 def epoch_rng(seed: int, epoch: int, part: int = 0) -> torch.Generator:
     """The randomness of one epoch (and batch). It depends on nothing before, so a resumed run draws the same."""
     mixed = (seed * 0x9E3779B97F4A7C15 + epoch * 0xBF58476D1CE4E5B9 + part * 0x94D049BB133111EB + 0x2545F491) % 2**63
     return torch.Generator().manual_seed(mixed)
+
+
+def each(draw: Callable[..., Tensor], rng: Streams, *rows: Tensor) -> Tensor:
+    """``draw(rng, *rows)``; with one rng per member of a fleet, every member's own draw, stacked."""
+    if isinstance(rng, torch.Generator):
+        return draw(rng, *rows)
+    return torch.stack([draw(own, *(value[i] for value in rows)) for i, own in enumerate(rng)])
 
 
 def draw_rows(num_rows: int, num: int, rng: torch.Generator) -> Tensor:

@@ -1,0 +1,47 @@
+"""Constraints of several models as one object with a leading dimension, where they differ in masks and boxes only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from counterfactual_training.constraints.constraints import Constraints
+from counterfactual_training.constraints.domain import Domain
+from counterfactual_training.errors import ConstraintError
+
+
+def structure(constraints: Constraints) -> str:
+    """Equal for constraints that :func:`stack_constraints` can join."""
+    inferred = constraints.domain.inferred
+    stated = inferred.tolist() if isinstance(inferred, Tensor) else inferred
+    return repr((constraints.num_features, constraints.groups, constraints.lattices, constraints.category_projection,
+                 stated))  # fmt: skip
+
+
+def stack_constraints(members: Sequence[Constraints]) -> Constraints:
+    """Masks and boxes ``(d,)`` of M members as ``(M, d)``; what all share stays ``(d,)``."""
+    if len({structure(member) for member in members}) != 1:
+        raise ConstraintError("Only constraints with the same groups, lattices and kind of domain can be stacked.")
+    first = members[0]
+    lower = [member.domain.lower for member in members]
+    upper = [member.domain.upper for member in members]
+    domain = first.domain
+    if not (_same(lower) and _same(upper)):
+        domain = Domain(torch.stack(lower), torch.stack(upper), first.domain.inferred)
+    return replace(
+        first,
+        may_increase=_joined([member.may_increase for member in members]),
+        may_decrease=_joined([member.may_decrease for member in members]),
+        domain=domain,
+    )
+
+
+def _same(values: Sequence[Tensor]) -> bool:
+    return all(value is values[0] or torch.equal(value, values[0]) for value in values[1:])
+
+
+def _joined(values: Sequence[Tensor]) -> Tensor:
+    return values[0] if _same(values) else torch.stack(list(values))

@@ -1,0 +1,122 @@
+"""Many models of one shape as a single module: the tensor program behind a fleet."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from counterfactual_training.errors import ModelError
+
+# Layers that act on the last dimension alone, so that they need not know of members.
+_ELEMENTWISE = (
+    nn.ReLU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.ELU, nn.SELU, nn.LeakyReLU, nn.Softplus, nn.Identity
+)  # fmt: skip
+
+
+class StackedModel(nn.Module):
+    """M models of one shape side by side: ``(M, n, *features)`` → logits ``(M, n, k)``.
+
+    Members do not interact: the gradient of a sum of member losses holds each member's own.
+
+    Attributes:
+        weights: ``(M, P)``, one row per member, its parameters flattened one after the other.
+    """
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        super().__init__()
+        check_stackable(models)
+        named = dict(models[0].named_parameters())
+        self.names, self.shapes = tuple(named), [value.shape for value in named.values()]
+        self.sizes = [value.numel() for value in named.values()]
+        self.frozen = [not value.requires_grad for value in named.values()]
+        rows = [torch.cat([value.detach().flatten() for value in model.parameters()]) for model in models]
+        self.weights = nn.Parameter(torch.stack(rows))
+        held = [dict(model.named_buffers()) for model in models]
+        self.stacked_buffers = {name: torch.stack([own[name] for own in held]) for name in held[0]}
+        # The skeleton gives the computation its shape; its own weights are never used. A tuple hides it from torch.
+        self.skeleton = (copy.deepcopy(models[0]),)
+        self.layers = _plain_layers(models[0], self.names)
+
+    @property
+    def num_members(self) -> int:
+        return len(self.weights)
+
+    def train(self, mode: bool = True) -> StackedModel:
+        self.skeleton[0].train(mode)
+        return super().train(mode)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = self._state()
+        if self.layers is None:
+            return vmap(self._alone, randomness="error")(state, self.stacked_buffers, x)
+        for name, layer in self.layers:  # one batched product each, without vmap's overhead
+            if isinstance(layer, nn.Linear):
+                weight, bias = state[f"{name}.weight"].transpose(-1, -2), state.get(f"{name}.bias")
+                x = torch.bmm(x, weight) if bias is None else torch.baddbmm(bias.unsqueeze(-2), x, weight)
+            else:
+                x = layer(x)
+        return x
+
+    def _state(self) -> dict[str, Tensor]:
+        parts = zip(self.names, self.weights.split(self.sizes, 1), self.shapes, self.frozen, strict=True)
+        return {name: (part.detach() if frozen else part).reshape(-1, *shape) for name, part, shape, frozen in parts}
+
+    def _alone(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
+        return functional_call(self.skeleton[0], (parameters, buffers), (x,))
+
+    def keep(self, members: Tensor) -> None:
+        """Go on with these members ``(m,)`` only."""
+        self.weights = nn.Parameter(self.weights.detach()[members])
+        self.stacked_buffers = {name: value[members] for name, value in self.stacked_buffers.items()}
+
+    def unstack(self, index: int, model: nn.Module | None = None) -> nn.Module:
+        """Write one member's weights into a model of the shape; by default into a new one."""
+        model = copy.deepcopy(self.skeleton[0]) if model is None else model
+        with torch.no_grad():
+            parts = self.weights.detach()[index].split(self.sizes)
+            for parameter, part in zip(model.parameters(), parts, strict=True):
+                parameter.copy_(part.reshape(parameter.shape))
+            for name, buffer in model.named_buffers():
+                buffer.copy_(self.stacked_buffers[name][index])
+        return model
+
+
+def check_stackable(models: Sequence[nn.Module]) -> None:
+    """Refuse models that do not give the same results stacked as alone, with the reason."""
+    if not models:
+        raise ModelError("A fleet needs at least one model.")
+    if len({id(parameter) for model in models for parameter in model.parameters()}) < sum(
+        len(list(model.parameters())) for model in models
+    ):
+        raise ModelError("Members of a fleet must not share parameters; give each its own copy of the model.")
+    shapes = [str([(n, tuple(p.shape), p.dtype, p.device) for n, p in m.named_parameters()]) for m in models]
+    if len(set(shapes)) > 1 or len({repr(model) for model in models}) > 1:
+        raise ModelError("Models of a fleet must have the same architecture, on one device.")
+    if len({p.dtype for p in models[0].parameters()}) != 1 or not next(models[0].parameters()).is_floating_point():
+        raise ModelError("Models of a fleet must have parameters, all of one floating-point type.")
+    for name, module in models[0].named_modules():
+        what = f"{type(module).__name__} {name!r}"
+        if getattr(module, "track_running_stats", False):
+            raise ModelError(f"{what} keeps running statistics, which change with every forward pass.")
+        dropout = getattr(module, "p", getattr(module, "dropout", 0.0))
+        if isinstance(module, nn.RReLU) or ("Dropout" in type(module).__name__ and dropout):
+            raise ModelError(f"{what} draws random numbers, which a stacked member would draw differently than alone.")
+        if isinstance(module, nn.RNNBase | nn.MultiheadAttention) and dropout:
+            raise ModelError(f"{what} drops out at random, which a stacked member would do differently than alone.")
+
+
+def _plain_layers(model: nn.Module, names: Sequence[str]) -> list[tuple[str, nn.Module]] | None:
+    """The layers of a flat Sequential of linear layers and elementwise activations; ``None`` for anything else."""
+    if type(model) is not nn.Sequential:
+        return None
+    layers = [(name, layer) for name, layer in model._modules.items() if layer is not None]  # repeated ones too
+    for name, layer in layers:
+        if type(layer) is nn.Linear and f"{name}.weight" in names:
+            continue
+        if type(layer) not in _ELEMENTWISE:
+            return None
+    return layers

@@ -1,0 +1,77 @@
+"""Generators of several models as one, where they differ in numbers only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from counterfactual_training.core.broadcast import Number
+from counterfactual_training.errors import InputError
+from counterfactual_training.search.generator import Generator
+from counterfactual_training.search.penalties import Distance, Energy, Penalty
+from counterfactual_training.search.spaces import LatentSpace
+
+# Penalties that a weight of zero switches off, so that generators with and without them can be stacked.
+_WEIGHTED = (Distance, Energy)
+
+
+def structure(generator: Generator) -> tuple[Any, ...]:
+    """Equal for generators that :func:`stack_generators` can join: ECCo and Generic can, REVISE stands apart."""
+    space = generator.space
+    where = (id(space.vae), space.reencode) if isinstance(space, LatentSpace) else repr(space)
+    others = tuple(id(p) for p in generator.penalties if not isinstance(p, _WEIGHTED))
+    # Two energies of different decay do not join; one of them and none at all do.
+    energies = tuple(_kind(p) for p in generator.penalties if isinstance(p, Energy))
+    return where, generator.strict_epsilon, others, energies
+
+
+def compatible(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
+    """Whether generators of these structures can be stacked."""
+    return first[:3] == second[:3] and (first[3] == second[3] or not first[3] or not second[3])
+
+
+def stack_generators(members: Sequence[Generator], like: Tensor) -> Generator:
+    """One generator with numbers ``(M,)`` in the dtype and on the device of ``like``; shared numbers stay plain."""
+    structures = [structure(member) for member in members]
+    richest = max(structures, key=lambda s: len(s[3]))
+    if not all(compatible(one, richest) for one in structures):
+        raise InputError("Only generators of one space, with the same kinds of penalties, can be stacked.")
+    kinds = dict.fromkeys(_kind(p) for member in members for p in member.penalties)
+    first = members[0]
+    return replace(
+        first,
+        name=first.name if len({member.name for member in members}) == 1 else "mixed",
+        penalties=tuple(_stacked_penalty(kind, members, like) for kind in kinds),
+        learning_rate=_number([member.learning_rate for member in members], like),
+        max_steps=_steps([member.max_steps for member in members], like),
+        decision_threshold=_number([member.decision_threshold for member in members], like),
+        epsilon=_number([member.epsilon for member in members], like),
+    )
+
+
+def _kind(penalty: Penalty) -> tuple[Any, ...]:
+    """A penalty without its weight."""
+    if not isinstance(penalty, _WEIGHTED) or not is_dataclass(penalty):
+        return (id(penalty),)
+    rest = tuple(getattr(penalty, field.name) for field in fields(penalty) if field.name != "weight")
+    return (type(penalty), *rest)
+
+
+def _stacked_penalty(kind: tuple[Any, ...], members: Sequence[Generator], like: Tensor) -> Penalty:
+    found = [next((p for p in member.penalties if _kind(p) == kind), None) for member in members]
+    example = next(p for p in found if p is not None)
+    if not isinstance(example, _WEIGHTED):
+        return example
+    return replace(example, weight=_number([getattr(p, "weight", 0.0) for p in found], like))
+
+
+def _number(values: Sequence[Number], like: Tensor) -> Number:
+    return values[0] if len(set(values)) == 1 else torch.tensor(values, dtype=like.dtype, device=like.device)
+
+
+def _steps(values: Sequence[int | Tensor], like: Tensor) -> int | Tensor:
+    return values[0] if len(set(values)) == 1 else torch.tensor(values, device=like.device)

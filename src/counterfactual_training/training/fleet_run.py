@@ -1,0 +1,213 @@
+"""A fleet while it trains: what all members share as one tensor, and what each has for itself."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from counterfactual_training.constraints import Constraints
+from counterfactual_training.constraints.stacking import stack_constraints
+from counterfactual_training.models.stack import StackedModel
+from counterfactual_training.search import Generator, ecco
+from counterfactual_training.search.stacking import stack_generators
+from counterfactual_training.training.config import TrainConfig
+from counterfactual_training.training.explanations import TrainingData
+from counterfactual_training.training.history import History
+from counterfactual_training.training.objective import Objective
+from counterfactual_training.training.stacked_adam import StackedAdam
+
+# Members that have ended ride along, ignored, until a smaller stack is worth its price.
+_COMPACT_AT = 0.75
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One model of a fleet and how it is trained; as the arguments of :func:`train`.
+
+    ``constraints`` are inferred from the member's training rows if not given.
+    """
+
+    model: nn.Module
+    generator: Generator = field(default_factory=ecco)
+    constraints: Constraints | None = None
+    objective: Objective = field(default_factory=Objective)
+    config: TrainConfig = field(default_factory=TrainConfig)
+
+
+class FleetRun:
+    """Members of one structure in training, as ``on_epoch`` sees them.
+
+    A member is named by its place i in this group; ``members[i]`` is its place in the list that :class:`Fleet` got.
+
+    Attributes:
+        members: places of the group's members in the fleet.
+        settings: the members themselves.
+        histories: what happened to each.
+        epoch: epochs done.
+        epochs: epochs to do.
+    """
+
+    def __init__(self, members: Sequence[int], settings: Sequence[Member], data: TrainingData) -> None:
+        self.members, self.settings, self.data = list(members), list(settings), data
+        self.histories = [History() for _ in self.settings]
+        self.config = self.settings[0].config
+        self.epoch, self.epochs = 0, self.config.epochs
+        self.stacked = StackedModel([member.model for member in self.settings])
+        like = self.stacked.weights.detach()
+        self.optimizer = StackedAdam(like, like.new_tensor([member.config.learning_rate for member in self.settings]))
+        self.good = like.clone()  # weights of each member's last sound epoch
+        self.bad_updates = like.new_zeros(len(like))  # in a row, skipped for a non-finite loss
+        self.alive = torch.ones_like(self.bad_updates, dtype=torch.bool)  # which rows of the stack still train
+        self.slots = list(range(len(like)))  # which member each row of the stack is
+        self._ended: dict[int, nn.Module] = {}  # members that are no longer in the stack
+        self._restack()
+
+    @property
+    def running(self) -> list[int]:
+        """Members that still train."""
+        return [i for i in self.slots if self.histories[i].stopped is None]
+
+    def stop(self, i: int, reason: str) -> None:
+        """End one member, as it is now; the others go on."""
+        self.histories[i].stopped = reason
+        if i in self.slots:
+            self.alive[self.slots.index(i)] = False
+
+    def model(self, i: int) -> nn.Module:
+        """A copy of one member as it is now, in eval mode."""
+        if i in self._ended:
+            return self._ended[i]
+        return self.stacked.unstack(self.slots.index(i)).eval()
+
+    def config_of(self, i: int) -> TrainConfig:
+        return self.settings[i].config
+
+    def admit(self, finite: Tensor) -> Tensor:
+        """Who makes an update, given whose loss is finite; counts the others. All ``(rows,)``."""
+        lost = self.bad_updates >= self.max_bad_updates
+        self.bad_updates = torch.where(lost, self.bad_updates, (self.bad_updates + 1) * ~finite)
+        return finite & self.alive & ~lost
+
+    def explaining(self) -> Tensor:
+        """``(rows,)``: who trains with counterfactuals in this epoch."""
+        searching = [
+            self.settings[i].objective.needs_counterfactuals and self.epoch >= self.config_of(i).burn_in_epochs
+            for i in self.slots
+        ]
+        return torch.tensor(searching, device=self.alive.device) & self.alive
+
+    def objective_now(self, explaining: Tensor) -> Objective:
+        """The stacked objective, without the terms of members that have no counterfactuals now."""
+        weights = {name: value * explaining for name, value in self.weights.items() if name != "lambda_class"}
+        return replace(Objective(), lambda_class=self.weights["lambda_class"], **weights)
+
+    def used(self, explaining: Tensor) -> tuple[Tensor, Tensor]:
+        """``(rows,)`` each: whose divergence and ridge, and whose adversarial loss, a lone run would compute."""
+        contrast = (self.weights["lambda_div"] != 0) | (self.weights["lambda_reg"] != 0)
+        return contrast & explaining, (self.weights["lambda_adv"] != 0) & explaining
+
+    def end_epoch(self) -> None:
+        """Remember the weights of sound members; restore and end those that have left for infinity."""
+        weights = self.stacked.weights.detach()
+        finite = torch.isfinite(weights).all(-1)
+        lost = self.bad_updates >= self.max_bad_updates
+        sound = finite & self.alive & (self.bad_updates == 0)
+        self.good = torch.where(sound.unsqueeze(-1), weights, self.good)
+        for slot in (self.alive & (lost | ~finite)).nonzero().flatten().tolist():
+            bad = int(self.bad_updates[slot])
+            many = f"{bad} updates in a row had a non-finite loss"
+            self.break_off(slot, many if bool(lost[slot]) else "the weights became non-finite")
+
+    def break_off(self, slot: int, reason: str) -> None:
+        """End a member whose numbers are no longer finite, with the weights of its last sound epoch."""
+        i = self.slots[slot]
+        with torch.no_grad():
+            self.stacked.weights[slot] = self.good[slot]
+        self.bad_updates[slot] = 0
+        self.stop(i, reason)
+        warnings.warn(
+            f"Member {self.members[i]} of the fleet stopped in epoch {self.epoch}: {reason}. The weights of its last "
+            "sound epoch are kept; the other members are not touched. A larger lambda_reg or a smaller learning rate "
+            "usually helps.",
+            stacklevel=2,
+        )
+
+    def compact(self) -> None:
+        """Take ended members out of the stack, once there are enough of them."""
+        running = self.running
+        if not running or len(running) > _COMPACT_AT * len(self.slots):
+            return
+        keep = [slot for slot, i in enumerate(self.slots) if i in set(running)]
+        for i in set(self.slots) - set(running):
+            self._ended[i] = self.model(i)
+        rows = torch.tensor(keep, device=self.alive.device)
+        self.slots = [self.slots[slot] for slot in keep]
+        self.stacked.keep(rows)
+        self.optimizer.keep(rows)
+        self.good, self.bad_updates, self.alive = self.good[rows], self.bad_updates[rows], self.alive[rows]
+        if self.data.y.dim() > 1:
+            own = self.data.rows_by_class
+            self.data = TrainingData(
+                self.data.x[rows], self.data.y[rows], [own[slot] for slot in keep], self.data.class_counts[keep]
+            )
+        self._restack()
+
+    def _restack(self) -> None:
+        """The settings of the members in the stack, as numbers ``(rows,)``."""
+        settings = [self.settings[i] for i in self.slots]
+        like = self.stacked.weights.detach()
+        self.generator = stack_generators([member.generator for member in settings], like)
+        self.constraints = stack_constraints([_constraints(member, like) for member in settings])
+        limits = [member.config.max_bad_updates for member in settings]
+        self.max_bad_updates = torch.tensor(limits, device=like.device)
+        names = vars(settings[0].objective)
+        self.weights = {
+            name: like.new_tensor([getattr(member.objective, name) for member in settings]) for name in names
+        }
+
+    # What a checkpoint holds.
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        adam = {f"adam.{name}": value for name, value in vars(self.optimizer).items()}
+        tensors = {"weights": self.stacked.weights.detach(), "good": self.good, "bad_updates": self.bad_updates, **adam}
+        for i, model in self._ended.items():
+            tensors |= {f"ended.{i}": torch.cat([p.detach().flatten() for p in model.parameters()])}
+        content = {
+            "epoch": self.epoch,
+            "slots": self.slots,
+            "records": [history.records for history in self.histories],
+            "stopped": [history.stopped for history in self.histories],
+        }
+        return tensors, content
+
+    def restore(self, tensors: dict[str, Tensor], content: dict[str, Any]) -> None:
+        """The inverse of :meth:`state` on a run that has just been made."""
+        for i, history in enumerate(self.histories):
+            history.records, history.stopped = content["records"][i], content["stopped"][i]
+        self.epoch = content["epoch"]
+        gone = [i for i in self.slots if i not in set(content["slots"])]
+        device = self.good.device
+        with torch.no_grad():
+            for i in gone:
+                self.stacked.weights[i] = tensors[f"ended.{i}"].to(device)
+            if gone:
+                self.compact()
+            if self.slots != content["slots"]:
+                raise ValueError("its members are not those that were still training")
+            self.stacked.weights.copy_(tensors["weights"])
+        self.good, self.bad_updates = tensors["good"].to(device), tensors["bad_updates"].to(device)
+        ended = [self.histories[i].stopped is not None for i in self.slots]
+        self.alive &= ~torch.tensor(ended, device=device)
+        for name in vars(self.optimizer):
+            setattr(self.optimizer, name, tensors[f"adam.{name}"].to(device))
+
+
+def _constraints(member: Member, like: Tensor) -> Constraints:
+    if member.constraints is None:
+        raise TypeError("constraints are inferred before a run is made")
+    return member.constraints.to(like)

@@ -1,0 +1,46 @@
+"""How much memory a fleet needs, and how much there is."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from torch import nn
+
+from counterfactual_training.training.config import TrainConfig
+
+
+def memory_per_member(model: nn.Module, num_features: int, num_rows: int, config: TrainConfig) -> int:
+    """Bytes that a member adds at its peak, roughly and rather too many.
+
+    Weights with the moments of Adam, gradient and best copy; the counterfactuals of an epoch (factual, mature, nascent,
+    positive, and the search's own copies); the activations of one mini-batch, forward and backward.
+    """
+    parameters = sum(p.numel() for p in model.parameters())
+    widest = max((max(p.shape) for p in model.parameters() if p.dim() > 1), default=1)
+    batches = max(1, num_rows // config.batch_size)
+    batch = config.batch_size + 3 * (config.num_counterfactuals // batches + 1)
+    values = 6 * parameters + 12 * config.num_counterfactuals * num_features + 8 * batch * (num_features + 2 * widest)
+    return 4 * values
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that can still be had; ``None`` where nobody says."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        with open("/proc/meminfo") as lines:  # noqa: PTH123
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed: Python's, the GPU's, or torch's on the CPU, which is a plain RuntimeError."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and ("can't allocate memory" in text or "not enough memory" in text)
