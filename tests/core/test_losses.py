@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
-from counterfactual_training.core.losses import adversarial_loss, class_loss, class_loss_gradient
+from counterfactual_training.core.losses import adversarial_loss, class_loss, class_loss_gradient, softmax
 
 
 @pytest.fixture
@@ -41,3 +41,16 @@ def test_the_gradient_leaves_the_probabilities_alone(batch):
 def test_large_logits_stay_finite():
     logits = torch.tensor([[1e4, -1e4], [-1e4, 1e4]])
     assert_close(class_loss(logits, torch.tensor([0, 0])), torch.tensor(1e4))
+
+
+def test_two_classes_in_a_fleet_give_what_torch_gives():
+    """The shortcut for many binary models equals softmax and cross-entropy, gradient included, at any scale."""
+    for scale in (0.1, 5.0, 300.0):
+        logits = (torch.randn(3, 50, 2, dtype=torch.float64) * scale).requires_grad_()
+        y = torch.randint(2, (3, 50))
+        assert_close(softmax(logits), logits.softmax(-1))
+        ours = class_loss(logits, y)
+        theirs = torch.stack([cross_entropy(part, own) for part, own in zip(logits, y, strict=True)])
+        assert_close(ours, theirs)
+        gradients = [torch.autograd.grad(loss.sum(), logits)[0] for loss in (ours, theirs)]
+        assert_close(*gradients)

@@ -53,12 +53,15 @@ class StackedModel(nn.Module):
         state = self._state()
         if self.layers is None:
             return vmap(self._alone, randomness="error")(state, self.stacked_buffers, x)
+        fresh = False
         for name, layer in self.layers:  # one batched product each, without vmap's overhead
             if isinstance(layer, nn.Linear):
                 weight, bias = state[f"{name}.weight"].transpose(-1, -2), state.get(f"{name}.bias")
                 x = torch.bmm(x, weight) if bias is None else torch.baddbmm(bias.unsqueeze(-2), x, weight)
             else:
-                x = layer(x)
+                # What a linear layer has just made is nobody else's, so the most common activation may overwrite it.
+                x = x.relu_() if fresh and type(layer) is nn.ReLU else layer(x)
+            fresh = isinstance(layer, nn.Linear)
         return x
 
     def _state(self) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.core.broadcast import per_member
+from counterfactual_training.core.losses import softmax
 from counterfactual_training.search.checks import check_inputs, first_logits
 from counterfactual_training.search.diagnosis import diagnose_rows
 from counterfactual_training.search.generator import Generator
@@ -107,7 +108,7 @@ def _descend(
         x_leaf = work.x_cf.detach().requires_grad_(step < max_steps)
         with torch.set_grad_enabled(step < max_steps):
             logits = logits_of(x_leaf) if step else first_logits(logits_of, x_leaf, y_target)
-        probability = logits.detach().softmax(-1)
+        probability = softmax(logits.detach())
         confidence = probability.gather(-1, work.y_target.unsqueeze(-1)).squeeze(-1)
         arrived = confidence >= threshold
         if step == 0:
