@@ -6,6 +6,7 @@ from torch import nn
 
 from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.attribution import integrated_gradients, protected_sensitivity, standardise
+from counterfactual_training.evaluation.checks import MeasurementWarning
 
 
 @pytest.fixture
@@ -102,9 +103,16 @@ def test_one_round_by_hand():
     value = protected_sensitivity(model, x, y, [0, 2], torch.Generator().manual_seed(4), 1, 40, 3, "share", (-2.0, 0.0))
     rng = torch.Generator().manual_seed(4)
     index = torch.randint(30, (40,), generator=rng)
-    baseline = -2 + 2 * torch.rand(3, generator=rng)
+    baseline = -2 + 2 * torch.rand(40, 3, generator=rng)  # one per sample
     g = (model.weight.detach()[y[index]] * (x[index] - baseline)).mean(0)
     torch.testing.assert_close(value[0], (g.abs() / g.abs().sum())[[0, 2]].mean())
+
+
+def test_too_few_steps_for_the_path_are_said():
+    model = nn.Sequential(nn.Linear(3, 32), nn.Tanh(), nn.Linear(32, 2))
+    x, y = 10 * torch.randn(50, 3), torch.zeros(50, dtype=torch.long)
+    with pytest.warns(MeasurementWarning, match="more steps"):
+        protected_sensitivity(model, x, y, [0], torch.Generator(), rounds=1, num_samples=50, steps=1)
 
 
 def test_bad_input(model, rows):

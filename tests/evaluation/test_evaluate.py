@@ -9,7 +9,7 @@ import torch
 import counterfactual_training as ct
 from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.checks import MeasurementWarning
-from counterfactual_training.evaluation.evaluate import counterfactual_table
+from counterfactual_training.evaluation.counterfactuals import counterfactual_table
 from counterfactual_training.evaluation.protocol import PAIRED, PUBLISHED
 
 FEW = replace(PUBLISHED, num_runs=3, num_individuals=40)
@@ -32,13 +32,40 @@ def test_the_table_is_tidy_and_its_means_are_those_of_the_individuals(trained):
     data, (model, _) = trained
     table = ct.evaluate(model, data, FEW)
     assert list(table.columns) == ["metric", "lambda_energy", "run", "value", "num"]
-    wanted = {"implausibility", "implausibility_mmd", "cost", "validity", "accuracy", "robust_accuracy", "share_mature"}
-    assert wanted <= set(table["metric"])
+    assert not table.duplicated(["metric", "lambda_energy", "run"]).any()
     people = counterfactual_table(model, data, FEW)
     part = people[(people["run"] == 1) & (people["lambda_energy"] == 5.0)]
     row = table[(table["metric"] == "cost") & (table["run"] == 1) & (table["lambda_energy"] == 5.0)]
     assert float(row["value"].iloc[0]) == pytest.approx(part.loc[part["validity"] == 1, "cost"].mean())
     assert ct.summarise(table)["validity"] == pytest.approx(people["validity"].mean(), abs=1e-6)
+
+
+def test_every_metric_is_there_and_can_be_left_out(trained):
+    data, (model, _) = trained
+    protocol = replace(PAIRED, num_individuals=100, lambda_energy=(1.0,), langevin_steps=20, attribution_rounds=2)
+    numbers = ct.summarise(ct.evaluate(model, data, protocol))
+    costly = {
+        "unfaithfulness", "robust_accuracy@0.1", "robust_accuracy_pgd@0.03", "robust_accuracy_pgd@0.1",
+        "robust_accuracy_random@0.03", "robust_accuracy_random@0.1", "sensitivity",
+    }  # fmt: skip
+    cheap = {
+        "implausibility", "implausibility_mmd", "energy_differential", "cost", "redundancy", "sparsity", "validity",
+        "validity_strict", "share_mature", "num_steps", "accuracy", "f1", "calibration_error", "robust_accuracy",
+    }  # fmt: skip
+    assert set(numbers.index) == cheap | costly
+    assert numbers.notna().all()
+    assert numbers["robust_accuracy_pgd@0.1"] <= numbers["robust_accuracy_random@0.1"] <= numbers["accuracy"] + 0.01
+    few = replace(protocol, langevin_steps=0, attribution_rounds=0, attacks=("fgsm",), epsilons=(0.03,))
+    assert set(ct.evaluate(model, data, few)["metric"]) == cheap
+    assert "sensitivity" not in set(ct.evaluate(model, (data.x_test, data.y_test), protocol)["metric"])
+
+
+def test_validity_by_threshold_is_stricter_and_agrees_with_the_search(trained):
+    data, (model, _) = trained
+    table = counterfactual_table(model, data, replace(FEW, max_steps=4, langevin_steps=0))
+    assert (table["validity_strict"] <= table["validity"]).all()
+    assert (table["validity_strict"] == table["share_mature"]).all()
+    assert table["validity_strict"].mean() < table["validity"].mean()
 
 
 def test_implausibility_is_the_mean_distance_to_all_test_rows_of_the_target(trained):
@@ -83,3 +110,44 @@ def test_what_would_mislead_is_said(trained):
         ct.evaluate(model, data, replace(PAIRED, num_individuals=4, lambda_energy=(1.0,)))
     with pytest.raises(InputError, match="Dataset or a pair"):
         ct.evaluate(model, [1, 2, 3])
+
+
+def test_fewer_individuals_than_asked_for_are_counted(trained):
+    data, (model, _) = trained
+    protocol = replace(PAIRED, num_individuals=5000, num_runs=2, lambda_energy=(1.0,))
+    few = (data.x_test[:300], data.y_test[:300])
+    with pytest.warns(MeasurementWarning, match="Only 600 of the 10000 individuals asked for"):
+        ct.evaluate(model, few, protocol)
+
+    class Always(torch.nn.Module):  # one class is never predicted: nobody to draw from it
+        def forward(self, x):
+            return torch.stack([x[:, 0] * 0 + 5 + 0.1 * x[:, 1], x[:, 0]], -1)
+
+    with pytest.warns(MeasurementWarning, match="fewer_individuals"):
+        ct.evaluate(Always(), data, FEW)
+
+
+def test_small_groups_and_masked_gradients_are_said(trained):
+    data, (model, _) = trained
+    with pytest.warns(MeasurementWarning, match="small_groups"):
+        ct.evaluate(model, data, replace(FEW, num_individuals=10))
+
+    class Masked(torch.nn.Module):
+        def forward(self, x):
+            return model((x / 0.2).round() * 0.2 + 1e-6 * x)
+
+    with pytest.warns(MeasurementWarning, match="gradients are masked"):
+        ct.evaluate(Masked(), data, replace(FEW, epsilons=(0.3,)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"attacks": ("pdg",)}, "Did you mean 'pgd'"),
+        ({"langevin_steps": -1}, "negative"),
+        ({"lambda_energy": ()}, "at least one"),
+    ],
+)
+def test_a_protocol_that_cannot_be_is_refused(changes, reason):
+    with pytest.raises(InputError, match=reason):
+        replace(PAIRED, **changes)

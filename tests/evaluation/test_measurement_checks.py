@@ -63,12 +63,14 @@ def test_attacks():
     epsilons = [0.0, 0.05, 0.1]
     fgsm, pgd = torch.tensor([0.9, 0.5, 0.2]), torch.tensor([0.9, 0.45, 0.1])
     random = torch.tensor([0.9, 0.89, 0.88])
-    assert check_attacks(epsilons, fgsm, pgd, random) == []
-    assert names(check_attacks(epsilons, fgsm=pgd, pgd=fgsm)) == ["fgsm_beats_pgd"]
-    assert "ε = 0.1" in check_attacks(epsilons, fgsm=pgd, pgd=fgsm)[0].message
-    assert names(check_attacks(epsilons, fgsm=random, random=fgsm)) == ["random_beats_fgsm"]
-    assert names(check_attacks(epsilons, torch.tensor([0.9, 0.3, 0.6]))) == ["rising_curve"]
-    assert names(check_attacks(epsilons[::-1], fgsm.flip(0))) == []
+    assert check_attacks(epsilons, {"fgsm": fgsm, "pgd": pgd, "random": random}) == []
+    weak = check_attacks(epsilons, {"fgsm": pgd, "pgd": fgsm})
+    assert names(weak) == ["fgsm_beats_pgd"] and "ε = 0.1" in weak[0].message
+    assert names(check_attacks(epsilons, {"fgsm": random, "random": fgsm})) == ["random_beats_fgsm"]
+    assert names(check_attacks(epsilons, {"pgd": random, "random": fgsm})) == ["random_beats_pgd"]
+    assert names(check_attacks(epsilons, {"fgsm": torch.tensor([0.9, 0.3, 0.6])})) == ["rising_curve"]
+    assert check_attacks(epsilons[::-1], {"fgsm": fgsm.flip(0)}) == []
+    assert check_attacks([0.1], {"pgd": pgd[:1]}) == check_attacks(epsilons, {}) == []
 
 
 def test_completeness():

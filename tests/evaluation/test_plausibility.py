@@ -13,12 +13,12 @@ from counterfactual_training.evaluation.plausibility import (
     Langevin,
     class_samples,
     energy_differential,
-    faithfulness,
     implausibility,
     implausibility_by_class,
     implausibility_mmd,
     unfaithfulness,
 )
+from counterfactual_training.models.stack import StackedModel
 
 
 class Gaussians(nn.Module):
@@ -88,9 +88,9 @@ def test_langevin_samples_have_the_moments_of_the_class():
     domain = Domain(torch.full((2,), -5.0), torch.full((2,), 5.0))
     step = 0.01
     proper = Langevin(step_size=step, noise=math.sqrt(step), steps=400, num_chains=2000, num_lowest=None)
-    x = class_samples(model, 1, domain, torch.Generator().manual_seed(0), proper)
-    torch.testing.assert_close(x.mean(0), model.means[1].detach(), atol=0.05, rtol=0)
-    torch.testing.assert_close(x.std(0), torch.full((2,), 0.5), atol=0.03, rtol=0)
+    x = class_samples(model, torch.arange(2), domain, torch.Generator().manual_seed(0), proper)
+    torch.testing.assert_close(x.mean(1), model.means.detach(), atol=0.05, rtol=0)
+    torch.testing.assert_close(x.std(1), torch.full((2, 2), 0.5), atol=0.03, rtol=0)
 
 
 def test_samples_stay_in_the_domain_and_the_lowest_energies_are_kept():
@@ -98,36 +98,64 @@ def test_samples_stay_in_the_domain_and_the_lowest_energies_are_kept():
     domain = Domain(torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 3.0]))
     rng = torch.Generator().manual_seed(0)
     state = [p.clone() for p in model.parameters()]
-    kept = class_samples(model, 0, domain, rng, Langevin(num_chains=20, num_lowest=5, steps=3))
+    y = torch.tensor([0])
+    kept = class_samples(model, y, domain, rng, Langevin(num_chains=20, num_lowest=5, steps=3))
     every = class_samples(
-        model, 0, domain, torch.Generator().manual_seed(0), Langevin(num_chains=20, num_lowest=None, steps=3)
+        model, y, domain, torch.Generator().manual_seed(0), Langevin(num_chains=20, num_lowest=None, steps=3)
     )
-    assert kept.shape == (5, 2)
+    assert kept.shape == (1, 5, 2)
     assert bool(domain.contains(every).all())
-    lowest = model(every)[:, 0].detach().sort(descending=True).values[:5]
-    torch.testing.assert_close(model(kept)[:, 0].detach(), lowest)
+    lowest = model(every)[0, :, 0].detach().sort(descending=True).values[:5]
+    torch.testing.assert_close(model(kept)[0, :, 0].detach(), lowest)
     assert model.training
     assert all(p.grad is None and torch.equal(p, s) for p, s in zip(model.parameters(), state, strict=True))
 
 
-def test_faithful_counterfactuals_score_higher():
+def test_faithful_counterfactuals_are_near_what_the_model_generates_for_their_own_target():
     model = Gaussians([[-1.0, 0.5], [2.0, -1.0]], scale=0.5)
     domain = Domain(torch.full((2,), -5.0), torch.full((2,), 5.0))
-    x_model = class_samples(model, 1, domain, torch.Generator().manual_seed(0))
-    near, far = torch.tensor([[2.0, -1.0]]), torch.tensor([[0.0, 0.0]])
-    assert float(faithfulness(near, x_model)) > float(faithfulness(far, x_model)) + 1
-    torch.testing.assert_close(unfaithfulness(far, x_model), torch.cdist(far, x_model, p=1).mean(-1))
+    samples = class_samples(model, torch.arange(2), domain, torch.Generator().manual_seed(0))
+    x_cf, y_target = torch.tensor([[2.0, -1.0], [0.0, 0.0], [2.0, -1.0]]), torch.tensor([1, 1, 0])
+    near, far, other = unfaithfulness(x_cf, y_target, samples)
+    assert float(near) < float(far) - 1
+    torch.testing.assert_close(far, torch.cdist(x_cf[1:2], samples[1], p=1).mean())
+    torch.testing.assert_close(other, torch.cdist(x_cf[2:], samples[0], p=1).mean())
+
+
+def test_each_member_of_a_fleet_is_sampled_as_if_alone():
+    models = [nn.Linear(2, 3) for _ in range(3)]
+    domain = Domain(torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 3.0]))
+    few = Langevin(num_chains=6, num_lowest=4, steps=5)
+    y = torch.arange(3).expand(3, 3)
+    samples = class_samples(StackedModel(models), y, domain, torch.Generator().manual_seed(0), few)
+    assert samples.shape == (3, 3, 4, 2)
+    x_cf, y_target = torch.rand(3, 7, 2), torch.randint(3, (3, 7))
+    together = unfaithfulness(x_cf, y_target, samples)
+    for i, model in enumerate(models):
+        alone = class_samples(model, y[i], domain, torch.Generator().manual_seed(0), few)
+        torch.testing.assert_close(samples[i], alone)
+        torch.testing.assert_close(together[i], unfaithfulness(x_cf[i], y_target[i], alone))
+
+
+def test_images_are_sampled_in_their_shape():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    domain = Domain(torch.zeros(4), torch.ones(4))
+    few = Langevin(num_chains=3, num_lowest=None, steps=2)
+    samples = class_samples(model, torch.arange(2), domain, torch.Generator(), few, (1, 2, 2))
+    assert samples.shape == (2, 3, 4)
 
 
 def test_bad_input(sample):
     x, y, x_cf, y_target = sample
     with pytest.raises(InputError, match="finite domain"):
-        class_samples(nn.Linear(3, 2), 0, Domain.unbounded(3), torch.Generator())
+        class_samples(nn.Linear(3, 2), torch.tensor([0]), Domain.unbounded(3), torch.Generator())
     with pytest.raises(InputError, match=r"0\.\.1, got 5\.\.5"):
-        class_samples(nn.Linear(3, 2), 5, Domain.infer(x), torch.Generator())
+        class_samples(nn.Linear(3, 2), torch.tensor([5]), Domain.infer(x), torch.Generator())
     with pytest.raises(InputError, match="num_lowest"):
         Langevin(num_chains=5, num_lowest=6)
     with pytest.raises(InputError, match="Expected x_cf"):
         implausibility_by_class(x_cf, y_target[0], x, y)
+    with pytest.raises(InputError, match="samples"):
+        unfaithfulness(x_cf, y_target, torch.randn(3, 2, 5, 3))
     with pytest.raises(InputError, match="sample logits"):
         energy_differential(torch.randn(4, 3), torch.zeros(4).long(), torch.randn(5, 2), torch.zeros(5).long())

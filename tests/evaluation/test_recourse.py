@@ -6,11 +6,8 @@ import torch
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.recourse import (
-    constraint_violations,
     cost,
-    mean_over_valid,
     redundancy,
-    share_mature,
     sparsity,
     validity,
     validity_strict,
@@ -37,25 +34,6 @@ def test_validity_is_arg_max_and_strict_validity_is_tau():
     assert validity_strict(probability.log(), y, 0.25).all()
 
 
-def test_violations_are_counted_per_row():
-    constraints = Constraints.build(4, mutability={0: "none", 3: "increase"}, domain={3: (0.0, 3.0)})
-    assert constraint_violations(X_CF, X, constraints).tolist() == [2, 0, 0]
-
-
-def test_means_over_valid_rows_come_with_their_number():
-    values = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, torch.nan, 9.0]])
-    valid = torch.tensor([[True, False, True], [False] * 3, [True, True, True]])
-    mean, num_valid = mean_over_valid(values, valid)
-    assert num_valid.tolist() == [2, 0, 2]
-    assert mean[[0, 2]].tolist() == [2.0, 8.0]
-    assert mean[1].isnan()  # never a silent zero
-
-
-def test_share_mature():
-    assert float(share_mature(torch.tensor([True, False, True, True]))) == 0.75
-    assert share_mature(torch.zeros(0, dtype=torch.bool)).isnan()
-
-
 def test_bad_input():
     with pytest.raises(InputError, match="do not pair"):
         cost(X_CF, X[:2])
@@ -63,5 +41,3 @@ def test_bad_input():
         redundancy(X_CF.double(), X)
     with pytest.raises(InputError, match="probability"):
         validity_strict(torch.randn(2, 2), torch.tensor([0, 1]), 95.0)
-    with pytest.raises(InputError, match="one boolean per row"):
-        mean_over_valid(torch.zeros(3), torch.zeros(3))

@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
     for name, metric in described.items():
         lines.append([name, metric.text(float(numbers[name])), metric.better, metric.meaning])
     lines += [[str(name), f"{value:.3f}", "", ""] for name, value in numbers.items() if name not in described]
-    attack = f"robust_accuracy: {protocol.attack.upper()} with ε = {protocol.epsilons[0]:g}."
+    attack = f"robust_accuracy: {protocol.attacks[0].upper()} with ε = {protocol.epsilons[0]:g}."
     emit(arguments, document, f"{aligned(lines)}\n\n{attack} Protocol: {protocol.name}, {len(y):,} test rows.")
 
 
@@ -78,7 +78,7 @@ def _protocol(arguments: argparse.Namespace) -> Protocol:
         "num_individuals": arguments.individuals,
         "num_runs": arguments.runs,
         "epsilons": None if arguments.epsilons is None else tuple(arguments.epsilons),
-        "attack": arguments.attack,
+        "attacks": None if arguments.attack is None else (arguments.attack,),
         "seed": arguments.seed,
     }
     return protocol_named(arguments.protocol, **{name: value for name, value in options.items() if value is not None})

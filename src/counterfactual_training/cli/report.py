@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from counterfactual_training.cli.output import emit
-from counterfactual_training.cli.paper import remark, section
+from counterfactual_training.cli.paper import figure1_section, remark, section
 from counterfactual_training.errors import InputError
 from counterfactual_training.experiments.reproduce import EXPERIMENTS, summarise
 from counterfactual_training.experiments.results import Results
@@ -29,6 +30,12 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("runs", nargs="+", metavar="RUNS", help="folders of finished models")
     parser.add_argument("--out", default="report.html", metavar="FILE", help="the page (%(default)s)")
+    parser.add_argument(
+        "--tables",
+        default="reproduced",
+        metavar="DIR",
+        help="where `ct reproduce figure1` has put Figure 1, which is not made of finished models (%(default)s)",
+    )
     parser.set_defaults(run=run)
 
 
@@ -52,6 +59,8 @@ def run(arguments: argparse.Namespace) -> None:
             names = [name for name, experiment in EXPERIMENTS.items() if experiment.models]
             parts = [section(summarise(name, store, mine, kind[0])) for name in names]
             sections += [part for part in parts if part.tables or part.figures]
+    first = figure1_section(Path(arguments.tables))
+    sections = [*([first] if first is not None else []), *sections]
     page = paper_page(
         "Counterfactual training, reproduced",
         "The paper's experiments run again, published numbers beside ours.",

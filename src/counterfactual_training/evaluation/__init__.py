@@ -2,6 +2,7 @@
 
 from counterfactual_training.evaluation.attacks import fgsm, pgd
 from counterfactual_training.evaluation.attribution import integrated_gradients
+from counterfactual_training.evaluation.counterfactuals import counterfactual_table, counterfactual_tables
 from counterfactual_training.evaluation.evaluate import evaluate, summarise
 from counterfactual_training.evaluation.plausibility import implausibility, implausibility_mmd
 from counterfactual_training.evaluation.protocol import PAIRED, PUBLISHED, Protocol
@@ -11,6 +12,8 @@ __all__ = [
     "PAIRED",
     "PUBLISHED",
     "Protocol",
+    "counterfactual_table",
+    "counterfactual_tables",
     "evaluate",
     "fgsm",
     "implausibility",

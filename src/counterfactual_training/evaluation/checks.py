@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -97,26 +97,24 @@ def check_group_sizes(sizes: Tensor, smallest: int = 20) -> list[Finding]:
     )
 
 
-def check_attacks(
-    epsilons: Sequence[float],
-    fgsm: Tensor,
-    pgd: Tensor | None = None,
-    random: Tensor | None = None,
-    slack: float = 0.01,
-) -> list[Finding]:
-    """Do accuracies under attack ``(E,)`` behave as those of a working attack?"""
+def check_attacks(epsilons: Sequence[float], curves: Mapping[str, Tensor], slack: float = 0.01) -> list[Finding]:
+    """Do accuracies ``(E,)`` under ``"pgd"``, ``"fgsm"`` and ``"random"``, as far as given, fall as they should?"""
     findings = []
-    for name, strong, other, weak in (("pgd", pgd, "fgsm", fgsm), ("fgsm", fgsm, "random", random)):
-        if strong is not None and weak is not None and float((strong - weak).max()) > slack:
-            worst = int((strong - weak).argmax())
+    for strong, weak in (("pgd", "fgsm"), ("fgsm", "random"), ("pgd", "random")):
+        if strong not in curves or weak not in curves:
+            continue
+        gap = curves[strong] - curves[weak]
+        worst = int(gap.argmax())
+        if float(gap[worst]) > slack:
             findings += _found(
-                f"{other}_beats_{name}",
-                f"At ε = {float(epsilons[worst]):g} accuracy is {float(weak[worst]):.3f} under {other} but",
-                f"{float(strong[worst]):.3f} under {name}: gradients are masked, or the steps too few or too small.",
+                f"{weak}_beats_{strong}",
+                f"At ε = {float(epsilons[worst]):g} accuracy is {float(curves[weak][worst]):.3f} under {weak} but",
+                f"{float(curves[strong][worst]):.3f} under {strong}: gradients are masked, or the steps too few or too "
+                "small.",
             )
     order = torch.as_tensor([float(epsilon) for epsilon in epsilons]).argsort()
-    for name, curve in (("fgsm", fgsm), ("pgd", pgd)):
-        if curve is not None and len(curve) > 1 and float(curve[order.to(curve.device)].diff().max()) > slack:
+    for name in ("fgsm", "pgd"):
+        if name in curves and len(epsilons) > 1 and float(curves[name].cpu()[order].diff().max()) > slack:
             sentence = f"Accuracy under {name} rises with ε: the attack overshoots, or the gradients mislead it."
             findings += _found("rising_curve", sentence)
     return findings

@@ -2,196 +2,173 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.data.dataset import Dataset
-from counterfactual_training.errors import InputError
-from counterfactual_training.evaluation.attacks import fgsm, pgd
+from counterfactual_training.evaluation.attacks import fgsm, pgd, random_perturbation
+from counterfactual_training.evaluation.attribution import NUM_SAMPLES, protected_sensitivity
 from counterfactual_training.evaluation.checks import (
     Finding,
+    check_attacks,
     check_classes,
     check_gradients,
+    check_group_sizes,
+    check_individuals,
     check_outputs,
     check_valid_count,
     warn,
 )
-from counterfactual_training.evaluation.groups import group_mmd
+from counterfactual_training.evaluation.counterfactuals import (
+    Data,
+    aggregate,
+    counterfactual_table,
+    counterfactual_tables,
+    unpacked,
+)
 from counterfactual_training.evaluation.performance import (
     accuracy,
     calibration_error,
     macro_f1,
     predict_logits,
 )
-from counterfactual_training.evaluation.plausibility import implausibility_by_class
-from counterfactual_training.evaluation.protocol import PAIRED, Draw, Protocol, draw_individuals
-from counterfactual_training.evaluation.recourse import cost, redundancy
-from counterfactual_training.evaluation.robustness import robust_accuracy
-from counterfactual_training.search import Status, ecco, search
-
-# Metrics that only make sense for a counterfactual that really is of the target class.
-OF_VALID = ("implausibility", "implausibility_mmd", "cost", "redundancy")
-OF_ALL = ("validity", "share_mature", "num_steps")
+from counterfactual_training.evaluation.protocol import PAIRED, Protocol, draw_individuals
+from counterfactual_training.evaluation.robustness import Attack, robust_accuracy
 
 
 def evaluate(
-    model: nn.Module,
-    data: Dataset | tuple[Tensor, Tensor],
+    model: nn.Module | Sequence[nn.Module],
+    data: Data,
     protocol: Protocol = PAIRED,
     constraints: Constraints | None = None,
 ) -> pd.DataFrame:
-    """Plausibility, recourse, accuracy and robustness of a model on test data.
+    """Plausibility, faithfulness, recourse, accuracy and robustness of a model on test data.
 
     Args:
-        model: returns logits.
+        model: returns logits; or several models, which are searched together.
         data: a data set, of which the test rows are used, or rows and classes ``((n, *features), (n,))``.
         protocol: how to measure.
         constraints: of the searches and attacks; by default those of the data set, or a box inferred from the rows.
 
     Returns:
-        Columns ``metric``, ``lambda_energy``, ``run``, ``value`` and ``num``, the count of individuals behind it.
-        Where no counterfactual is valid the value is NaN and num is 0. What would mislead is said in a
-        :class:`MeasurementWarning`.
+        Columns ``metric``, ``lambda_energy``, ``run``, ``value`` and ``num``, the count of individuals behind it; for
+        several models, ``member`` in front, their place in the list. Where no counterfactual is valid the value is NaN
+        and num is 0. What would mislead is said in a :class:`MeasurementWarning`. A data set's protected features add
+        the metric ``sensitivity``, a run being a round of it.
     """
-    x, y, constraints = _unpacked(data, constraints)
-    individuals = counterfactual_table(model, (x, y), protocol, constraints)
-    warn(findings(model, x, y, individuals))
-    return pd.concat([aggregate(individuals), performance(model, x, y, protocol, constraints)], ignore_index=True)
-
-
-def findings(model: nn.Module, x: Tensor, y: Tensor, individuals: pd.DataFrame) -> list[Finding]:
-    """What would mislead about the measurements of a model: its outputs, its gradients, too few valid rows."""
-    logits = predict_logits(model, x)
-    found = check_outputs(logits) + check_classes(y, logits.shape[-1]) + check_gradients(model, x[:1000], y[:1000])
-    # Runs and λ_energy average out; what a mean over everything rests on is what must not be too little.
-    return found + check_valid_count(torch.as_tensor(individuals["validity"].to_numpy(copy=True) == 1))
+    x, y, rules = unpacked(data, constraints)
+    protected = data.protected if isinstance(data, Dataset) else ()
+    if isinstance(model, nn.Module):
+        individuals = counterfactual_table(model, data, protocol, rules)
+        rest, found = _of_model(model, x, y, protocol, rules, individuals, protected)
+        warn(found)
+        return pd.concat([aggregate(individuals), rest], ignore_index=True)
+    parts, found_by_member = [], []
+    tables = counterfactual_tables(model, data, protocol, rules)
+    for member, (one, individuals) in enumerate(zip(model, tables, strict=True)):
+        rest, found = _of_model(one, x, y, protocol, rules, individuals, protected)
+        parts.append(rest.assign(member=member))
+        found_by_member.append(found)
+    warn(_summed(found_by_member))
+    means = aggregate(pd.concat([table.assign(member=member) for member, table in enumerate(tables)]))
+    return pd.concat([means, *parts], ignore_index=True)
 
 
 def summarise(table: pd.DataFrame) -> pd.Series:
-    """One number per metric: the mean over runs, then over λ_energy."""
-    per_setting = table.groupby(["metric", "lambda_energy"], dropna=False)["value"].mean()
-    return per_setting.groupby("metric").mean()
+    """One number per metric (and member): the mean over runs, then over λ_energy."""
+    keys = ["member", "metric"] if "member" in table else ["metric"]
+    per_setting = table.groupby([*keys, "lambda_energy"], dropna=False)["value"].mean()
+    return per_setting.groupby(keys).mean()
 
 
-def performance(model: nn.Module, x: Tensor, y: Tensor, protocol: Protocol, constraints: Constraints) -> pd.DataFrame:
-    """Accuracy, macro F1, calibration, and accuracy under attack, as rows of the tidy table."""
-    logits = predict_logits(model, x)
-    values = {
+def performance(logits: Tensor, y: Tensor) -> dict[str, float]:
+    """Accuracy, macro F1 and calibration from logits ``(n, k)``."""
+    return {
         "accuracy": float(accuracy(logits, y)),
         "f1": float(macro_f1(logits, y)),
         "calibration_error": float(calibration_error(logits, y)),
     }
+
+
+def attack_curves(
+    model: nn.Module, x: Tensor, y: Tensor, protocol: Protocol, constraints: Constraints | None
+) -> dict[str, Tensor]:
+    """Accuracy ``(E,)`` under each attack of the protocol."""
     limits = constraints if protocol.clamp_attacks else None
-    rng = torch.Generator().manual_seed(protocol.seed)
-    attacks = {"fgsm": partial(fgsm, constraints=limits), "pgd": partial(pgd, constraints=limits, rng=rng)}
-    robust = robust_accuracy(model, x, y, protocol.epsilons, attacks[protocol.attack])
-    records = [{"metric": name, "value": value} for name, value in values.items()]
-    for epsilon, value in zip(protocol.epsilons, robust.tolist(), strict=True):
-        name = "robust_accuracy" if epsilon == protocol.epsilons[0] else f"robust_accuracy@{epsilon:g}"
-        records.append({"metric": name, "value": value})
-    return pd.DataFrame([{"lambda_energy": float("nan"), "run": 0, "num": len(y), **record} for record in records])
+
+    def rng() -> torch.Generator:
+        return torch.Generator().manual_seed(protocol.seed)
+
+    attacks: dict[str, Attack] = {
+        "fgsm": partial(fgsm, constraints=limits),
+        "pgd": partial(pgd, constraints=limits, rng=rng()),
+        "random": partial(random_perturbation, constraints=limits, rng=rng()),
+    }
+    return {name: robust_accuracy(model, x, y, protocol.epsilons, attacks[name]) for name in protocol.attacks}
 
 
-def counterfactual_table(
-    model: nn.Module,
-    data: Dataset | tuple[Tensor, Tensor],
-    protocol: Protocol = PAIRED,
-    constraints: Constraints | None = None,
-) -> pd.DataFrame:
-    """One row per individual, run and λ_energy: what its counterfactual is like.
-
-    Columns ``run, lambda_energy, row, factual, target, validity, share_mature, num_steps, implausibility, cost,
-    redundancy, implausibility_mmd``. Individuals who already are of the target class have no counterfactual and are
-    left out. IP* belongs to a group (run, predicted class, target); :class:`Protocol` says what of it a row holds.
-    """
-    x, y, constraints = _unpacked(data, constraints)
-    logits = predict_logits(model, x)
-    predicted = logits.argmax(-1)
-    parts = []
-    for setting, lambda_energy in enumerate(protocol.lambda_energy):
-        draw = draw_individuals(protocol, y, predicted, logits.shape[-1], setting)
-        parts.append(_measure(model, x, y, predicted, constraints, protocol, draw, lambda_energy))
-    return pd.concat(parts, ignore_index=True)
+def findings(
+    model: nn.Module, x: Tensor, y: Tensor, logits: Tensor, protocol: Protocol, individuals: pd.DataFrame
+) -> list[Finding]:
+    """What would mislead about the measurements of a model: its outputs, its gradients, too few of something."""
+    num_classes = logits.shape[-1]
+    found = check_outputs(logits) + check_classes(y, num_classes) + check_gradients(model, x[:1000], y[:1000])
+    if protocol.num_individuals is not None:
+        settings = range(len(protocol.lambda_energy))
+        draws = [draw_individuals(protocol, y, logits.argmax(-1), num_classes, setting) for setting in settings]
+        wanted = protocol.num_individuals * protocol.num_runs * len(settings)
+        found += check_individuals(wanted - sum(draw.missing for draw in draws), wanted)
+    valid = individuals[individuals["validity"] == 1]
+    groups = valid if protocol.mmd_valid_only else individuals
+    sizes = groups.groupby(["lambda_energy", "run", "factual", "target"]).size()
+    # Runs and λ_energy average out; what a mean over everything rests on is what must not be too little.
+    found += check_valid_count(torch.as_tensor(individuals["validity"].to_numpy(copy=True) == 1))
+    return found + check_group_sizes(torch.from_numpy(sizes.to_numpy(copy=True)))
 
 
-def _measure(
+def _of_model(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
-    predicted: Tensor,
-    constraints: Constraints,
     protocol: Protocol,
-    draw: Draw,
-    lambda_energy: float,
-) -> pd.DataFrame:
-    """All individuals of one λ_energy: one search, then every metric of its result."""
-    rows, y_target = draw.row.to(x.device), draw.y_target.to(x.device)
-    generator = ecco(
-        protocol.lambda_cost,
-        lambda_energy,
-        max_steps=protocol.max_steps,
-        decision_threshold=protocol.decision_threshold,
-        learning_rate=protocol.learning_rate,
-    )
-    found = search(model, x[rows], y_target, generator, constraints, diagnose=False)
-    searched = found.status != int(Status.ALREADY_THERE)
-    x_cf, factuals = found.x_cf.flatten(1), x[rows].flatten(1)
-    valid = (predict_logits(model, found.x_cf).argmax(-1) == y_target) & searched
-    table = pd.DataFrame(
-        {
-            "run": draw.run.numpy(),
-            "lambda_energy": lambda_energy,
-            "row": draw.row.numpy(),
-            "factual": predicted[rows].cpu().numpy(),
-            "target": draw.y_target.numpy(),
-            "validity": valid.double().cpu().numpy(),
-            "share_mature": (found.status == int(Status.CONVERGED)).double().cpu().numpy(),
-            "num_steps": found.num_steps.cpu().numpy(),
-            "implausibility": implausibility_by_class(x_cf, y_target, x.flatten(1), y).cpu().numpy(),
-            "cost": cost(x_cf, factuals).cpu().numpy(),
-            "redundancy": redundancy(x_cf, factuals).cpu().numpy(),
-        }
-    )
-    # Invalid counterfactuals have a place, but no meaning as recourse.
-    table.loc[~valid.cpu().numpy(), ["implausibility", "cost", "redundancy"]] = float("nan")
-    keep = searched.cpu().numpy()
-    table, x_cf = table[keep].reset_index(drop=True), x_cf[searched]
-    table["implausibility_mmd"] = _grouped_mmd(table, x_cf, x.flatten(1), y, protocol)
-    table.loc[table["validity"] == 0, "implausibility_mmd"] = float("nan")
-    return table
+    constraints: Constraints,
+    individuals: pd.DataFrame,
+    protected: Sequence[int],
+) -> tuple[pd.DataFrame, list[Finding]]:
+    """What is measured once per model, as rows of the tidy table; and what would mislead."""
+    logits = predict_logits(model, x)
+    values = performance(logits, y)
+    curves = attack_curves(model, x, y, protocol, constraints)
+    for attack, curve in curves.items():
+        for epsilon, value in zip(protocol.epsilons, curve.tolist(), strict=True):
+            values[_attack_name(protocol, attack, epsilon)] = value
+    found = findings(model, x, y, logits, protocol, individuals) + check_attacks(protocol.epsilons, curves)
+    records = [{"metric": name, "run": 0, "value": value, "num": len(y)} for name, value in values.items()]
+    if protected and protocol.attribution_rounds:
+        rng = torch.Generator().manual_seed(protocol.seed)
+        scores = protected_sensitivity(model, x, y, protected, rng, protocol.attribution_rounds).tolist()
+        records += [{"metric": "sensitivity", "run": r, "value": s, "num": NUM_SAMPLES} for r, s in enumerate(scores)]
+    return pd.DataFrame(records).assign(lambda_energy=float("nan")), found
 
 
-def _grouped_mmd(table: pd.DataFrame, x_cf: Tensor, x: Tensor, y: Tensor, protocol: Protocol) -> np.ndarray:
-    """IP* of each row's group: run, predicted class, target."""
-    keys = table[["run", "factual", "target"]].to_numpy()
-    group = np.ravel_multi_index(tuple(keys.T), tuple(keys.max(0) + 1)) if len(keys) else np.empty(0, dtype=np.int64)
-    if protocol.mmd_valid_only:
-        group = np.where(table["validity"] == 1, group, -1)
-    y_target = torch.as_tensor(table["target"].to_numpy(copy=True), device=x.device)
-    return group_mmd(x_cf, group, y_target, x, y, protocol).cpu().numpy()
+def _attack_name(protocol: Protocol, attack: str, epsilon: float) -> str:
+    first = attack == protocol.attacks[0]
+    name = "robust_accuracy" if first else f"robust_accuracy_{attack}"
+    return name if first and epsilon == protocol.epsilons[0] else f"{name}@{epsilon:g}"
 
 
-def aggregate(individuals: pd.DataFrame) -> pd.DataFrame:
-    """Means over individuals per run and λ_energy, in the tidy form of :func:`evaluate`."""
-    grouped = individuals.groupby(["lambda_energy", "run"])
-    parts = []
-    for metric in (*OF_ALL, *OF_VALID):
-        part = grouped[metric].agg(value="mean", num="count").reset_index()
-        parts.append(part.assign(metric=metric))
-    return pd.concat(parts, ignore_index=True)[["metric", "lambda_energy", "run", "value", "num"]]
-
-
-def _unpacked(
-    data: Dataset | tuple[Tensor, Tensor], constraints: Constraints | None
-) -> tuple[Tensor, Tensor, Constraints]:
-    if isinstance(data, Dataset):
-        return data.x_test, data.y_test, constraints if constraints is not None else data.constraints
-    if not isinstance(data, tuple) or len(data) != 2:
-        raise InputError("data must be a Dataset or a pair (x, y) of tensors.")
-    x, y = data
-    return x, y, constraints if constraints is not None else Constraints.infer(x)
+def _summed(found_by_member: Sequence[Sequence[Finding]]) -> list[Finding]:
+    """Each kind of finding once, in the words of the first member that has it."""
+    kinds: dict[str, list[tuple[int, Finding]]] = {}
+    for member, found in enumerate(found_by_member):
+        for finding in found:
+            kinds.setdefault(finding.name, []).append((member, finding))
+    return [
+        Finding(name, f"member {same[0][0]}: {same[0][1].message} ({len(same)} of {len(found_by_member)} models.)")
+        for name, same in kinds.items()
+    ]

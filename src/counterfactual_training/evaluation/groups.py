@@ -13,38 +13,59 @@ from counterfactual_training.evaluation.protocol import Protocol
 # Values of all the groups that are stacked for one call.
 _STACK_VALUES = 2**24
 
+# Of a group: its rows, those of them that IP* sees, and the samples it compares them with.
+Part = tuple[Tensor, Tensor, Tensor]
 
-def group_mmd(x_cf: Tensor, group: np.ndarray, y_target: Tensor, x: Tensor, y: Tensor, protocol: Protocol) -> Tensor:
+
+def group_mmd(x_cf: Tensor, group: Tensor, y_target: Tensor, x: Tensor, y: Tensor, protocol: Protocol) -> Tensor:
     """IP* for every row: its own contribution or its group's value, as the protocol says; NaN for those left out.
 
     Args:
-        x_cf: ``(n, d)`` counterfactuals; group: ``(n,)`` a number per row, negative for rows that do not count;
-            y_target: ``(n,)``, the same within a group.
+        x_cf: ``(..., n, d)`` counterfactuals; y_target: ``(..., n)``, the same within a group.
+        group: ``(..., n)`` a number per row, negative for rows that do not count; groups do not reach beyond the last
+            dimension.
         x: ``(m, d)`` samples of all classes; y: ``(m,)`` their labels.
     """
-    rng = torch.Generator().manual_seed(protocol.seed + 2025)
-    out = x_cf.new_full((len(x_cf),), torch.nan)
-    samples = {int(k): (y == k).nonzero().flatten() for k in y_target.unique()}
+    flat, targets = x_cf.reshape(-1, x_cf.shape[-1]), y_target.reshape(-1)
+    samples = {int(k): (y == k).nonzero().flatten() for k in targets.unique()}
     parts = []
-    for rows in _members(group):
-        reference = samples[int(y_target[rows[0]])]
-        parts.append((rows, _at_most(rows, protocol.mmd_size, rng), _at_most(reference, protocol.mmd_size, rng)))
-    if protocol.mmd_per_row:
-        likeness: dict[int, Tensor] = {}
-        for _, chosen, reference in parts:
-            target = int(y_target[chosen[0]])
-            whole = len(reference) == len(samples[target])
-            if whole and target not in likeness:
-                likeness[target] = self_likeness(x[reference], protocol.length_scale)
-            out[chosen] = mmd_contributions(
-                x_cf[chosen], x[reference], protocol.length_scale, likeness=likeness.get(target) if whole else None
-            )
-        return out
+    for member, groups in enumerate(torch.atleast_2d(group.cpu()).numpy()):
+        # The same subsamples for every member, as if it were alone.
+        rng = torch.Generator().manual_seed(protocol.seed + 2025)
+        for rows in _members(groups):
+            rows = rows + member * len(groups)
+            reference = samples[int(targets[rows[0]])]
+            parts.append((rows, _at_most(rows, protocol.mmd_size, rng), _at_most(reference, protocol.mmd_size, rng)))
+    values = _contributions if protocol.mmd_per_row else _group_values
+    return values(parts, flat, targets, x, samples, protocol.length_scale).reshape(y_target.shape)
+
+
+def _contributions(
+    parts: list[Part], x_cf: Tensor, y_target: Tensor, x: Tensor, samples: dict[int, Tensor], length_scale: float
+) -> Tensor:
+    """What each row adds to the IP* of its group."""
+    out = x_cf.new_full((len(x_cf),), torch.nan)
+    likeness: dict[int, Tensor] = {}
+    for _, chosen, reference in parts:
+        target = int(y_target[chosen[0]])
+        whole = len(reference) == len(samples[target])
+        if whole and target not in likeness:
+            likeness[target] = self_likeness(x[reference], length_scale)
+        known = likeness[target] if whole else None
+        out[chosen] = mmd_contributions(x_cf[chosen], x[reference], length_scale, likeness=known)
+    return out
+
+
+def _group_values(
+    parts: list[Part], x_cf: Tensor, y_target: Tensor, x: Tensor, samples: dict[int, Tensor], length_scale: float
+) -> Tensor:
+    """The IP* of each row's group, raised to 0."""
+    out = x_cf.new_full((len(x_cf),), torch.nan)
     for same in _alike(parts, x_cf.shape[1]):
         chosen, reference = (torch.stack([part[place] for part in same]) for place in (1, 2))
-        values = mmd(x_cf[chosen], x[reference], protocol.length_scale).clamp_min(0.0)  # NaN stays
-        for (rows, _, _), value in zip(same, values, strict=True):
-            out[rows] = value
+        values = mmd(x_cf[chosen], x[reference], length_scale).clamp_min(0.0)  # NaN stays
+        sizes = torch.tensor([len(part[0]) for part in same], device=out.device)
+        out[torch.cat([part[0] for part in same])] = values.repeat_interleave(sizes)
     return out
 
 
@@ -54,9 +75,6 @@ def _members(group: np.ndarray) -> list[Tensor]:
     order = order[group[order] >= 0]
     starts = np.flatnonzero(np.diff(group[order])) + 1
     return [torch.from_numpy(rows) for rows in np.split(order, starts) if len(rows)]
-
-
-Part = tuple[Tensor, Tensor, Tensor]
 
 
 def _alike(parts: list[Part], num_features: int) -> list[list[Part]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -69,19 +70,23 @@ def energy_differential(logits_cf: Tensor, y_target: Tensor, logits: Tensor, y: 
 
     Args:
         logits_cf: ``(..., n, k)`` at the counterfactuals; y_target: ``(..., n)``.
-        logits: ``(m, k)`` at samples of all classes; y: ``(m,)`` their labels.
+        logits: ``(..., m, k)`` at samples of all classes; y: ``(m,)`` their labels.
 
     Returns:
         ``(..., n)``; NaN for targets that no sample has.
     """
     check_labels(logits_cf, y_target)
-    check_labels(logits, y)
-    if logits.dim() != 2 or logits.shape[-1] != logits_cf.shape[-1]:
-        raise InputError(f"Expected sample logits (m, {logits_cf.shape[-1]}), got {tuple(logits.shape)}.")
-    own = energy(logits, y)
-    total = own.new_zeros(logits.shape[-1]).index_add_(0, y, own)
-    mean_energy = total / torch.bincount(y, minlength=logits.shape[-1])  # (k,), 0/0 = NaN for absent classes
-    return energy(logits_cf, y_target) - mean_energy[y_target]
+    if logits.dim() < 2 or y.shape != logits.shape[-2:-1] or logits.shape[-1] != logits_cf.shape[-1]:
+        raise InputError(
+            f"Expected sample logits (..., m, {logits_cf.shape[-1]}) and labels (m,), got {tuple(logits.shape)} "
+            f"and {tuple(y.shape)}."
+        )
+    labels = y.expand(logits.shape[:-1])
+    check_labels(logits, labels)
+    k = logits.shape[-1]
+    total = logits.new_zeros(*logits.shape[:-2], k).index_add_(-1, y, energy(logits, labels))
+    mean_energy = total / torch.bincount(y, minlength=k)  # (..., k), 0/0 = NaN for absent classes
+    return energy(logits_cf, y_target) - mean_energy.expand(*y_target.shape[:-1], k).gather(-1, y_target)
 
 
 @dataclass(frozen=True)
@@ -116,50 +121,72 @@ class Langevin:
 
 
 def class_samples(
-    model: nn.Module, y_target: int, domain: Domain, rng: torch.Generator, settings: Langevin | None = None
+    model: nn.Module,
+    y_target: Tensor,
+    domain: Domain,
+    rng: torch.Generator,
+    settings: Langevin | None = None,
+    feature_shape: Sequence[int] | None = None,
 ) -> Tensor:
-    """What the model has learned of a class: samples ``(s, d)`` of ``p(x | y⁺)`` by Langevin dynamics in the domain.
+    """What the model has learned of classes: samples ``(..., c, s, d)`` of ``p(x | y⁺)`` by Langevin dynamics.
 
     Args:
-        model: maps ``(n, d)`` to logits.
-        y_target: the class y⁺.
-        domain: a finite box ``(d,)``, for example ``Domain.infer(x)``.
+        model: maps ``(..., n, *features)`` to logits.
+        y_target: ``(..., c)`` classes y⁺; the members of a fleet, in front, all get the same starts and noise.
+        domain: a finite box ``(..., d)``, for example ``Domain.infer(x)``.
         rng: randomness of starts and noise.
         settings: see :class:`Langevin`.
+        feature_shape: of an input of the model, where that is not ``(d,)``.
     """
     settings = settings if settings is not None else Langevin()
-    lower, upper = domain.lower, domain.upper
-    if lower.dim() != 1 or not bool(torch.isfinite(lower).all() and torch.isfinite(upper).all()):
-        raise InputError("Sampling needs a finite domain (d,) for every feature; use Domain.infer(x).")
+    lower, upper = domain.lower[..., None, None, :], domain.upper[..., None, None, :]
+    if not bool(torch.isfinite(lower).all() and torch.isfinite(upper).all()):
+        raise InputError("Sampling needs a finite domain for every feature; use Domain.infer(x).")
+    num_features = lower.shape[-1]
+    features = tuple(feature_shape) if feature_shape is not None else (num_features,)
+    y = y_target.unsqueeze(-1).expand(*y_target.shape, settings.num_chains).flatten(-2)  # (..., c · chains)
+
+    def rows(x: Tensor) -> Tensor:
+        return x.reshape(*y.shape, *features)
 
     # Drawn where the generator lives, so that a CPU generator gives the same chains on every device.
-    random = torch.empty(settings.num_chains, len(lower), device=rng.device, dtype=lower.dtype)
+    random = torch.empty(y_target.shape[-1], settings.num_chains, num_features, device=rng.device, dtype=lower.dtype)
     x = lower + (upper - lower) * random.uniform_(generator=rng).to(lower.device)
-    y = torch.full((settings.num_chains,), y_target, device=x.device)
-    check_labels(predict_logits(model, x), y)
-    with evaluating(model), sensible_threads(model, x):
+    x = x.expand(*y_target.shape, *x.shape[-2:])
+    check_labels(predict_logits(model, rows(x), row_dim=y.dim() - 1), y)
+    with evaluating(model), sensible_threads(model, rows(x)):
         for _ in range(settings.steps):
             leaf = x.detach().requires_grad_()
             with torch.enable_grad():
-                (gradient,) = torch.autograd.grad(energy(model(leaf), y).sum(), leaf)
+                (gradient,) = torch.autograd.grad(energy(model(rows(leaf)), y).sum(), leaf)
             x = x - 0.5 * settings.step_size * gradient + settings.noise * random.normal_(generator=rng).to(x.device)
-            x = x.clamp(lower, upper)
+            x = torch.clamp(x, lower, upper)
     if settings.num_lowest is None:
         return x
-    final = energy(predict_logits(model, x), y)
-    return x[final.argsort()[: settings.num_lowest]]
+    final = energy(predict_logits(model, rows(x), row_dim=y.dim() - 1), y).reshape(x.shape[:-1])
+    lowest = final.argsort(-1)[..., : settings.num_lowest]
+    return x.gather(-2, lowest.unsqueeze(-1).expand(*lowest.shape, num_features))
 
 
-def unfaithfulness(x_cf: Tensor, x_model: Tensor) -> Tensor:
+def unfaithfulness(x_cf: Tensor, y_target: Tensor, samples: Tensor) -> Tensor:
     """``mean ‖x′ − x̂‖₁`` to samples x̂ that the model itself generates for the target class (Altmeyer et al. 2024).
 
+    Smaller means that x′ agrees better with what the model has learned.
+
     Args:
-        x_cf: ``(..., n, d)`` counterfactuals of one target class.
-        x_model: ``(s, d)`` from :func:`class_samples`.
+        x_cf: ``(..., n, d)`` counterfactuals; y_target: ``(..., n)``.
+        samples: ``(..., k, s, d)`` of all classes, from :func:`class_samples`.
     """
-    return mean_l1(x_cf, x_model)
-
-
-def faithfulness(x_cf: Tensor, x_model: Tensor) -> Tensor:
-    """``−`` :func:`unfaithfulness`: larger means that x′ agrees better with what the model has learned."""
-    return -unfaithfulness(x_cf, x_model)
+    num_classes = samples.shape[-3]
+    if y_target.shape != x_cf.shape[:-1] or samples.shape[:-3] != y_target.shape[:-1]:
+        raise InputError(
+            f"Expected x_cf (..., n, d), y_target (..., n), samples (..., k, s, d); got {tuple(x_cf.shape)}, "
+            f"{tuple(y_target.shape)}, {tuple(samples.shape)}."
+        )
+    flat, targets = x_cf.reshape(-1, *x_cf.shape[-2:]), y_target.reshape(-1, y_target.shape[-1])
+    out = x_cf.new_empty(targets.shape)
+    for member, of_classes in enumerate(samples.reshape(-1, *samples.shape[-3:])):
+        for target in range(num_classes):
+            mine = targets[member] == target
+            out[member, mine] = mean_l1(flat[member, mine], of_classes[target])
+    return out.reshape(y_target.shape)

@@ -11,6 +11,7 @@ from torch import Tensor
 from counterfactual_training.errors import InputError, unknown
 
 Individuals = Literal["same", "by_prediction"]
+ATTACKS = ("fgsm", "pgd", "random")
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,13 @@ class Protocol:
         mmd_valid_only: leave invalid counterfactuals out of IP* (as printed), or not (as run).
         mmd_per_row: a row holds its own contribution to the IP* of its group, so that rows can be resampled; else the
             group's value, raised to 0 where the estimate is negative (as run).
-        attack: of the robust accuracy, ``"fgsm"`` or ``"pgd"``.
-        epsilons: budgets of the attack.
+        langevin_steps: of the chains that show what the model takes a class for, which counterfactuals are compared
+            with for unfaithfulness; 0 leaves it out.
+        attacks: of the robust accuracy: ``"fgsm"``, ``"pgd"`` or ``"random"`` (noise, which an attack must beat). The
+            first with the first ε is called ``robust_accuracy``, others ``robust_accuracy_pgd@0.1`` and the like.
+        epsilons: budgets of the attacks.
         clamp_attacks: keep attacked inputs in the domain; the authors did not.
+        attribution_rounds: of the sensitivity to protected features, where the data set has any; 0 leaves it out.
         seed: of the draws.
     """
 
@@ -50,9 +55,11 @@ class Protocol:
     mmd_size: int | None = 8000
     mmd_valid_only: bool = True
     mmd_per_row: bool = True
-    attack: Literal["fgsm", "pgd"] = "fgsm"
+    langevin_steps: int = 500
+    attacks: tuple[str, ...] = ATTACKS
     epsilons: tuple[float, ...] = (0.03, 0.1)
     clamp_attacks: bool = True
+    attribution_rounds: int = 10
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -62,6 +69,13 @@ class Protocol:
             raise InputError("individuals='by_prediction' draws with replacement: say how many with num_individuals.")
         if self.num_runs < 1 or (self.num_individuals is not None and self.num_individuals < 1):
             raise InputError(f"num_runs and num_individuals must be positive, got {self}.")
+        if self.langevin_steps < 0 or self.attribution_rounds < 0:
+            raise InputError(f"langevin_steps and attribution_rounds must not be negative, got {self}.")
+        if not self.lambda_energy:
+            raise InputError("lambda_energy is empty: name at least one strength of the energy penalty.")
+        for attack in self.attacks:
+            if attack not in ATTACKS:
+                raise InputError(unknown("attack", attack, ATTACKS))
 
 
 PAIRED = Protocol()
@@ -73,6 +87,7 @@ PUBLISHED = Protocol(
     mmd_size=100,
     mmd_valid_only=False,
     mmd_per_row=False,
+    langevin_steps=0,
     clamp_attacks=False,
 )
 PROTOCOLS: dict[str, Protocol] = {"paired": PAIRED, "published": PUBLISHED}

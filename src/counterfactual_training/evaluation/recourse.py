@@ -1,14 +1,10 @@
 """What a counterfactual asks of a person, and whether it delivers: one value per row.
 
-Counterfactuals and factuals are ``(..., n, d)``, results ``(..., n)``. Plausibility and cost are reported for valid
-counterfactuals only: :func:`mean_over_valid` does that and says over how many.
+Counterfactuals and factuals are ``(..., n, d)``, results ``(..., n)``.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import torch
 from torch import Tensor
 
 from counterfactual_training.constraints import Constraints
@@ -18,13 +14,6 @@ from counterfactual_training.evaluation.performance import check_labels
 
 # Changes smaller than this count as none.
 _TOLERANCE = 1e-5
-
-
-class ValidMean(NamedTuple):
-    """A mean over valid rows, and how many there were; NaN where there was none."""
-
-    mean: Tensor
-    num_valid: Tensor
 
 
 def validity(logits_cf: Tensor, y_target: Tensor) -> Tensor:
@@ -60,33 +49,6 @@ def sparsity(x_cf: Tensor, x: Tensor, constraints: Constraints | None = None, to
         part = changed[..., list(group.columns)]
         count = count - part.sum(-1) + part.any(-1)
     return count
-
-
-def share_mature(converged: Tensor) -> Tensor:
-    """Share of rows ``(..., n)`` whose search reached τ: ``(...)``; NaN without rows."""
-    return converged.double().mean(-1)
-
-
-def constraint_violations(x_cf: Tensor, x: Tensor, constraints: Constraints) -> Tensor:
-    """Number of features of each row that break a constraint: mutability, domain, categories, integers."""
-    _difference(x_cf, x)
-    return constraints.to(x).violations(x_cf, x).sum(-1)
-
-
-def mean_over_valid(values: Tensor, valid: Tensor) -> ValidMean:
-    """Mean of values ``(..., n)`` over the valid rows ``(..., n)``, and their number: each ``(...)``.
-
-    Values that are NaN although the row is valid (an MMD of too few points) do not count either.
-    """
-    if values.shape != valid.shape or valid.dtype != torch.bool:
-        raise InputError(
-            f"Expected one value and one boolean per row, got {tuple(values.shape)} and {valid.dtype} "
-            f"{tuple(valid.shape)}."
-        )
-    usable = valid & ~values.isnan()
-    count = usable.sum(-1)
-    total = torch.where(usable, values, torch.zeros_like(values)).sum(-1)
-    return ValidMean(total / count, count)
 
 
 def _difference(x_cf: Tensor, x: Tensor) -> Tensor:

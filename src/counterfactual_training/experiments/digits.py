@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.data.dataset import Dataset
-from counterfactual_training.evaluation.attribution import integrated_gradients, standardise
+from counterfactual_training.evaluation.attribution import ATTRIBUTION_STEPS, integrated_gradients, standardise
 from counterfactual_training.evaluation.performance import predict_logits
 from counterfactual_training.evaluation.protocol import PUBLISHED
-from counterfactual_training.experiments.measure import ATTRIBUTION_STEPS
 from counterfactual_training.search import ecco, search
 
 LAMBDA_ENERGY = 5.0

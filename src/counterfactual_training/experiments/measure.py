@@ -23,9 +23,11 @@ from torch import Tensor, nn
 
 from counterfactual_training.data.dataset import Dataset
 from counterfactual_training.evaluation.attacks import fgsm, pgd
-from counterfactual_training.evaluation.attribution import integrated_gradients, standardise
-from counterfactual_training.evaluation.evaluate import aggregate, counterfactual_table
-from counterfactual_training.evaluation.performance import accuracy, calibration_error, macro_f1, predict_logits
+from counterfactual_training.evaluation.attribution import protected_sensitivity
+from counterfactual_training.evaluation.checks import check_attacks, warn
+from counterfactual_training.evaluation.counterfactuals import aggregate, counterfactual_table
+from counterfactual_training.evaluation.evaluate import performance
+from counterfactual_training.evaluation.performance import predict_logits
 from counterfactual_training.evaluation.protocol import PAIRED, PUBLISHED, Protocol
 from counterfactual_training.evaluation.robustness import robust_accuracy
 from counterfactual_training.experiments.cells import Cell
@@ -33,8 +35,7 @@ from counterfactual_training.experiments.cells import Cell
 METRICS = ("implausibility", "implausibility_mmd", "cost", "validity")
 DECISION_THRESHOLDS = {"free": 0.95, "protected": 0.5}
 LARGEST_EPSILON = 0.1
-# Gauss-Legendre nodes on the path of integrated gradients; more change no digit that is reported.
-ATTRIBUTION_STEPS = 20
+_ATTRIBUTION_SEED = 2025
 
 Measurements = tuple[dict[str, Tensor], dict[str, float]]
 
@@ -47,12 +48,7 @@ def epsilons(num: int) -> list[float]:
 def measure(model: nn.Module, data: Dataset, cell: Cell) -> Measurements:
     """Everything the experiments ask of this cell: tensors (see above) and single numbers."""
     x, y = data.x_test, data.y_test
-    logits = predict_logits(model, x)
-    numbers = {
-        "accuracy": float(accuracy(logits, y)),
-        "f1": float(macro_f1(logits, y)),
-        "calibration_error": float(calibration_error(logits, y)),
-    }
+    numbers = performance(predict_logits(model, x), y)
     tensors: dict[str, Tensor] = {}
     for setting in cell.settings_measured:
         part, missing = _counterfactuals(model, data, cell, setting)
@@ -61,25 +57,11 @@ def measure(model: nn.Module, data: Dataset, cell: Cell) -> Measurements:
     if not cell.protected:
         tensors |= _attacks(model, x, y, cell)
     if "protected" in cell.settings_measured:
-        tensors["attribution"] = sensitivity(model, data, cell.effort.attribution_rounds)
+        # All models see the same rows and baselines.
+        rng = torch.Generator().manual_seed(_ATTRIBUTION_SEED)
+        rounds = cell.effort.attribution_rounds
+        tensors["attribution"] = protected_sensitivity(model, x, y, data.protected, rng, rounds).double()
     return tensors, numbers
-
-
-def sensitivity(model: nn.Module, data: Dataset, rounds: int, num_samples: int = 2500) -> Tensor:
-    """How strongly the model leans on the protected features, once per round: ``(rounds,)`` (reference §5.6).
-
-    Every sample has a baseline of its own: with one for all samples of a round, rounds differ ten times more than the
-    published intervals allow. All models see the same rows and baselines.
-    """
-    rng = torch.Generator().manual_seed(2025)
-    x, y = data.x_test, data.y_test
-    scores = []
-    for _ in range(rounds):
-        rows = torch.randint(len(x), (num_samples,), generator=rng)
-        baseline = 2 * torch.rand((num_samples, *x.shape[1:]), generator=rng) - 1
-        attributions = integrated_gradients(model, x[rows], y[rows], baseline, ATTRIBUTION_STEPS)
-        scores.append(standardise(attributions.flatten(1).mean(0))[list(data.protected)].mean())
-    return torch.stack(scores).double()
 
 
 def protocols(cell: Cell, setting: str) -> tuple[Protocol, Protocol]:
@@ -94,7 +76,9 @@ def protocols(cell: Cell, setting: str) -> tuple[Protocol, Protocol]:
         decision_threshold=threshold,
         seed=cell.seed,
     )
-    return published, replace(PAIRED, num_individuals=effort.paired_individuals, decision_threshold=threshold)
+    # What the experiments do not report is not computed.
+    paired = replace(PAIRED, num_individuals=effort.paired_individuals, decision_threshold=threshold, langevin_steps=0)
+    return published, paired
 
 
 def _counterfactuals(model: nn.Module, data: Dataset, cell: Cell, setting: str) -> tuple[dict[str, Tensor], int]:
@@ -126,7 +110,9 @@ def _rows(table: pd.DataFrame, metric: str, protocol: Protocol, num_rows: int) -
 def _attacks(model: nn.Module, x: Tensor, y: Tensor, cell: Cell) -> dict[str, Tensor]:
     budgets = epsilons(cell.effort.num_epsilons)
     rng = torch.Generator().manual_seed(cell.seed)
-    return {
-        "attack/fgsm": robust_accuracy(model, x, y, budgets, fgsm).double(),
-        "attack/pgd": robust_accuracy(model, x, y, budgets, partial(pgd, rng=rng)).double(),
+    curves = {
+        "fgsm": robust_accuracy(model, x, y, budgets, fgsm),
+        "pgd": robust_accuracy(model, x, y, budgets, partial(pgd, rng=rng)),
     }
+    warn(check_attacks(budgets, curves))
+    return {f"attack/{name}": curve.double() for name, curve in curves.items()}

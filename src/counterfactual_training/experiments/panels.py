@@ -15,7 +15,7 @@ from counterfactual_training.experiments.trained import encoder_of
 from counterfactual_training.search import Generator, search
 
 TARGET = 1  # the class that people of class 0 want to get into
-_NUM_STARS, _GRID, _MARGIN = 60, 161, 0.1
+_GRID, _MARGIN = 161, 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,10 +25,11 @@ class Panel:
     Attributes:
         data, title: which data set, and what the panel shows.
         axes: names of the two features with their units.
-        classes: names of the two classes.
-        points: ``(n, 2)`` training rows; labels: ``(n,)`` their classes.
-        grid_x, grid_y: ``(g,)``; probability: ``(g, g)`` of class 1, one row per ``grid_y``.
+        classes: names of the two classes, the wanted one last.
+        points: ``(n, 2)`` training rows; labels: ``(n,)`` 1 where they are of the wanted class.
+        grid_x, grid_y: ``(g,)``; probability: ``(g, g)`` of the wanted class, one row per ``grid_y``.
         factuals, counterfactuals: ``(m, 2)``, valid counterfactuals only.
+        validity: share of the searches that found one.
     """
 
     data: str
@@ -42,38 +43,48 @@ class Panel:
     probability: np.ndarray
     factuals: np.ndarray
     counterfactuals: np.ndarray
+    validity: float
 
 
-def make_panel(data: Dataset, model: nn.Module, generator: Generator, constraints: Constraints, title: str) -> Panel:
-    """Search counterfactuals of test rows of class 0 and look at the model all around."""
-    rows = (data.y_test != TARGET).nonzero().flatten()[:_NUM_STARS]
-    target = torch.full((len(rows),), TARGET)
-    found = search(model, data.x_test[rows], target, generator, constraints, diagnose=False)
-    valid = predict_logits(model, found.x_cf).argmax(-1) == target
-    grid_x, grid_y, probability = _surface(data, model)
+def make_panel(
+    data: Dataset,
+    model: nn.Module,
+    generator: Generator,
+    constraints: Constraints,
+    title: str,
+    target: int = TARGET,
+    num_stars: int = 60,
+) -> Panel:
+    """Search counterfactuals of the first test rows of the other class and look at the model all around."""
+    rows = (data.y_test != target).nonzero().flatten()[:num_stars]
+    y_target = torch.full((len(rows),), target)
+    found = search(model, data.x_test[rows], y_target, generator, constraints, diagnose=False)
+    valid = predict_logits(model, found.x_cf).argmax(-1) == y_target
+    grid_x, grid_y, probability = _surface(data, model, target)
     first, second = (f"{feature.name} ({feature.unit})" if feature.unit else feature.name for feature in data.schema)
     return Panel(
         data=data.name,
         title=title,
         axes=(first, second),
-        classes=(data.class_names[0], data.class_names[1]),
+        classes=(data.class_names[1 - target], data.class_names[target]),
         points=_in_units(data, data.x_train),
-        labels=data.y_train.numpy(),
+        labels=(data.y_train == target).long().numpy(),
         grid_x=grid_x,
         grid_y=grid_y,
         probability=probability,
         factuals=_in_units(data, data.x_test[rows][valid]),
         counterfactuals=_in_units(data, found.x_cf[valid]),
+        validity=float(valid.double().mean()),
     )
 
 
-def _surface(data: Dataset, model: nn.Module) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The probability of class 1 on a grid a little larger than the data."""
+def _surface(data: Dataset, model: nn.Module, target: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The probability of the target on a grid a little larger than the data."""
     low, high = data.x_train.amin(0), data.x_train.amax(0)
     margin = _MARGIN * (high - low)
     sides = [torch.linspace(float(a), float(b), _GRID) for a, b in zip(low - margin, high + margin, strict=True)]
     mesh = torch.stack(torch.meshgrid(*sides, indexing="xy"), -1)  # (g, g, 2)
-    probability = predict_logits(model, mesh.flatten(0, 1)).softmax(-1)[:, TARGET].reshape(_GRID, _GRID)
+    probability = predict_logits(model, mesh.flatten(0, 1)).softmax(-1)[:, target].reshape(_GRID, _GRID)
     along = _in_units(data, torch.stack(sides, -1))
     return along[:, 0], along[:, 1], probability.numpy()
 

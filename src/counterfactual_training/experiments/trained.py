@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,11 +14,13 @@ from counterfactual_training.data.dataset import Dataset, Variant
 from counterfactual_training.data.encode import Encoder
 from counterfactual_training.errors import FileError, InputError, unknown
 from counterfactual_training.estimator import CounterfactualClassifier
+from counterfactual_training.experiments.cells import Setup
+from counterfactual_training.experiments.fitting import fit_model, untrained
 from counterfactual_training.experiments.loan import loan_dataset
 from counterfactual_training.models import mlp
 from counterfactual_training.persistence import load_file, load_weights, save_file
 from counterfactual_training.search import Generator, make_generator
-from counterfactual_training.training import History, TrainConfig, make_objective, train
+from counterfactual_training.training import TrainConfig, make_objective
 
 KIND = "data set classifier"
 
@@ -99,30 +100,24 @@ def named_dataset(name: str, variant: Variant = "default") -> Dataset:
 
 def fit(recipe: Recipe, data: Dataset, progress: bool | None = None) -> Trained:
     """Train as the recipe says, on the rows that validation does not hold out."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)
-        model = mlp(data.num_features, data.num_classes, recipe.hidden)
-    rows, held_out = data.validation_split(torch.Generator().manual_seed(recipe.seed))
-    validation = (data.x_train[held_out], data.y_train[held_out]) if len(held_out) else None
-    x_train = data.x_train[rows]
-    history = train(
-        model,
-        x_train,
-        data.y_train[rows],
-        make_generator(recipe.generator, x_train, decision_threshold=data.settings.decision_threshold),
+    model = untrained(data, recipe.seed, recipe.hidden)
+    paper = data.settings
+    # The generator of a latent space learns it from the training rows; held-out ones are for the log only.
+    rows, _ = data.validation_split(torch.Generator().manual_seed(recipe.seed))
+    setup = Setup(
+        make_generator(recipe.generator, data.x_train[rows], decision_threshold=paper.decision_threshold),
         protected_constraints(data, data.training_constraints, recipe.protected),
-        make_objective(recipe.objective, lambda_reg=data.settings.lambda_reg),
+        make_objective(recipe.objective, lambda_reg=paper.lambda_reg),
         TrainConfig(
             epochs=recipe.epochs,
-            batch_size=data.settings.batch_size,
+            batch_size=paper.batch_size,
             learning_rate=recipe.learning_rate,
-            num_counterfactuals=data.settings.num_counterfactuals,
+            num_counterfactuals=paper.num_counterfactuals,
             burn_in=recipe.burn_in,
             seed=recipe.seed,
         ),
-        validation=validation,
-        progress=progress,
-    ).history
+    )
+    history = fit_model(model, data, setup, progress=progress)
     numbers = {
         "training_accuracy": "accuracy",
         "validation_accuracy": "validation_accuracy",
@@ -168,11 +163,7 @@ def as_classifier(
         protected: columns that may not change, beside those that the data set's schema forbids.
     """
     encoder = encoder_of(data)
-    classifier = CounterfactualClassifier()
-    classifier.model_, classifier.generator_, classifier.history_ = model.eval(), generator, History()
-    classifier.encoder_, classifier.schema_ = encoder, encoder.schema_
-    # Nobody is told to become what the data never saw.
-    classifier.constraints_ = protected_constraints(data, encoder.constraints(num_std=0.0), protected)
-    classifier.classes_ = np.array(data.class_names, dtype=object)
-    classifier.n_features_in_, classifier.feature_names_in_ = encoder.n_features_in_, encoder.feature_names_in_
-    return classifier
+    if protected:
+        schema = encoder.schema_.override(mutability=dict.fromkeys(protected, "none"))
+        encoder = Encoder.from_dict({**encoder.to_dict(), "schema": schema.to_dict()})
+    return CounterfactualClassifier.of_trained(model, encoder, data.class_names, generator)

@@ -1,0 +1,247 @@
+"""One row per individual, run and λ_energy: what its counterfactual is like. For one model, or for many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from counterfactual_training.constraints import Constraints, Domain
+from counterfactual_training.constraints.stacking import stack_constraints, structure
+from counterfactual_training.data.dataset import Dataset
+from counterfactual_training.errors import InputError, ModelError
+from counterfactual_training.evaluation.groups import group_mmd
+from counterfactual_training.evaluation.performance import predict_logits
+from counterfactual_training.evaluation.plausibility import (
+    Langevin,
+    class_samples,
+    energy_differential,
+    implausibility_by_class,
+    unfaithfulness,
+)
+from counterfactual_training.evaluation.protocol import PAIRED, Draw, Protocol, draw_individuals
+from counterfactual_training.evaluation.recourse import cost, redundancy, sparsity, validity, validity_strict
+from counterfactual_training.models.stack import StackedModel
+from counterfactual_training.search import Status, ecco, search
+
+# Metrics that only make sense for a counterfactual that really is of the target class.
+OF_VALID = (
+    "implausibility",
+    "implausibility_mmd",
+    "unfaithfulness",
+    "energy_differential",
+    "cost",
+    "redundancy",
+    "sparsity",
+)
+OF_ALL = ("validity", "validity_strict", "share_mature", "num_steps")
+
+# Values of the factuals of all members that are searched together.
+_FLEET_VALUES = 2**25
+_PROBES = 16
+
+Data = Dataset | tuple[Tensor, Tensor]
+Columns = dict[str, Tensor]
+
+
+def counterfactual_table(
+    model: nn.Module, data: Data, protocol: Protocol = PAIRED, constraints: Constraints | None = None
+) -> pd.DataFrame:
+    """One row per individual, run and λ_energy.
+
+    Columns ``run, lambda_energy, row, factual, target``, then :data:`OF_ALL` and :data:`OF_VALID` (without
+    ``unfaithfulness`` where the protocol has no Langevin steps). Individuals who already are of the target class have
+    no counterfactual and are left out. IP* belongs to a group (run, predicted class, target); :class:`Protocol` says
+    what of it a row holds.
+    """
+    x, y, constraints = unpacked(data, constraints)
+    return _frames(_columns(model, x, y, constraints, protocol, ()))[0]
+
+
+def counterfactual_tables(
+    models: Sequence[nn.Module],
+    data: Data,
+    protocol: Protocol = PAIRED,
+    constraints: Constraints | Sequence[Constraints] | None = None,
+) -> list[pd.DataFrame]:
+    """:func:`counterfactual_table` of each model, all models searched and measured together.
+
+    A table equals that of its model alone, up to rounding. Models that cannot be stacked are measured one by one.
+
+    Args:
+        models: of one architecture.
+        constraints: for all models, or one each.
+    """
+    models = list(models)
+    if not models:
+        raise InputError("There is no model to measure.")
+    each = [constraints] * len(models) if constraints is None or isinstance(constraints, Constraints) else constraints
+    if len(each) != len(models):
+        raise InputError(f"{len(each)} constraints for {len(models)} models: give one for all, or one each.")
+    x, y, _ = unpacked(data, each[0])
+    rules = [unpacked(data, one)[2] for one in each]
+    together = _fleet_size(protocol, x)
+    if len(models) > together:
+        parts = (slice(first, first + together) for first in range(0, len(models), together))
+        return [t for part in parts for t in counterfactual_tables(models[part], data, protocol, rules[part])]
+    fleet = stacked(models, x)
+    if fleet is None or len({structure(one) for one in rules}) > 1:
+        return [counterfactual_table(m, (x, y), protocol, c) for m, c in zip(models, rules, strict=True)]
+    return _frames(_columns(fleet, x, y, stack_constraints(rules), protocol, (len(models),)))
+
+
+def aggregate(individuals: pd.DataFrame) -> pd.DataFrame:
+    """Means over individuals per run and λ_energy (and ``member``, if there is such a column), in tidy form.
+
+    Columns ``metric, lambda_energy, run, value, num``. NaN and 0 where nothing is valid.
+    """
+    keys = ["member", "lambda_energy", "run"] if "member" in individuals else ["lambda_energy", "run"]
+    metrics = [name for name in (*OF_ALL, *OF_VALID) if name in individuals]
+    grouped = individuals.groupby(keys)[metrics]
+    value, num = (part.melt(ignore_index=False, var_name="metric") for part in (grouped.mean(), grouped.count()))
+    table = value.assign(num=num["value"]).reset_index()
+    return table[[*keys[:-2], "metric", "lambda_energy", "run", "value", "num"]]
+
+
+def unpacked(data: Data, constraints: Constraints | None) -> tuple[Tensor, Tensor, Constraints]:
+    """Test rows, their classes, and the constraints: those given, the data set's, or a box inferred from the rows."""
+    if isinstance(data, Dataset):
+        return data.x_test, data.y_test, constraints if constraints is not None else data.constraints
+    if not isinstance(data, tuple) or len(data) != 2:
+        raise InputError("data must be a Dataset or a pair (x, y) of tensors.")
+    x, y = data
+    return x, y, constraints if constraints is not None else Constraints.infer(x)
+
+
+def stacked(models: Sequence[nn.Module], x: Tensor) -> StackedModel | None:
+    """The models as one; ``None`` where they cannot be stacked, or would not answer for rows of x as they do alone."""
+    try:
+        fleet = StackedModel(models).requires_grad_(False).eval()
+        probes = x[:_PROBES]
+        together = predict_logits(fleet, probes.expand(len(models), *probes.shape), row_dim=1)
+    except (ModelError, InputError, RuntimeError):
+        return None
+    alone = torch.stack([predict_logits(model, probes) for model in models])
+    return fleet if torch.allclose(together, alone, rtol=1e-3, atol=1e-4, equal_nan=True) else None
+
+
+def _fleet_size(protocol: Protocol, x: Tensor) -> int:
+    individuals = protocol.num_runs * (protocol.num_individuals or len(x))
+    return max(1, _FLEET_VALUES // max(1, individuals * x[:1].numel()))
+
+
+def _columns(
+    model: nn.Module, x: Tensor, y: Tensor, constraints: Constraints, protocol: Protocol, lead: tuple[int, ...]
+) -> Columns:
+    """Every column as ``(..., m)``, all λ_energy one after the other; ``lead`` is ``(members,)`` for a fleet."""
+    logits = predict_logits(model, x.expand(*lead, *x.shape), _batch_size(lead), len(lead))  # (..., n, k)
+    samples = _model_samples(model, x, constraints, protocol, logits.shape[-1], lead)
+    parts = []
+    for setting, lambda_energy in enumerate(protocol.lambda_energy):
+        draw = _draw(protocol, y, logits.argmax(-1), logits.shape[-1], setting)
+        parts.append(_measured(model, x, y, logits, samples, constraints, protocol, draw, lambda_energy))
+    return {name: torch.cat([part[name] for part in parts], -1).cpu() for name in parts[0]}
+
+
+def _measured(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    logits: Tensor,
+    samples: Tensor | None,
+    constraints: Constraints,
+    protocol: Protocol,
+    draw: Draw,
+    lambda_energy: float,
+) -> Columns:
+    """All individuals of one λ_energy: one search, then every metric of its result; each ``(..., m)``."""
+    rows, y_target = draw.row.to(x.device), draw.y_target.to(x.device)
+    lead = rows.shape[:-1]
+    generator = ecco(
+        protocol.lambda_cost,
+        lambda_energy,
+        max_steps=protocol.max_steps,
+        decision_threshold=protocol.decision_threshold,
+        learning_rate=protocol.learning_rate,
+    )
+    found = search(model, x[rows], y_target, generator, constraints, diagnose=False)
+    searched = found.status != int(Status.ALREADY_THERE)
+    x_cf, factuals = found.x_cf.flatten(rows.dim()), x[rows].flatten(rows.dim())
+    logits_cf = predict_logits(model, found.x_cf, _batch_size(lead), len(lead))
+    valid = validity(logits_cf, y_target) & searched
+    factual = logits.argmax(-1).gather(-1, rows)
+    run = draw.run.to(x.device)
+    num_classes = logits.shape[-1]
+    group = (run * num_classes + factual) * num_classes + y_target
+    counts = valid if protocol.mmd_valid_only else searched
+    of_valid = {
+        "implausibility": implausibility_by_class(x_cf, y_target, x.flatten(1), y),
+        "implausibility_mmd": group_mmd(x_cf, group.where(counts, -1), y_target, x.flatten(1), y, protocol),
+        "energy_differential": energy_differential(logits_cf, y_target, logits, y),
+        "cost": cost(x_cf, factuals),
+        "redundancy": redundancy(x_cf, factuals),
+        "sparsity": sparsity(x_cf, factuals, constraints).to(x.dtype),
+    }
+    if samples is not None:
+        of_valid["unfaithfulness"] = unfaithfulness(x_cf, y_target, samples)
+    return {
+        "run": run,
+        "lambda_energy": torch.full_like(run, lambda_energy, dtype=torch.float64),
+        "row": rows,
+        "factual": factual,
+        "target": y_target,
+        "validity": valid.double(),
+        "validity_strict": (validity_strict(logits_cf, y_target, protocol.decision_threshold) & searched).double(),
+        "share_mature": (found.status == int(Status.CONVERGED)).double(),
+        "num_steps": found.num_steps,
+        # Invalid counterfactuals have a place, but no meaning as recourse.
+        **{name: values.where(valid, torch.nan) for name, values in of_valid.items()},
+        "searched": searched,
+    }
+
+
+def _draw(protocol: Protocol, y: Tensor, predicted: Tensor, num_classes: int, setting: int) -> Draw:
+    """Individuals ``(..., m)`` for every model that made the predictions ``(..., n)``.
+
+    Members who miss some are filled up with a row that asks for the class it already has: it will not be searched.
+    """
+    if predicted.dim() == 1:
+        return draw_individuals(protocol, y, predicted, num_classes, setting)
+    if protocol.individuals == "same":
+        draw = draw_individuals(protocol, y, predicted[0], num_classes, setting)
+        run, row, y_target = (part.expand(len(predicted), -1) for part in draw[:3])
+        return Draw(run, row, y_target, draw.missing)
+    draws = [draw_individuals(protocol, y, one, num_classes, setting) for one in predicted.cpu()]
+    columns = zip(*(draw[:3] for draw in draws), strict=True)
+    run, row, y_target = (pad_sequence(list(column), batch_first=True, padding_value=-1) for column in columns)
+    y_target = torch.where(row < 0, predicted[:, :1].cpu(), y_target)
+    return Draw(run.clamp_min(0), row.clamp_min(0), y_target, sum(draw.missing for draw in draws))
+
+
+def _model_samples(
+    model: nn.Module, x: Tensor, constraints: Constraints, protocol: Protocol, num_classes: int, lead: tuple[int, ...]
+) -> Tensor | None:
+    """What the model takes the classes for: ``(..., k, s, d)``, if the protocol asks for it."""
+    if not protocol.langevin_steps:
+        return None
+    box = constraints.to(x).domain.filled(Domain.infer(x.flatten(1)))
+    y = torch.arange(num_classes, device=x.device).expand(*lead, num_classes)
+    rng = torch.Generator().manual_seed(protocol.seed)
+    return class_samples(model, y, box, rng, Langevin(steps=protocol.langevin_steps), x.shape[1:])
+
+
+def _batch_size(lead: Sequence[int]) -> int:
+    return max(64, 2**16 // lead[0]) if lead else 4096
+
+
+def _frames(columns: Columns) -> list[pd.DataFrame]:
+    """One table per member, of the individuals who were searched."""
+    full = {name: torch.atleast_2d(values) for name, values in columns.items()}
+    kept = full.pop("searched")
+    return [
+        pd.DataFrame({name: values[member][mask].numpy() for name, values in full.items()})
+        for member, mask in enumerate(kept)
+    ]
