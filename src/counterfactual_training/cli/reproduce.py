@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from counterfactual_training.cli import engine
 from counterfactual_training.cli.output import emit, folder
 from counterfactual_training.cli.paper import MATERIAL, remark, write_files
 from counterfactual_training.errors import CounterfactualTrainingError, InputError
@@ -37,7 +38,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="a taste in two minutes: synthetic data, short training")
     parser.add_argument("--out", default="reproduced", metavar="DIR", help="for tables and figures (%(default)s)")
     parser.add_argument("--runs", default="runs", metavar="DIR", help="for finished models (%(default)s)")
-    parser.add_argument("--workers", type=int, default=2, metavar="N", help="models trained at once (%(default)s)")
+    engine.add(parser)
     parser.add_argument(
         "--set",
         action="append",
@@ -58,10 +59,10 @@ def run(arguments: argparse.Namespace) -> None:
         data=[name for name in arguments.data.split(",") if name.strip()] if arguments.data else None,
         seeds=QUICK_SEEDS if arguments.quick and arguments.seeds is None else arguments.seeds,
         effort=effort,
-        workers=arguments.workers,
         changes=_changes(arguments.set),
         command=arguments.command_line,
         stream=sys.stderr,
+        engine=engine.chosen(arguments),
     )
     files = [path for one in found for path in write_files(one, out)]
     texts = [table.text() for one in found for table in text_tables(one.name, one.tables)]

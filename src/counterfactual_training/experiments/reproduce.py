@@ -10,6 +10,7 @@ from typing import Any, TextIO
 import pandas as pd
 
 from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.evaluation.checks import check_seeds, warn
 from counterfactual_training.experiments import summaries
 from counterfactual_training.experiments.cells import (
     FULL,
@@ -21,9 +22,12 @@ from counterfactual_training.experiments.cells import (
     make_cells,
 )
 from counterfactual_training.experiments.digits import Digits, digits, pick_factuals
-from counterfactual_training.experiments.figure1 import Panel, figure1, figure1_table
+from counterfactual_training.experiments.figure1 import figure1
+from counterfactual_training.experiments.fitting import untrained
+from counterfactual_training.experiments.launch import Engine
+from counterfactual_training.experiments.panels import Panel
 from counterfactual_training.experiments.results import Results
-from counterfactual_training.experiments.run import Failure, load_data, run_cells, untrained
+from counterfactual_training.experiments.run import Failure, load_data, run_cells
 from counterfactual_training.experiments.store import Store, versions
 
 Summary = Callable[[Results], pd.DataFrame]
@@ -141,6 +145,7 @@ def reproduce(
     changes: dict[str, Any] | None = None,
     command: str = "",
     stream: TextIO | None = None,
+    engine: Engine | None = None,
 ) -> list[Reproduction]:
     """Run what is missing and summarise: one reproduction, or those of all experiments.
 
@@ -151,9 +156,10 @@ def reproduce(
             need no files).
         seeds: training seeds of every cell; by default five, three of MNIST.
         changes: settings of :class:`TrainConfig` other than the published ones.
+        engine: where to run; by default that many ``workers`` here.
     """
     cells = experiment_cells(name, data, seeds, effort, changes)
-    failures = run_cells(cells, root, workers, command, stream)
+    failures = run_cells(cells, root, workers, command, stream, engine)
     names = [one for one in EXPERIMENTS if name in (one, ALL)]
     if name == ALL and not any(cell.data in IMAGES for cell in cells):
         names.remove("mnist-figures")
@@ -175,11 +181,13 @@ def summarise(
     experiment = EXPERIMENTS[name]
     results = Results.load(store, cells)
     tables = {table: make(results) for table, make in experiment.tables.items()}
+    if tables and results.cells:
+        warn(check_seeds(min(len(seeds) for seeds in results.cells.values())))
     if name == "main":
         tables["main_differences"] = summaries.differences(tables["main"], tables["main_by_seed"])
-    panels = figure1(effort) if name == "figure1" else []
-    if panels:
-        tables["figure1"] = figure1_table(panels)
+    panels: list[Panel] = []
+    if name == "figure1":
+        panels, tables["figure1"] = figure1(effort)
     images = _digits(store, cells) if name == "mnist-figures" else []
     mine = [failure for failure in failures if failure.cell in set(cells)]
     return Reproduction(

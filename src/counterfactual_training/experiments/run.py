@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TextIO
 
-import torch
 from torch import nn
 
 from counterfactual_training.data.catalog import load_dataset
 from counterfactual_training.data.dataset import Dataset
-from counterfactual_training.errors import CounterfactualTrainingError, InputError
 from counterfactual_training.experiments.cells import Cell
+from counterfactual_training.experiments.fitting import fit_model, untrained
+from counterfactual_training.experiments.launch import Engine, Failed, capacity, launch
 from counterfactual_training.experiments.measure import measure
 from counterfactual_training.experiments.store import Store, check_versions
-from counterfactual_training.models import mlp
-from counterfactual_training.training import train
 
 
 @dataclass(frozen=True)
@@ -37,47 +34,26 @@ def load_data(cell: Cell) -> Dataset:
     return load_dataset(cell.data, "as_run")
 
 
-def untrained(data: Dataset, seed: int) -> nn.Module:
-    """The paper's classifier with weights drawn by the seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return mlp(data.num_features, data.num_classes)
-
-
 def trained(cell: Cell, store: Store, data: Dataset) -> nn.Module:
     """The cell's model: from the store, or trained from where a checkpoint left it."""
     model = untrained(data, cell.seed)
     if store.is_trained(cell):
         return store.load_model(cell, model)
     started = time.perf_counter()
-    rows, held_out = data.validation_split(torch.Generator().manual_seed(cell.seed))
-    setup = cell.setup(data)
-    result = train(
-        model,
-        data.x_train[rows],
-        data.y_train[rows],
-        setup.generator,
-        setup.constraints,
-        setup.objective,
-        setup.config,
-        validation=(data.x_train[held_out], data.y_train[held_out]),
-        checkpoint=store.checkpoint(cell),
-        progress=False,
-    )
-    history = result.history.to_frame()
+    history = fit_model(model, data, cell.setup(data), store.checkpoint(cell), progress=False).to_frame()
     # A resumed run knows how long its earlier epochs took.
     seconds = max(time.perf_counter() - started, float(history["seconds"].sum()))
     store.save_model(cell, model, history, seconds)
     return model
 
 
-def run_cell(cell: Cell, root: str | Path, command: str = "") -> float:
+def run_cell(cell: Cell, root: str | Path, command: str = "", data: Dataset | None = None) -> float:
     """Train and measure one cell, unless that is done; the seconds it took."""
     started = time.perf_counter()
     store = Store(root)
     if not store.is_done(cell):
         store.create()
-        data = load_data(cell)
+        data = load_data(cell) if data is None else data
         model = trained(cell, store, data)
         began = time.perf_counter()
         tensors, numbers = measure(model, data, cell)
@@ -87,55 +63,71 @@ def run_cell(cell: Cell, root: str | Path, command: str = "") -> float:
 
 
 def run_cells(
-    cells: Sequence[Cell], root: str | Path, workers: int = 2, command: str = "", stream: TextIO | None = None
+    cells: Sequence[Cell],
+    root: str | Path,
+    workers: int = 2,
+    command: str = "",
+    stream: TextIO | None = None,
+    engine: Engine | None = None,
 ) -> list[Failure]:
-    """All cells that are not done yet, in worker processes of one thread each; the failures.
+    """All cells that are not done yet; the failures.
 
-    Long cells start first, so that no worker is left alone with one at the end. With one worker everything happens in
-    this process.
+    Long cells start first, so that no worker is left alone with one at the end.
+
+    Args:
+        engine: where to run; by default that many ``workers`` here.
     """
-    if workers < 1:
-        raise InputError(f"workers must be 1 or more, got {workers}.")
+    engine = Engine(workers=workers) if engine is None else engine
     store = Store(root)
     store.create()
     done = [cell for cell in cells if store.is_done(cell)]
     check_versions([store.load(cell) for cell in done], current=True)
     todo = sorted((cell for cell in cells if cell not in set(done)), key=lambda cell: -cell.expected_cost)
+    workers = capacity(engine) if todo else engine.workers
     progress = Progress(len(cells), done, todo, workers, stream if stream is not None else sys.stderr)
     failures = []
-    for cell, outcome in _outcomes(todo, root, workers, command):
-        if isinstance(outcome, float):
-            progress.finished(cell, outcome)
+    for cell, outcome in _outcomes(todo, store, command, engine):
+        if isinstance(outcome, Failed):
+            failures.append(Failure(cell, outcome.reason))
+            progress.failed(cell, outcome.reason)
         else:
-            failures.append(Failure(cell, outcome))
-            progress.failed(cell, outcome)
+            progress.finished(cell, outcome)
     return failures
 
 
-def _outcomes(todo: Sequence[Cell], root: str | Path, workers: int, command: str) -> Iterator[tuple[Cell, float | str]]:
+def _outcomes(
+    todo: Sequence[Cell], store: Store, command: str, engine: Engine
+) -> Iterator[tuple[Cell, float | Failed]]:
     """Each cell as it ends, with its seconds or the reason why it failed."""
-    if workers == 1 or len(todo) < 2:
-        for cell in todo:
-            try:
-                yield cell, run_cell(cell, root, command)
-            except Exception as error:
-                yield cell, _reason(error)
+    if engine.name == "processes":
+        yield from launch(_run_here, todo, (store.root, command), engine=engine)
         return
-    # Forked children of a process that has used torch's threads may hang: start afresh.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(workers, len(todo)), context, initializer=torch.set_num_threads, initargs=(1,))
-    try:
-        futures: dict[Future[float], Cell] = {pool.submit(run_cell, cell, root, command): cell for cell in todo}
-        for future in as_completed(futures):
-            problem = future.exception()
-            yield futures[future], future.result() if problem is None else _reason(problem)
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    # Nodes see neither our folder nor our data: both travel, and this process alone writes.
+    names = {cell.data: cell for cell in todo}
+    shared = (command, {name: load_data(cell) for name, cell in names.items()})
+    items = [(cell, store.files(cell)) for cell in todo]
+    for (cell, _), outcome in launch(_run_away, items, shared, engine=engine):
+        if not isinstance(outcome, Failed):
+            outcome, files = outcome
+            store.add_files(cell, files)
+        yield cell, outcome
 
 
-def _reason(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return text if isinstance(error, CounterfactualTrainingError) else f"{type(error).__name__}: {text}"
+def _run_here(shared: tuple[Path, str], cell: Cell) -> float:
+    root, command = shared
+    return run_cell(cell, root, command)
+
+
+def _run_away(
+    shared: tuple[str, dict[str, Dataset]], item: tuple[Cell, dict[str, bytes]]
+) -> tuple[float, dict[str, bytes]]:
+    """A cell on a machine of a cluster: from the files known so far to all of them."""
+    (command, data), (cell, files) = shared, item
+    with TemporaryDirectory() as root:
+        store = Store(root)
+        store.add_files(cell, files)
+        seconds = run_cell(cell, root, command, data[cell.data])
+        return seconds, store.files(cell)
 
 
 class Progress:

@@ -20,6 +20,7 @@ from counterfactual_training.experiments.cells import FORMAT, Cell, Effort
 from counterfactual_training.persistence import atomic_write, load_file, load_weights, save_file
 
 _MODEL, _MEASURED = "trained cell", "measured cell"
+_DONE = "done.json"
 _PACKAGES = ("counterfactual-training", "torch", "numpy", "pandas")
 
 
@@ -76,6 +77,18 @@ class Store:
 
     def is_done(self, cell: Cell) -> bool:
         return (self.folder(cell) / "done.json").exists()
+
+    def files(self, cell: Cell) -> dict[str, bytes]:
+        """Content of the cell's files, finished or not, by name."""
+        paths = sorted(self.folder(cell).glob("[!.]*")) if self.folder(cell).is_dir() else []
+        return {path.name: path.read_bytes() for path in paths}
+
+    def add_files(self, cell: Cell, files: dict[str, bytes]) -> None:
+        """Take over what :meth:`files` gave in another store, the marker last."""
+        for name in sorted(files, key=lambda name: name == _DONE):
+            atomic_write(self.folder(cell) / name, files[name])
+        if _DONE in files:
+            self.checkpoint(cell).unlink(missing_ok=True)
 
     def save_model(self, cell: Cell, model: nn.Module, history: pd.DataFrame, seconds: float) -> None:
         """Weights and history; training need not be repeated from here on."""
