@@ -1,0 +1,190 @@
+"""``ct grid``: hundreds of settings at once: run them, see how far they are, report what they gave."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from counterfactual_training.cli import engine as engines
+from counterfactual_training.cli.grid_report import write_report
+from counterfactual_training.cli.output import emit, folder, note
+from counterfactual_training.errors import CounterfactualTrainingError, InputError
+from counterfactual_training.experiments.engine import Engine
+from counterfactual_training.experiments.grid import Grid, grid_from
+from counterfactual_training.experiments.grid_file import load_grid, shipped_grids
+from counterfactual_training.experiments.grid_results import GridResults
+from counterfactual_training.experiments.grid_run import MANY_CELLS, Prepared, expected_seconds, run_grid
+from counterfactual_training.experiments.grid_store import GridStore
+from counterfactual_training.experiments.progress import duration
+from counterfactual_training.reports.extra import need
+
+_DESCRIPTION = """\
+A grid is a TOML file of settings; a list makes an axis, and every combination is a model. Models of one shape train
+together as a fleet. What is done is never done again: stop whenever you like, edit the file, run it again."""
+
+
+def add(commands: Any, common: argparse.ArgumentParser) -> None:
+    parser = commands.add_parser(
+        "grid",
+        help="train hundreds of settings at once: the paper's grids, or your own",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    chosen = argparse.ArgumentParser(add_help=False)
+    chosen.add_argument("--data", metavar="A,B", help="only these data sets, e.g. Moon,OL (default: the grid's)")
+    chosen.add_argument("--seeds", type=int, metavar="N", help="repeat everything from N seeds (default: the grid's)")
+    chosen.add_argument("--quick", action="store_true", help="a taste: a tenth of the epochs, a rough evaluation")
+    chosen.add_argument("--runs", default="grid-runs", metavar="DIR", help="folder of finished models (%(default)s)")
+    out = argparse.ArgumentParser(add_help=False)
+    out.add_argument("--out", default="grids", metavar="DIR", help="for tables, figures and a page (%(default)s)")
+
+    run = actions.add_parser("run", parents=[common, chosen, out], help="train and measure what is missing, and report")
+    run.add_argument("grid", metavar="GRID", help="a file, or the name of one of the paper's grids (ct grid list)")
+    engines.add(run)
+    run.add_argument("--yes", action="store_true", help=f"run it even if it has more than {MANY_CELLS:,} settings")
+    run.add_argument("--dry-run", action="store_true", help="only say how many settings and how long")
+    run.set_defaults(run=_run)
+
+    status = actions.add_parser("status", parents=[common, chosen], help="how far grids are")
+    status.add_argument("grid", nargs="?", metavar="GRID", help="by default all that were run in the folder")
+    status.set_defaults(run=_status)
+
+    report = actions.add_parser("report", parents=[common, chosen, out], help="tables, figures and a page; trains none")
+    report.add_argument("grid", nargs="?", metavar="GRID", help="by default all that were run in the folder")
+    report.set_defaults(run=_report)
+
+    listing = actions.add_parser("list", parents=[common], help="the paper's grids")
+    listing.set_defaults(run=_list)
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    engine = engines.chosen(arguments)
+    grid = _chosen(arguments, arguments.grid)
+    if grid.num_points > MANY_CELLS and not arguments.dry_run:
+        _ask(grid, engine, arguments.yes)
+    if arguments.dry_run and grid.num_points > MANY_CELLS:
+        return _announce(arguments, grid, {"seconds": expected_seconds(grid, engine.workers)})
+    prepared = Prepared.of(grid)
+    done = GridStore(arguments.runs).done()
+    plan = {
+        "models": len(prepared.cells),
+        "done": sum(cell.id in done for cell in prepared.cells),
+        "seconds": prepared.expected_seconds(done, engine.workers),
+    }
+    if arguments.dry_run:
+        return _announce(arguments, grid, plan)
+    need("matplotlib")  # better told now than after the training
+    note(_sentence(grid, plan))
+    found = run_grid(prepared, arguments.runs, engine, arguments.command_line, sys.stderr)
+    results = GridResults.load(grid, prepared.points, GridStore(arguments.runs))
+    record = {"command": arguments.command_line, "seconds": found.seconds if found.before < found.cells else None}
+    text, files = write_report(results, folder(arguments.out), record)
+    document = {
+        "grid": grid.name,
+        "models": found.cells,
+        "done_before": found.before,
+        "seconds": found.seconds,
+        "failures": found.failures,
+        "files": files,
+        "marginal": results.marginal.to_dict("records"),
+    }
+    emit(arguments, document, f"{text}\n\n{len(files)} files in {arguments.out}, after {duration(found.seconds)}")
+    if found.failures:
+        label, reason = next(iter(found.failures.items()))
+        raise CounterfactualTrainingError(
+            f"{len(found.failures)} fleets are missing from these tables, the first being {label}: {reason} "
+            "The same command tries them again."
+        )
+
+
+def _status(arguments: argparse.Namespace) -> None:
+    store = GridStore(arguments.runs)
+    done = store.done()
+    rows = []
+    for grid, record in _named(arguments, store):
+        prepared = Prepared.of(grid)
+        for data in grid.data:
+            cells = [cell for cell in prepared.cells if cell.data == data]
+            finished = sum(cell.id in done for cell in cells)
+            rows.append({"grid": grid.name, "data": data, "done": finished, "models": len(cells)} | record)
+    lines = [f"{row['grid']:<16} {row['data']:<6} {row['done']:>6} of {row['models']} models" for row in rows]
+    emit(arguments, {"grids": rows}, "\n".join(lines))
+
+
+def _report(arguments: argparse.Namespace) -> None:
+    need("matplotlib")
+    store = GridStore(arguments.runs)
+    texts, files = [], []
+    for grid, record in _named(arguments, store):
+        results = GridResults.load(grid, Prepared.of(grid).points, store)
+        if results.missing == results.points:
+            raise InputError(f"Nothing of {grid.name!r} is finished in {arguments.runs!r}. Begin with: ct grid run")
+        text, written = write_report(results, folder(arguments.out), record)
+        texts.append(text)
+        files += written
+    emit(arguments, {"files": files}, "\n\n".join([*texts, f"{len(files)} files in {arguments.out}"]))
+
+
+def _list(arguments: argparse.Namespace) -> None:
+    grids = shipped_grids()
+    document = {
+        name: {"title": grid.title, "settings": grid.num_settings, "data": grid.data, "axes": grid.axes}
+        for name, grid in grids.items()
+    }
+    lines = [f"{n:<16} {g.num_settings:>4} settings × {len(g.data)} data sets  {g.title}" for n, g in grids.items()]
+    emit(arguments, {"grids": document}, "\n".join(lines))
+
+
+def _chosen(arguments: argparse.Namespace, name: str) -> Grid:
+    data = [part for part in arguments.data.split(",") if part.strip()] if arguments.data else None
+    return load_grid(name).changed(data, arguments.seeds, arguments.quick)
+
+
+def _named(arguments: argparse.Namespace, store: GridStore) -> Sequence[tuple[Grid, dict[str, Any]]]:
+    """The grid asked for, or all that the folder remembers."""
+    records = store.grids()
+    if arguments.grid is not None:
+        grid = _chosen(arguments, arguments.grid)
+        return [(grid, _told(records.get(grid.name, {})))]
+    if not records:
+        raise InputError(f"No grid was run in {arguments.runs!r} yet. Begin with: ct grid run generators --quick")
+    return [
+        (grid_from(r["grid"]).changed(arguments.data and arguments.data.split(","), arguments.seeds), _told(r))
+        for r in records.values()
+    ]
+
+
+def _told(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: record.get(name) for name in ("command", "seconds")}
+
+
+def _announce(arguments: argparse.Namespace, grid: Grid, plan: dict[str, Any]) -> None:
+    emit(arguments, {"grid": grid.name, "settings": grid.num_points, **plan}, _sentence(grid, plan))
+
+
+def _sentence(grid: Grid, plan: dict[str, Any]) -> str:
+    seeds = f" × {len(grid.seeds)} seeds" if len(grid.seeds) > 1 else ""
+    text = f"{grid.name}: {grid.num_settings:,} settings × {', '.join(grid.data)}{seeds} = {grid.num_points:,}"
+    if "models" in plan:
+        text += f"; {plan['models']:,} different models, {plan['done']:,} of them done"
+    return f"{text}; about {duration(plan['seconds'])} to go" if plan["seconds"] else f"{text}; nothing to do"
+
+
+def _ask(grid: Grid, engine: Engine, yes: bool) -> None:
+    """Refuse a grid of very many settings unless somebody has said that it is meant."""
+    if yes:
+        return
+    sizes = " × ".join(f"{len(values)} {name}" for name, values in grid.values if len(values) > 1)
+    told = (
+        f"{grid.name!r} has {grid.num_points:,} settings ({sizes} × {len(grid.data)} data sets × {len(grid.seeds)} "
+        f"seeds), about {duration(expected_seconds(grid, engine.workers))} with {engine.workers} workers"
+    )
+    if not sys.stdin.isatty() or not sys.stderr.isatty():
+        raise InputError(f"{told}. If that is meant, say --yes.")
+    sys.stderr.write(f"{told}. Run it? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise InputError("Not run.")

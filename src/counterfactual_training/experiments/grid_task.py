@@ -1,0 +1,190 @@
+"""One task of a grid: train a fleet, measure it. Runs in a worker, which shares no disk with whoever asks, perhaps."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from counterfactual_training.constraints import Constraints
+from counterfactual_training.data.dataset import Dataset
+from counterfactual_training.evaluation.counterfactuals import aggregate, counterfactual_tables
+from counterfactual_training.evaluation.evaluate import attack_curves, performance
+from counterfactual_training.evaluation.performance import predict_logits
+from counterfactual_training.evaluation.protocol import Protocol
+from counterfactual_training.experiments.grid import GridCell, Measurement, digest
+from counterfactual_training.experiments.grid_settings import config_of, generator_of, model_of, objective_of
+from counterfactual_training.experiments.grid_store import Outcome
+from counterfactual_training.models.vae import VAE
+from counterfactual_training.training import Fleet, FleetRun, History, Member
+
+Rows = tuple[Tensor, Tensor]
+
+# Of a training history; the rest is of no use for a table of hundreds of models.
+_KEPT = ("loss", "accuracy", "validation_accuracy", "share_mature", "mean_steps")
+_SPLIT_SEED = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """A data set as tasks need it; travels once to each worker. All cells train on the same rows.
+
+    Attributes:
+        rows: ``train``, ``validation`` and ``test``.
+        training_constraints, constraints: of training and of evaluation, each ``(free, protected)``.
+        vae: of REVISE, fitted once; ``None`` where no cell needs it.
+    """
+
+    rows: Mapping[str, Rows]
+    num_classes: int
+    training_constraints: tuple[Constraints, Constraints]
+    constraints: tuple[Constraints, Constraints]
+    vae: VAE | None = None
+
+    @classmethod
+    def of(cls, data: Dataset) -> Bench:
+        kept, held_out = data.validation_split(torch.Generator().manual_seed(_SPLIT_SEED))
+        rows = {
+            "train": (data.x_train[kept], data.y_train[kept]),
+            "validation": (data.x_train[held_out], data.y_train[held_out]),
+            "test": (data.x_test, data.y_test),
+        }
+        return cls(
+            rows,
+            data.num_classes,
+            (data.training_constraints, data.protect(data.training_constraints)),
+            (data.constraints, data.protect(data.constraints)),
+        )
+
+
+@dataclass(frozen=True)
+class GridTask:
+    """Cells of one shape that train together.
+
+    Attributes:
+        checkpoint, heartbeat: files on a disk that the worker shares with whoever asks, or nothing.
+    """
+
+    cells: tuple[GridCell, ...]
+    checkpoint: str | None = None
+    heartbeat: str | None = None
+
+    @property
+    def id(self) -> str:
+        return digest({"cells": [cell.id for cell in self.cells]})[:20]
+
+    @property
+    def label(self) -> str:
+        """``Moon, 45 × ecco``."""
+        kinds = sorted({cell.generator or "baseline" for cell in self.cells})
+        return f"{self.cells[0].data}, {len(self.cells)} × {'/'.join(kinds)}"
+
+
+@dataclass(frozen=True, eq=False)
+class TaskResult:
+    """What a task gave: outcomes in the order of its cells, and what is worth saying."""
+
+    outcomes: list[Outcome]
+    notes: tuple[str, ...]
+    seconds: float
+
+
+def run_task(benches: Mapping[str, Bench], task: GridTask) -> TaskResult:
+    """Train the fleet, then measure it."""
+    started = time.perf_counter()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", UserWarning)
+        outcomes = _run(benches[task.cells[0].data], task, started)
+    # A member that stopped says so in its outcome.
+    notes = [str(one.message) for one in said if issubclass(one.category, UserWarning)]
+    notes = [text for text in dict.fromkeys(notes) if not text.startswith("Member ")]
+    return TaskResult(outcomes, tuple(notes), time.perf_counter() - started)
+
+
+def _run(bench: Bench, task: GridTask, started: float) -> list[Outcome]:
+    members = [_member(cell, bench) for cell in task.cells]
+    found = Fleet(members).train(
+        *bench.rows["train"],
+        validation=bench.rows["validation"],
+        checkpoint=task.checkpoint,
+        on_epoch=_Heartbeat(task.heartbeat),
+        progress=False,
+    )
+    trained = time.perf_counter()
+    measured = measure([member.model for member in members], bench, task.cells[0].measurement)
+    count = len(members)
+    seconds = {"train": (trained - started) / count, "evaluate": (time.perf_counter() - trained) / count}
+    return [
+        Outcome(cell.content(), metrics, numbers, _history(result.history), result.history.stopped, seconds)
+        for cell, (metrics, numbers), result in zip(task.cells, measured, found, strict=True)
+    ]
+
+
+def measure(
+    models: Sequence[nn.Module], bench: Bench, measurement: Measurement
+) -> list[tuple[dict[str, np.ndarray], dict[str, float]]]:
+    """Of each model: metrics ``(λ, runs)`` of its counterfactuals, and single numbers of its predictions."""
+    protocol, rules = measurement.protocol, bench.constraints[measurement.protected]
+    tables = counterfactual_tables(models, bench.rows[measurement.on], protocol, rules)
+    means = aggregate(pd.concat([table.assign(member=i) for i, table in enumerate(tables)], ignore_index=True))
+    of_member = dict(tuple(means.groupby("member")))
+    empty = means.iloc[:0]
+    x, y = bench.rows["test"]
+    out = []
+    for i, model in enumerate(models):
+        numbers = performance(predict_logits(model, x), y)
+        for attack, curve in attack_curves(model, x, y, protocol, rules).items():
+            pairs = zip(protocol.epsilons, curve.tolist(), strict=True)
+            numbers |= {f"robust_accuracy_{attack}@{epsilon:g}": value for epsilon, value in pairs}
+        out.append((_arrays(of_member.get(i, empty), protocol), numbers))
+    return out
+
+
+def _arrays(means: pd.DataFrame, protocol: Protocol) -> dict[str, np.ndarray]:
+    """By metric ``(λ, runs)``; NaN where a run has nothing to average."""
+    out = {}
+    for metric, part in means.groupby("metric"):
+        table = part.pivot(index="lambda_energy", columns="run", values="value")
+        table = table.reindex(index=list(protocol.lambda_energy), columns=range(protocol.num_runs))
+        out[str(metric)] = table.to_numpy(dtype=float)
+    return out
+
+
+def _member(cell: GridCell, bench: Bench) -> Member:
+    x, _ = bench.rows["train"]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(cell.seed)
+        model = model_of(cell.values, x.shape[1], bench.num_classes)
+    return Member(
+        model,
+        generator_of(cell.values, bench.vae, x),
+        bench.training_constraints[bool(cell.values["protected"])],
+        objective_of(cell.values),
+        config_of(cell.values, cell.seed),
+    )
+
+
+def _history(history: History) -> dict[str, np.ndarray]:
+    table = history.to_frame()
+    return {name: table[name].to_numpy(dtype=float) for name in _KEPT if name in table}
+
+
+class _Heartbeat:
+    """Says after every epoch how far the fleet is, for whoever watches."""
+
+    def __init__(self, path: str | None) -> None:
+        self.path = None if path is None else Path(path)
+
+    def __call__(self, run: FleetRun) -> None:
+        if self.path is not None:
+            # Nobody depends on it: a full disk is for those to report who do.
+            with contextlib.suppress(OSError):
+                self.path.write_text(f"{run.epoch} {run.epochs}\n")

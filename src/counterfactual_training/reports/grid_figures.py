@@ -1,0 +1,196 @@
+"""Figures of a grid: changes against the baseline as boxes, and how many counterfactuals mature, epoch by epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from counterfactual_training.reports.extra import need
+from counterfactual_training.reports.style import METRIC_NAMES, drawn, label_edges, legend_below, note, panels
+
+# Settings as the paper writes them.
+LABELS = {
+    "generator.name": "generator",
+    "generator.max_steps": "steps T",
+    "generator.learning_rate": "step size η",
+    "generator.decision_threshold": "threshold τ",
+    "generator.epsilon": "ε",
+    "generator.lambda_cost": "λ_cst",
+    "generator.lambda_energy": "λ_egy",
+    "objective.name": "objective",
+    "objective.lambda_class": "λ_clf",
+    "objective.lambda_div": "λ_div",
+    "objective.lambda_reg": "λ_reg",
+    "objective.lambda_adv": "λ_adv",
+    "training.epochs": "epochs",
+    "training.burn_in": "burn-in",
+    "training.num_counterfactuals": "counterfactuals",
+    "training.batch_size": "batch size",
+    "training.learning_rate": "learning rate",
+    "model.hidden": "hidden layers",
+    "model.activation": "activation",
+}
+_NAMED = {"ecco": "#1764ab", "generic": "#d9822b", "revise": "#7b4fa3"}
+_PLAIN = ("#1764ab", "#d9822b", "#7b4fa3", "#3a8f5c", "#a03030", "#7a7a7a")
+# Boxes that lie beyond are cut; an arrow with the median points at them.
+_LOWEST, _HIGHEST = -105.0, 120.0
+
+
+def label(axis: str) -> str:
+    return LABELS.get(axis, axis.rpartition(".")[2].replace("_", " "))
+
+
+@drawn
+def overview_figure(changes: pd.DataFrame, axes: Sequence[str], metric: str, remark: str = "") -> Any:
+    """A row of panels per data set, a panel per axis: change in % for each value, over all settings that have it."""
+    rows = changes[changes["metric"] == metric]
+    names = list(dict.fromkeys(rows["data"]))
+    figure, flat = panels(len(names) * len(axes), len(axes), 2.4, 2.0, sharey=False)
+    for place, axis in enumerate(flat):
+        data, key = names[place // len(axes)], axes[place % len(axes)]
+        part = rows[rows["data"] == data]
+        values = _ordered(part[key])
+        boxes = [_finite(part.loc[part[key] == value, "change"]) for value in values]
+        colours = _colours(key, values)
+        _boxes(axis, boxes, range(1, len(values) + 1), colours, 0.6)
+        axis.set_xticks(range(1, len(values) + 1), [_text(value) for value in values])
+        axis.set_title(f"{data}: {label(key)}")
+        axis.grid(axis="x", visible=False)
+    for start in range(0, len(flat), len(axes)):
+        _same_height(flat[start : start + len(axes)])
+        flat[start].set_ylabel(f"change of {METRIC_NAMES.get(metric, metric)} in %")
+    note(figure, remark)
+    return figure
+
+
+@drawn
+def detail_figure(changes: pd.DataFrame, axes: Sequence[str], data: str, metric: str, remark: str = "") -> Any:
+    """One data set as in the paper's appendix: up to four axes at once, as colour, place, column and row."""
+    rows = changes[(changes["metric"] == metric) & (changes["data"] == data)]
+    colour, place, column, line = _roles(rows, axes)
+    columns, lines = _ordered(rows[column]) if column else [None], _ordered(rows[line]) if line else [None]
+    groups, hues = _ordered(rows[place]), _ordered(rows[colour]) if colour else [None]
+    wide = max(2.6, 0.24 * len(groups) * len(hues) + 0.9)
+    figure, flat = panels(len(columns) * len(lines), len(columns), wide, 1.9, sharey=True)
+    colours = _colours(colour or place, hues if colour else groups)
+    width = 0.8 / len(hues)
+    for axis, (high, wide_) in zip(flat, [(a, b) for a in lines for b in columns], strict=True):
+        part = _where(_where(rows, line, high), column, wide_)
+        for shade, hue in enumerate(hues):
+            boxes = [_finite(_where(_where(part, colour, hue), place, group)["change"]) for group in groups]
+            at = np.arange(1, len(groups) + 1) + (shade - (len(hues) - 1) / 2) * width
+            shades = [colours[shade]] * len(groups) if colour else colours
+            _boxes(axis, boxes, at, shades, 0.85 * width)
+            if colour:
+                axis.plot([], [], "s", color=colours[shade], alpha=0.6, label=_named(colour, hue))
+        titles = [_named(key, value) for key, value in ((line, high), (column, wide_)) if key]
+        axis.set_title(", ".join(titles) or data)
+        axis.set_xticks(range(1, len(groups) + 1), [_text(group) for group in groups])
+        axis.grid(axis="x", visible=False)
+    _same_height(flat)
+    label_edges(flat, label(place), f"{data}: {METRIC_NAMES.get(metric, metric)}, %")
+    legend_below(figure, flat)
+    note(figure, remark)
+    return figure
+
+
+@drawn
+def maturity_figure(maturity: pd.DataFrame, axes: Sequence[str], remark: str = "") -> Any:
+    """Share of mature counterfactuals per epoch: a line per value of an axis, its band half of the settings."""
+    names = list(dict.fromkeys(maturity["data"]))
+    figure, flat = panels(len(names) * len(axes), len(axes), 2.5, 2.0, sharex=False, sharey=True)
+    for place, axis in enumerate(flat):
+        data, key = names[place // len(axes)], axes[place % len(axes)]
+        part = maturity[maturity["data"] == data]
+        values = _ordered(part[key])
+        for value, colour in zip(values, _colours(key, values), strict=True):
+            curves = part[part[key] == value].groupby("epoch")["share mature"]
+            low, middle, high = curves.quantile(0.25), curves.mean(), curves.quantile(0.75)
+            axis.plot(middle.index, middle, color=colour, linewidth=1.5, label=_text(value))
+            axis.fill_between(middle.index, low, high, color=colour, alpha=0.07, linewidth=0)
+        axis.set_title(f"{data}: {label(key)}")
+        axis.set_ylim(-0.03, 1.03)
+        axis.legend(fontsize=7, handlelength=1.2, loc="best")
+    label_edges(flat, "epoch", "share mature")
+    note(figure, remark)
+    return figure
+
+
+def _roles(rows: pd.DataFrame, axes: Sequence[str]) -> tuple[str | None, str, str | None, str | None]:
+    """Which axis is shown as colour, place on the x axis, column and row; others are pooled."""
+    by_size = sorted(axes, key=lambda key: -rows[key].nunique())
+    colour = next((key for key in axes if key == "generator.name"), None)
+    rest = [key for key in by_size if key != colour]
+    if not rest:
+        return None, by_size[0], None, None
+    place, *others = rest
+    if colour is None and others:
+        colour = others.pop(0)
+    column, line = [*others, None, None][:2]
+    return colour, place, column, line
+
+
+def _boxes(axis: Any, values: Sequence[np.ndarray], at: Any, colours: Sequence[Any], width: float) -> None:
+    """Median and quartiles, whiskers from 5 to 95 %."""
+    shown = axis.boxplot(
+        values,
+        positions=list(at),
+        widths=width,
+        whis=(5, 95),
+        patch_artist=True,
+        showfliers=False,
+        manage_ticks=False,
+        medianprops={"color": "black", "linewidth": 1.1},
+        whiskerprops={"linewidth": 0.8, "color": "#555555"},
+        capprops={"linewidth": 0.8, "color": "#555555"},
+    )
+    for box, colour in zip(shown["boxes"], colours, strict=True):
+        box.set(facecolor=colour, alpha=0.6, linewidth=0.7)
+    for place, found in zip(at, values, strict=True):
+        if len(found) and np.median(found) > _HIGHEST:
+            axis.annotate(f"▴{np.median(found):.0f}", (place, _HIGHEST), ha="center", va="top", fontsize=6, rotation=90)
+    axis.axhline(0, color="#999999", linewidth=0.8, zorder=1)
+
+
+def _same_height(axes: Sequence[Any]) -> None:
+    """One scale for panels that are compared, not stretched by outliers."""
+    low = min(axis.get_ylim()[0] for axis in axes)
+    high = max(axis.get_ylim()[1] for axis in axes)
+    for axis in axes:
+        axis.set_ylim(max(low, _LOWEST), min(high, _HIGHEST))
+
+
+def _colours(key: str | None, values: Sequence[Any]) -> list[Any]:
+    """Names have colours of their own, numbers a scale from light to dark."""
+    if any(isinstance(value, (str, bool)) for value in values) or key is None:
+        return [_NAMED.get(str(value), _PLAIN[i % len(_PLAIN)]) for i, value in enumerate(values)]
+    scale = need("matplotlib").colormaps["YlGnBu"]
+    return [scale(shade) for shade in np.linspace(0.4, 0.95, len(values))] if len(values) > 1 else [_PLAIN[0]]
+
+
+def _ordered(values: pd.Series) -> list[Any]:
+    """Numbers by size, names as they came."""
+    found = list(dict.fromkeys(values))
+    numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in found)
+    return sorted(found) if numbers else found
+
+
+def _where(rows: pd.DataFrame, key: str | None, value: Any) -> pd.DataFrame:
+    return rows if key is None else rows[rows[key] == value]
+
+
+def _finite(values: pd.Series) -> np.ndarray:
+    found = values.to_numpy(dtype=float)
+    return found[np.isfinite(found)]
+
+
+def _named(key: str, value: Any) -> str:
+    """``τ 0.9``; a generator's name says by itself what it is."""
+    return _text(value) if key.endswith(".name") else f"{label(key)} {_text(value)}"
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
