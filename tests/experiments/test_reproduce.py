@@ -1,6 +1,7 @@
 """The experiments by name, and the two commands around them."""
 
 import json
+import warnings
 
 import pandas as pd
 import pytest
@@ -8,8 +9,9 @@ import pytest
 from counterfactual_training.cli import main
 from counterfactual_training.cli import reproduce as command
 from counterfactual_training.errors import InputError
+from counterfactual_training.evaluation.checks import MeasurementWarning
 from counterfactual_training.experiments.cells import FULL, QUICK, SYNTHETIC
-from counterfactual_training.experiments.figure1 import figure1, figure1_table
+from counterfactual_training.experiments.figure1 import figure1
 from counterfactual_training.experiments.reproduce import EXPERIMENTS, experiment_cells, reproduce
 
 
@@ -44,6 +46,15 @@ def test_a_reproduction_can_be_repeated_from_what_is_stored(tmp_path, tiny):
     assert "not the published settings" in first.provenance["effort"]
 
 
+def test_intervals_of_one_training_run_are_warned_about(tmp_path, tiny):
+    options = {"data": ["LS"], "effort": tiny, "workers": 1}
+    with pytest.warns(MeasurementWarning, match="one_seed"):
+        reproduce("synthetic", tmp_path, seeds=1, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", MeasurementWarning)
+        reproduce("synthetic", tmp_path, seeds=2, **options)
+
+
 def test_the_commands_write_tables_figures_and_a_page(tmp_path, tiny, monkeypatch, capsys):
     monkeypatch.setattr(command, "QUICK", tiny)
     out, runs = str(tmp_path / "out"), str(tmp_path / "runs")
@@ -63,8 +74,12 @@ def test_the_commands_write_tables_figures_and_a_page(tmp_path, tiny, monkeypatc
     assert "26.3" in text and "share mature" in text and "A quick look" in text
 
     page = tmp_path / "report.html"
-    assert main(["report", runs, "--out", str(page)]) == 0
+    assert main(["report", runs, "--out", str(page), "--tables", out]) == 0
+    assert "Figure 1" not in page.read_text()
+    assert main(["reproduce", "figure1", *arguments]) == 0
+    assert main(["report", runs, "--out", str(page), "--tables", out]) == 0
     html = page.read_text()
+    assert "Figure 1" in html and "other learning rates had failed" in html and "tiny: not the published" in html
     assert "data:image/png;base64," in html and "A quick look" in html and "ct reproduce main" in html
     assert "http://" not in html and "https://" not in html
 
@@ -107,8 +122,7 @@ def test_bad_input_is_told_in_one_line(arguments, reason, tmp_path, monkeypatch,
 
 
 def test_figure_1_tilts_the_boundary_away_from_the_immutable_feature(tiny):
-    panels = figure1(type(tiny)(epochs=8))
-    table = figure1_table(panels)
+    panels, table = figure1(type(tiny)(epochs=8))
     conventional, plausible, _, protected = table.to_dict("records")
     assert plausible["implausibility"] < conventional["implausibility"]
     assert protected["share_age"] < 0.7 * conventional["share_age"]

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from counterfactual_training.errors import FileError, InputError
+from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.experiments.trained import (
     Recipe,
     Trained,
@@ -17,7 +18,7 @@ from counterfactual_training.experiments.trained import (
     protected_constraints,
 )
 from counterfactual_training.persistence import save_file
-from counterfactual_training.search import generic
+from counterfactual_training.search import ecco, generic
 
 RECIPE = Recipe("loan", objective="full", protected=("age",), hidden=(8, 4), epochs=1, seed=3)
 
@@ -108,3 +109,25 @@ def test_a_model_with_the_scikit_learn_face_predicts_and_explains_alike(trained,
     assert classifier.predict(people).tolist() == [data.class_names[k] for k in expected.tolist()]
     explanation = classifier.explain(people)
     assert explanation.frame["age"].equals(people["age"])
+
+
+@pytest.mark.parametrize("generator", [generic(decision_threshold=0.51, max_steps=20), ecco(0.01, 2.0, epsilon=0.1)])
+def test_a_model_with_the_scikit_learn_face_can_be_saved_and_loaded(trained, data, generator, tmp_path):
+    classifier = as_classifier(trained.model, data, generator, ("age",))
+    classifier.save(tmp_path / "c.safetensors")
+    loaded = CounterfactualClassifier.load(tmp_path / "c.safetensors")
+    people = data.frame_test.iloc[:20]
+    assert loaded.predict_proba(people) == pytest.approx(classifier.predict_proba(people))
+    told, again = classifier.explain(people), loaded.explain(people)
+    assert again.frame.equals(told.frame) and again.changes() == told.changes()
+    assert again.frame["age"].equals(people["age"])  # still protected
+    assert loaded.generator_.penalties[0].weight == generator.penalties[0].weight
+
+
+def test_a_generator_that_no_parameters_describe_has_to_be_brought_along(trained, data, tmp_path):
+    own = ecco(decay="none")
+    as_classifier(trained.model, data, own).save(tmp_path / "c.safetensors")
+    with pytest.raises(FileError, match="generator of your own"):
+        CounterfactualClassifier.load(tmp_path / "c.safetensors")
+    loaded = CounterfactualClassifier.load(tmp_path / "c.safetensors", generator=own)
+    assert loaded.generator_.penalties == own.penalties

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
@@ -22,9 +22,13 @@ from counterfactual_training.estimator.explaining import explain_rows
 from counterfactual_training.estimator.explanation import Explanation
 from counterfactual_training.estimator.file import load_classifier, save_classifier
 from counterfactual_training.estimator.finding import Finder
-from counterfactual_training.estimator.inputs import resolve_schema, rows, training_rows
+from counterfactual_training.estimator.inputs import rows, training_rows
+from counterfactual_training.estimator.preparing import prepare
+from counterfactual_training.estimator.restarts import VALIDATION_SHARE, best_restart, checked_restarts
+from counterfactual_training.estimator.tuning import tune_settings
 from counterfactual_training.search import Generator
 from counterfactual_training.training import History, Objective, Preset, train
+from counterfactual_training.tuning import Goal, Plan
 
 # Training wants many quick explanations, a person one that arrives; the paper evaluated with as many.
 EXPLAIN_STEPS = 50
@@ -89,9 +93,13 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         missing: a missing value: an ``"error"``, or ``"impute"`` by median or most frequent category.
         device: for torch; the CPU if not given.
         random_state: a number makes ``fit`` repeatable.
+        n_restarts: trainings from so many seeds, together as one fleet, of which the best is kept. More than one holds
+            a fifth of the rows out to choose on: the most plausible model among those whose accuracy there is within
+            one standard error of the best.
         progress: show a bar; by default on a terminal.
 
     Attributes:
+        tuning_: the table of all trials, where :meth:`tune` made this classifier.
         classes_: labels, in the order of ``predict_proba``.
         n_features_in_, feature_names_in_: columns seen in ``fit``; names only if it was a frame.
         schema_, encoder_, constraints_: the columns, their way to model space, and the rules there.
@@ -131,6 +139,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         missing: Missing = "error",
         device: str | torch.device | None = None,
         random_state: int | np.random.RandomState | None = None,
+        n_restarts: int = 1,
         progress: bool | None = None,
     ) -> None:
         self.model = model
@@ -161,39 +170,89 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         self.missing = missing
         self.device = device
         self.random_state = random_state
+        self.n_restarts = n_restarts
         self.progress = progress
 
     # ---- scikit-learn ----------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any) -> CounterfactualClassifier:  # noqa: N803 - scikit-learn's name
         """Train on rows X, a frame or an array, and their classes y."""
-        frame, labels = training_rows(self, X, y)
-        params = self.get_params(deep=False)
-        schema = resolve_schema(frame, self.schema, self.mutability, self.domain)
-        encoder = Encoder(schema, unknown=self.unseen, missing=self.missing).fit(frame)
-        classes, y_index = np.unique(labels, return_inverse=True)
-        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            model = settings.make_model(self.model, self.hidden, len(encoder.names_), len(classes))
-        model.to(settings.make_device(self.device))
-        num_std = settings.make_preset(params).num_std if self.num_std is None else float(self.num_std)
-        finder = Finder(model, encoder, encoder.constraints(num_std, keep_sign=True))
-        x = finder.encode(frame)
-        generator = settings.make_training_generator(params, x)
-        history = train(
-            model,
-            x,
-            torch.as_tensor(y_index.astype(np.int64), device=x.device),
-            generator,
-            finder.training_constraints,
-            settings.make_training_objective(params),
-            settings.make_config(params, len(frame), seed),
-            progress=self.progress,
-        ).history
+        restarts = checked_restarts(self.n_restarts)
+        prepared = prepare(self.get_params(deep=False), *training_rows(self, X, y), self._seed())
+        finder, setting = prepared.finder, prepared.setting
+        model, x, classes = finder.model, prepared.x, prepared.y
+        if restarts > 1:
+            model, history = best_restart(
+                prepared.make_model, x, classes, setting, finder.constraints, restarts, self.progress
+            )
+        else:
+            history = train(
+                model,
+                x,
+                classes,
+                setting.generator,
+                setting.constraints,
+                setting.objective,
+                setting.config,
+                progress=self.progress,
+            ).history
         # Only now: a fit that fails or is interrupted leaves what was learned before.
-        self._adopt(encoder, classes, model.eval(), history, num_std, generator)
+        self._adopt(finder.encoder, prepared.classes, model.eval(), history, prepared.num_std, setting.generator)
         return self
+
+    def tune(
+        self,
+        X: Any,  # noqa: N803
+        y: Any,
+        *,
+        n_trials: int = Plan.num_trials,
+        objectives: str | Sequence[str] = "ip",
+        at_most_lost: float | None = 1.0,
+        space: Mapping[str, Any] | str | Path | None = None,
+        batch: int = Plan.batch,
+        n_seeds: int = 1,
+        validation_share: float = VALIDATION_SHARE,
+        storage: str | Path | None = None,
+        study: str = Plan.study,
+    ) -> CounterfactualClassifier:
+        """A new classifier with better settings than this one, fitted to all rows; this one stays as it is.
+
+        Settings are tried in batches, each trained as one fleet, on a part of the rows, and measured on the others. The
+        settings of this classifier are the first trial, so that none that is worse there comes out. The rows that a
+        final test is made on must not be among X.
+
+        Args:
+            X, y: rows and classes, as for ``fit``.
+            n_trials: trials altogether; a study that is found in the storage is gone on with.
+            objectives: one or more of ``"ip"`` (implausibility), ``"cost"``, ``"accuracy"`` and ``"robustness"``.
+            at_most_lost: points of accuracy that may be lost against the same model trained conventionally.
+            space: ranges that differ from :data:`counterfactual_training.tuning.RANGES`: by parameter, a pair
+                ``(low, high)``, a list of choices or ``"published"``, which leaves it as it is; or a TOML file.
+            batch: trials per fleet.
+            n_seeds: trainings per trial, averaged.
+            validation_share: of the rows, to measure on.
+            storage: a journal file, or the URL of a database, to go on with later or to share with other processes.
+            study: its name there.
+
+        Returns:
+            The fitted classifier; ``tuning_`` is the table of all trials.
+        """
+        wanted = (objectives,) if isinstance(objectives, str) else tuple(objectives)
+        best = clone(self)
+        params = best.get_params(deep=False)
+        seed = 0 if self.random_state is None else self._seed()
+        found = tune_settings(
+            prepare(params, *training_rows(best, X, y), seed),
+            params,
+            Goal(wanted, at_most_lost),
+            Plan(n_trials, batch, storage, study),
+            space,
+            validation_share,
+            n_seeds,
+        )
+        best.set_params(**found.best.settings).fit(X, y)
+        best.tuning_ = found.table()
+        return best
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """The most probable class of each row."""
@@ -275,6 +334,29 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         objects = {"model": model, "generator": generator, "objective": objective, "preset": preset}
         return load_classifier(path, cls, objects)
 
+    @classmethod
+    def of_trained(
+        cls, model: nn.Module, encoder: Encoder, classes: Sequence[Any], generator: Generator
+    ) -> CounterfactualClassifier:
+        """A fitted classifier from an MLP that was trained elsewhere, on rows that this encoder made.
+
+        Args:
+            classes: labels, in the order of the model's outputs.
+            generator: of :meth:`explain`.
+        """
+        classifier = cls(
+            hidden=tuple(layer.out_features for layer in model.modules() if isinstance(layer, nn.Linear))[:-1],
+            schema=encoder.schema_,
+            unseen=encoder.unknown,
+            missing=encoder.missing,
+            **settings.params_of(generator),
+        )
+        labels = np.array(classes, dtype=object)
+        # The default n_σ: nobody is told to become what the data never saw.
+        classifier._adopt(encoder, labels, model.eval(), History(), float(classifier.num_std or 0.0), generator)
+        classifier.n_features_in_, classifier.feature_names_in_ = encoder.n_features_in_, encoder.feature_names_in_
+        return classifier
+
     # ---- inside ----------------------------------------------------------------------------------------------------
 
     def _adopt(
@@ -292,6 +374,9 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         self.num_std_ = num_std
         self.constraints_ = encoder.constraints(num_std, keep_sign=True)
         self.model_, self.history_ = model, history
+
+    def _seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
     def _finder(self) -> Finder:
         return Finder(self.model_, self.encoder_, self.constraints_)

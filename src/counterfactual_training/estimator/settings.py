@@ -75,6 +75,30 @@ def make_training_generator(params: Params, x_train: Tensor | None = None, vae: 
     return make_generator(spec)  # says which names there are
 
 
+def params_of(generator: Generator) -> dict[str, Any]:
+    """The parameters that :func:`make_training_generator` makes this generator of; itself, if no others do."""
+    names = {"search_learning_rate": "learning_rate"}
+    search = ("max_steps", "decision_threshold", "epsilon", "search_learning_rate")
+    params = {name: getattr(generator, names.get(name, name)) for name in search}
+    weights: dict[str, Any] = {"lambda_cost": None, "lambda_energy": None}
+    for penalty in generator.penalties:
+        if isinstance(penalty, (Distance, Energy)):
+            weights["lambda_cost" if isinstance(penalty, Distance) else "lambda_energy"] = penalty.weight
+    params |= {"generator": generator.name, **weights}
+    if generator.name in GENERATORS:
+        again = make_training_generator({**params, "preset": "as_run"}, vae=vae_of(generator))
+        if _content(again) == _content(generator):
+            return params
+    return {"generator": generator}
+
+
+def _content(generator: Generator) -> tuple[Any, ...]:
+    """What a generator does, comparable."""
+    values = tuple(getattr(generator, f.name) for f in fields(Generator) if f.name not in ("penalties", "space"))
+    penalties = tuple((type(penalty), vars(penalty)) for penalty in generator.penalties)
+    return values, penalties, type(generator.space), vars(generator.space)
+
+
 def _unusual(base: Generator) -> dict[str, Any]:
     """The search settings in which a preset differs from a plain generator."""
     plain = {field.name: field.default for field in fields(Generator)}

@@ -64,7 +64,7 @@ def fit_vae(
         torch.default_generator.manual_seed(seed)
         vae = VAE(x.shape[1], latent_dim or (2 if small else 4), hidden_dim or (16 if small else 32))
     vae.to(x.device, x.dtype)
-    optimizer = torch.optim.Adam(vae.parameters(), lr=learning_rate)
+    optimizer = torch.optim.Adam(vae.parameters(), lr=learning_rate, fused=x.device.type in ("cpu", "cuda"))
     with sensible_threads(vae, x[:batch_size]):
         for _ in range(epochs):
             for rows in torch.randperm(len(x), generator=rng).to(x.device).split(batch_size):

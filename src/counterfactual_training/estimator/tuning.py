@@ -1,0 +1,56 @@
+"""A classifier's own settings, tuned on rows held out of its training rows."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from counterfactual_training.errors import InputError
+from counterfactual_training.estimator.preparing import Prepared
+from counterfactual_training.estimator.restarts import validation_split
+from counterfactual_training.search import Generator
+from counterfactual_training.training import Objective, make_objective
+from counterfactual_training.tuning import Goal, Measure, Plan, Task, Tuning, tune
+from counterfactual_training.tuning.progress import Lines
+from counterfactual_training.tuning.space import FIXED
+
+# What a ready-made generator has fixed.
+_OF_RECIPES = ("lambda_cost", "lambda_energy")
+
+
+def tune_settings(
+    prepared: Prepared,
+    params: Mapping[str, Any],
+    goal: Goal,
+    plan: Plan,
+    space: Mapping[str, Any] | str | Path | None,
+    validation_share: float,
+    num_seeds: int,
+) -> Tuning:
+    """A study of the settings of a classifier that is ready to train."""
+    objective = params["objective"]
+    named = objective if isinstance(objective, Objective) else make_objective(objective)
+    if not named.needs_counterfactuals:
+        raise InputError("This objective trains without counterfactuals: there is nothing to tune.")
+    changes: Any = space
+    if isinstance(params["generator"], Generator):
+        if isinstance(space, str | Path) or set(_OF_RECIPES) & set(space or {}):
+            raise InputError(
+                f"{' and '.join(_OF_RECIPES)} of a ready-made generator cannot be tuned: name a generator, such as "
+                "'ecco', or give the ranges of the other settings as a dict."
+            )
+        changes = {name: FIXED for name in _OF_RECIPES if name in prepared.setting.values()} | dict(space or {})
+    train, held_out = validation_split(prepared.y, validation_share, prepared.setting.config.seed)
+    x, y = prepared.x, prepared.y
+    task = Task(
+        prepared.make_model,
+        x[train],
+        y[train],
+        Measure(x[held_out], y[held_out], prepared.finder.constraints),
+        prepared.setting,
+        num_seeds,
+    )
+    shown = sys.stderr.isatty() if params["progress"] is None else params["progress"]
+    return tune(task, goal, plan, changes, Lines() if shown else None)

@@ -1,0 +1,165 @@
+"""Tuning on a named data set: from the paper's settings, on its validation rows, confirmed once on its test rows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import nn
+
+import counterfactual_training
+from counterfactual_training.data.dataset import Dataset
+from counterfactual_training.data.synthetic import stratified_split
+from counterfactual_training.errors import InputError
+from counterfactual_training.models import mlp
+from counterfactual_training.persistence import atomic_write
+from counterfactual_training.search import ecco
+from counterfactual_training.training import TrainConfig, make_objective
+from counterfactual_training.tuning import METRICS, Goal, Measure, Plan, Setting, Task, Tuning, train_batch
+from counterfactual_training.tuning.setting import TUNABLE
+from counterfactual_training.tuning.storage import open_study
+
+# Where a grid file has what is tuned; of a penalty, the weight goes by its own name.
+_TABLES = {"distance": "generator", "energy": "generator", "config": "training"}
+_PENALTIES = ("distance", "energy")
+_NOTE = "confirmation"
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How a trial is trained.
+
+    Attributes:
+        epochs: passes over the data.
+        num_seeds: trainings per trial, averaged.
+        seed: of weights, draws and the validation split.
+        confirm_seeds: trainings of each setting that is looked at on test rows.
+    """
+
+    epochs: int = TrainConfig.epochs
+    num_seeds: int = 1
+    seed: int = TrainConfig.seed
+    confirm_seeds: int = 5
+
+    def __post_init__(self) -> None:
+        if self.num_seeds < 1 or self.confirm_seeds < 1:
+            raise InputError(f"seeds must be 1 or more, got {self.num_seeds} and {self.confirm_seeds}.")
+
+
+def named_task(data: Dataset, effort: Effort) -> Task:
+    """The paper's setting for a data set, trained and measured on its training rows only."""
+    paper = data.settings
+    num = paper.num_validation or len(data.y_train) // 5  # the loan example holds none out
+    rows, held_out = stratified_split(data.y_train, num, torch.Generator().manual_seed(effort.seed))
+    start = Setting(
+        ecco(decision_threshold=paper.decision_threshold),
+        data.training_constraints,
+        make_objective("full", lambda_reg=paper.lambda_reg),
+        TrainConfig(
+            epochs=effort.epochs,
+            batch_size=paper.batch_size,
+            num_counterfactuals=paper.num_counterfactuals,
+            seed=effort.seed,
+        ),
+    )
+    measure = Measure(data.x_train[held_out], data.y_train[held_out], data.constraints)
+    make_model = partial(_untrained, data.num_features, data.num_classes)
+    return Task(make_model, data.x_train[rows], data.y_train[rows], measure, start, effort.num_seeds)
+
+
+def _untrained(num_features: int, num_classes: int, seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return mlp(num_features, num_classes)
+
+
+def confirm(
+    data: Dataset, task: Task, tuning: Tuning, plan: Plan, effort: Effort, out: Path
+) -> tuple[dict[str, Any], bool]:
+    """The chosen setting on test rows, beside the published and the conventional one; and whether this was the look.
+
+    A study gets one look: it is noted in the study and in ``confirmation.json``. A second one only reads the note; of
+    another choice it is refused, because choosing by test rows is what the validation rows were for.
+    """
+    best = tuning.best
+    study = open_study(plan.storage, plan.study, _signs(tuning.goal), effort.epochs)
+    try:
+        found: dict[str, Any] | None = study.note(_NOTE)
+        if found is None:
+            found = _looked(data, task, tuning, effort)
+            study.set_note(_NOTE, found)
+            atomic_write(out / "confirmation.json", json.dumps(found, indent=2).encode())
+            return found, True
+    finally:
+        study.leave()
+    if found["trial"] != best.number:
+        raise InputError(
+            f"The test rows were looked at on {found['date']}, for trial {found['trial']}; the best is now trial "
+            f"{best.number}. A second look would choose by test rows. Give a study with another seed a name of its own."
+        )
+    return found, False
+
+
+def _looked(data: Dataset, task: Task, tuning: Tuning, effort: Effort) -> dict[str, Any]:
+    best = tuning.best
+    settings = {
+        "conventional": task.start.conventional(),
+        "published": task.start,
+        "tuned": task.start.changed(best.settings),
+    }
+    # Other seeds than those of the study: it may have been lucky with its own.
+    fresh = [setting.seeded(effort.seed + 1000) for setting in settings.values()]
+    trained = train_batch(replace(task, num_seeds=effort.confirm_seeds), fresh)
+    measure = Measure(data.x_test, data.y_test, data.constraints)
+    numbers = measure([[model] for outcome in trained for model in outcome.models])
+    names = [name for name in settings for _ in range(effort.confirm_seeds)]
+    table = pd.DataFrame(numbers, columns=list(METRICS)).assign(model=names)
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "trial": best.number,
+        "test_rows": len(data.y_test),
+        "seeds": effort.confirm_seeds,
+        "mean": _nested(table.groupby("model", sort=False).mean()),
+        "deviation": _nested(table.groupby("model", sort=False).std(ddof=1).fillna(0.0)),
+    }
+
+
+def _nested(table: pd.DataFrame) -> dict[str, dict[str, float | None]]:
+    return {
+        str(model): {str(name): None if value != value else float(value) for name, value in row.items()}
+        for model, row in table.iterrows()
+    }
+
+
+def best_file(data: str, tuning: Tuning, effort: Effort) -> str:
+    """The chosen setting as a grid file of one cell."""
+    best = tuning.best
+    tables: dict[str, dict[str, Any]] = {
+        "generator": {"name": "ecco"},
+        "objective": {"name": "full"},
+        "training": {"epochs": effort.epochs},
+    }
+    for name, value in tuning.settings(best).items():
+        knob = TUNABLE[name]
+        tables[_TABLES.get(knob.place, knob.place)][name if knob.place in _PENALTIES else knob.field] = value
+    reached = ", ".join(f"{name} {best.metrics[name]:.4f}" for name in METRICS)
+    lines = [
+        f"# Trial {best.number} of {tuning.num_finished}: the best found for {tuning.goal.describe()}.",
+        f"# On validation rows: {reached}.",
+        f"# Written by ct tune {counterfactual_training.__version__}; `ct grid run` trains it again.",
+        f'name = "{data}-tuned"',
+        f'data = ["{data}"]',
+    ]
+    for table, values in tables.items():
+        lines += ["", f"[{table}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _signs(goal: Goal) -> tuple[int, ...]:
+    return tuple(target.sign for target in goal.targets)

@@ -1,0 +1,174 @@
+"""A batch of trials, trained as one fleet; those without hope end early."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor, nn
+
+from counterfactual_training.training import Fleet, FleetRun, History
+from counterfactual_training.tuning.goal import Goal, Limits, Metrics, excess
+from counterfactual_training.tuning.measures import Measure
+from counterfactual_training.tuning.setting import Setting
+from counterfactual_training.tuning.trials import Study
+
+# Trials of one objective are compared with earlier ones after these shares of the epochs.
+_RUNGS = (1 / 3, 2 / 3)
+# But only when so much of the training was counterfactual: what a burn-in delays, it does not spoil.
+_LEAST_SHARE = 1 / 4
+
+# Given all trials that still train, after an epoch: the places of those to end, and why.
+Watch = Callable[[list["Look"]], dict[int, str]]
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What is tuned.
+
+    Attributes:
+        make_model: an untrained model, its weights drawn by a seed.
+        x, y: training rows.
+        measure: of trained models, on validation rows.
+        start: the setting to be improved.
+        num_seeds: trainings per trial, whose measures are averaged.
+    """
+
+    make_model: Callable[[int], nn.Module]
+    x: Tensor
+    y: Tensor
+    measure: Measure
+    start: Setting
+    num_seeds: int = 1
+
+
+class Look(NamedTuple):
+    """One trial after an epoch."""
+
+    trial: int  # its place in the batch
+    epoch: int
+    histories: list[History]
+    models: Callable[[], list[nn.Module]]
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """The models of one trial, one per seed, and why its training ended early, if it did."""
+
+    models: list[nn.Module]
+    histories: list[History]
+    stopped: str | None = None
+
+
+def train_batch(task: Task, settings: Sequence[Setting], watch: Watch | None = None) -> list[Trained]:
+    """All settings, each with every seed, as few fleets as their shapes allow; the watch gives a reason to end one."""
+    outcomes: list[Trained | None] = [None] * len(settings)
+    for places in _by_shape(settings):
+        for place, trained in zip(places, _train_fleet(task, settings, places, watch), strict=True):
+            outcomes[place] = trained
+    return [outcome for outcome in outcomes if outcome is not None]
+
+
+def _by_shape(settings: Sequence[Setting]) -> list[list[int]]:
+    """The places of settings whose tensors have the same shapes."""
+    groups: dict[int, list[int]] = defaultdict(list)
+    for place, setting in enumerate(settings):
+        groups[setting.config.num_counterfactuals].append(place)
+    return list(groups.values())
+
+
+def _train_fleet(task: Task, settings: Sequence[Setting], places: Sequence[int], watch: Watch | None) -> list[Trained]:
+    seeds = range(task.num_seeds)
+    members = [
+        setting.seeded(setting.config.seed + seed).member(task.make_model)
+        for setting in (settings[place] for place in places)
+        for seed in seeds
+    ]
+    reasons: dict[int, str] = {}
+
+    def on_epoch(run: FleetRun) -> None:
+        running: dict[int, list[int]] = defaultdict(list)
+        for i in run.running:
+            running[places[run.members[i] // task.num_seeds]].append(i)
+        looks = [
+            Look(place, run.epoch, [run.histories[i] for i in own], partial(_models, run, own))
+            for place, own in running.items()
+        ]
+        for place, reason in (watch(looks) if watch is not None else {}).items():
+            reasons[place] = reason
+            for i in running[place]:
+                run.stop(i, reason)
+
+    validation = (task.measure.x, task.measure.y)
+    results = Fleet(members).train(task.x, task.y, validation=validation, on_epoch=on_epoch, progress=False)
+    outcomes = []
+    for trial, place in enumerate(places):
+        own = results[trial * task.num_seeds : (trial + 1) * task.num_seeds]
+        stopped = reasons.get(place) or next((r.history.stopped for r in own if r.history.stopped), None)
+        outcomes.append(Trained([r.model for r in own], [r.history for r in own], stopped))
+    return outcomes
+
+
+def mean_accuracy(histories: Sequence[History]) -> list[float]:
+    """On the validation rows, epoch by epoch, over seeds."""
+    records = zip(*(history.records for history in histories), strict=False)
+    return [float(np.mean([record["validation_accuracy"] for record in epoch])) for epoch in records]
+
+
+def _models(run: FleetRun, own: Sequence[int]) -> list[nn.Module]:
+    return [run.model(i) for i in own]
+
+
+@dataclass(eq=False)
+class Pruner:
+    """Gives up trials whose accuracy has collapsed, and, where there is one objective, those behind the median.
+
+    Optuna compares trials of one objective only; of several, no trial is given up for being behind in one of them.
+    """
+
+    study: Study
+    numbers: Sequence[int]  # of the trials of the batch
+    settings: Sequence[Setting]
+    goal: Goal
+    limits: Limits
+    pace: Sequence[float]  # accuracy of the reference models, epoch by epoch
+    measure: Measure
+    on_epoch: Callable[[int], None] = lambda epoch: None
+    violations: dict[int, dict[str, float]] = field(default_factory=dict)
+
+    def __call__(self, looks: list[Look]) -> dict[int, str]:
+        self.study.alive()
+        self.on_epoch(looks[0].epoch)
+        reasons = {look.trial: reason for look in looks if (reason := self._collapsed(look)) is not None}
+        hopeful = [look for look in looks if look.trial not in reasons and self._at_rung(look)]
+        for look, metrics in zip(hopeful, self.measure.quick([look.models() for look in hopeful]), strict=True):
+            if self.study.report(self.numbers[look.trial], look.epoch, self._standing(metrics)):
+                self.violations[look.trial] = self.limits.violations(metrics)
+                reasons[look.trial] = f"behind the median after {look.epoch} epochs"
+        return reasons
+
+    def _collapsed(self, look: Look) -> str | None:
+        epochs = self.settings[look.trial].config.epochs
+        accuracy = mean_accuracy(look.histories)[-1]
+        floor = self.pace[look.epoch - 1] - self.limits.patience
+        if not math.ceil(_RUNGS[0] * epochs) <= look.epoch < epochs or accuracy >= floor:
+            return None
+        self.violations[look.trial] = {"accuracy": floor - accuracy if accuracy < floor else 1.0}
+        return f"accuracy {accuracy:.3f} after {look.epoch} epochs"
+
+    def _at_rung(self, look: Look) -> bool:
+        config = self.settings[look.trial].config
+        late = look.epoch - config.burn_in_epochs >= _LEAST_SHARE * config.epochs
+        rungs = {math.ceil(share * config.epochs) for share in _RUNGS} - {config.epochs}
+        return len(self.goal.objectives) == 1 and look.epoch in rungs and late
+
+    def _standing(self, metrics: Metrics) -> float:
+        """The objective; what misses a bound stands behind all that do not."""
+        missed = excess(self.limits.violations(metrics))
+        # The glance sees few individuals, and accuracy still grows: small misses are forgiven.
+        return self.goal.values(metrics)[0] + (1e3 * missed if missed > 0.03 else 0.0)

@@ -1,0 +1,104 @@
+"""What tuning found: every trial, the front of the undominated ones, and the one to take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from counterfactual_training.errors import InputError
+from counterfactual_training.tuning.goal import Goal, Limits, Metrics, excess, front
+from counterfactual_training.tuning.measures import METRICS
+from counterfactual_training.tuning.setting import Value
+from counterfactual_training.tuning.trials import Trial
+
+
+@dataclass(frozen=True, eq=False)
+class Tuning:
+    """The state of a study. All numbers are of validation rows.
+
+    Attributes:
+        goal, limits: what was wanted, and the bounds that followed from the reference models.
+        conventional: measures of the model trained without counterfactuals.
+        start: all numbers of the setting that tuning started from.
+        trials: every trial, by number.
+        importances: for each objective, the share of its variance that each setting explains.
+    """
+
+    goal: Goal
+    limits: Limits
+    conventional: Metrics
+    start: Mapping[str, Value]
+    trials: Sequence[Trial]
+    importances: Sequence[Mapping[str, float]] = ()
+
+    @property
+    def complete(self) -> list[Trial]:
+        return [trial for trial in self.trials if trial.state == "COMPLETE"]
+
+    @property
+    def num_finished(self) -> int:
+        return num_finished(self.trials)
+
+    @property
+    def published(self) -> Trial:
+        """The trial of the setting that tuning started from."""
+        for trial in self.complete:
+            if trial.published:
+                return trial
+        raise InputError("The study has no trial of the setting it started from yet.")
+
+    @property
+    def front(self) -> list[Trial]:
+        """Trials that keep the bounds and that no other such trial dominates, the best in the first objective first."""
+        allowed = [trial for trial in self.complete if excess(trial.violations) == 0]
+        best = [allowed[i] for i in front([trial.values for trial in allowed])]
+        return sorted(best, key=lambda trial: (trial.values, trial.number))
+
+    @property
+    def best(self) -> Trial:
+        """The trial to take.
+
+        Of one objective: the best that keeps the bounds; where none does, the one nearest to them. Of several: the
+        trial of the front that is nowhere worse than the starting point and gains most, on average over the objectives.
+        """
+        if len(self.goal.objectives) == 1 or not self.front:
+            return min(self.complete, key=lambda trial: (excess(trial.violations), trial.values, trial.number))
+        start = self.published.values
+        not_worse = [t for t in self.front if all(a <= b for a, b in zip(t.values, start, strict=True))]
+        return max(not_worse or self.front, key=lambda trial: (_gain(trial.values, start), -trial.number))
+
+    def settings(self, trial: Trial) -> dict[str, Value]:
+        """All numbers of a trial: the tuned ones, and the others as they were at the start."""
+        return {**self.start, **trial.settings}
+
+    def table(self) -> pd.DataFrame:
+        """One row per trial that ended: state, measures, settings, whether it is allowed, on the front, the best."""
+        ended = [trial for trial in self.trials if trial.state in ("COMPLETE", "PRUNED", "FAIL")]
+        on_front = {trial.number for trial in self.front}
+        rows = [
+            {
+                "trial": trial.number,
+                "state": trial.state.lower(),
+                "published": trial.published,
+                "best": bool(self.complete) and trial.number == self.best.number,
+                "front": trial.number in on_front,
+                "allowed": trial.state == "COMPLETE" and excess(trial.violations) == 0,
+                **{name: trial.metrics.get(name, float("nan")) for name in METRICS},
+                **trial.settings,
+                "seconds": trial.seconds,
+                "reason": trial.reason,
+            }
+            for trial in ended
+        ]
+        return pd.DataFrame(rows)
+
+
+def num_finished(trials: Sequence[Trial]) -> int:
+    """Trials that count: measured to the end, or given up on purpose."""
+    return sum(trial.state in ("COMPLETE", "PRUNED") for trial in trials)
+
+
+def _gain(values: Sequence[float], start: Sequence[float]) -> float:
+    return sum((b - a) / max(abs(b), 1e-12) for a, b in zip(values, start, strict=True)) / len(start)

@@ -1,0 +1,248 @@
+"""Trials of a study, asked for and told, as several processes share them and as a killed one leaves them."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from counterfactual_training.tuning.extra import optuna
+from counterfactual_training.tuning.setting import Value
+from counterfactual_training.tuning.space import Domain, Range, Space
+from counterfactual_training.tuning.worker import EVERY_SECONDS, Worker, is_dead
+
+# Draws that repeat a trial are given back; after so many in a row there is nothing new left.
+_MOST_REPEATS = 50
+_LIVE = ("WAITING", "RUNNING", "COMPLETE", "PRUNED")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting that was tried, or is being tried.
+
+    Attributes:
+        state: ``COMPLETE``, ``PRUNED``, ``FAIL``, ``RUNNING`` or ``WAITING``.
+        settings: the tuned numbers.
+        values: the objectives, each to be minimised.
+        metrics: all that was measured, on validation rows.
+        violations: by how much bounds were missed.
+        published: it is the setting that tuning started from.
+        reason: why it was pruned or failed.
+    """
+
+    number: int
+    state: str
+    settings: dict[str, Value]
+    values: tuple[float, ...] = ()
+    metrics: dict[str, float] = field(default_factory=dict)
+    violations: dict[str, float] = field(default_factory=dict)
+    published: bool = False
+    reason: str = ""
+    seconds: float = math.nan
+
+
+class Study:
+    """A study that several processes may share, and that a killed one may leave at any moment."""
+
+    def __init__(self, study: Any, signs: tuple[int, ...], seed: int, where: str) -> None:
+        self._study, self._signs, self._seed, self.where = study, signs, seed, where
+        self._worker = Worker()
+        self._open: dict[int, Any] = {}  # trials asked for and not yet told
+        self._spoken = -math.inf
+        self.alive()
+
+    # ---- attributes --------------------------------------------------------------------------------------------------
+
+    def note(self, name: str) -> Any:
+        """Something noted for all processes; ``None`` where nobody did."""
+        return self._study.user_attrs.get(name)
+
+    def set_note(self, name: str, value: Any) -> None:
+        self._study.set_user_attr(name, value)
+
+    def alive(self) -> None:
+        """Tell the others, now and then, that this process is still at work."""
+        if time.monotonic() - self._spoken >= EVERY_SECONDS:
+            self._spoken = time.monotonic()
+            self._study.set_user_attr(f"worker {self._worker.id}", self._worker.sign())
+
+    def leave(self) -> None:
+        """This process has done its part; trials that it did not finish are free for others."""
+        self._study.set_user_attr(f"worker {self._worker.id}", self._worker.sign(present=False))
+
+    def others(self) -> bool:
+        """Whether another living process works on the study."""
+        own = f"worker {self._worker.id}"
+        signs = {name: sign for name, sign in self._study.user_attrs.items() if name.startswith("worker ")}
+        return any(name != own and not is_dead(sign) for name, sign in signs.items())
+
+    # ---- trials ------------------------------------------------------------------------------------------------------
+
+    def trials(self) -> list[Trial]:
+        return [self._plain(trial) for trial in self._study.get_trials(deepcopy=False)]
+
+    def enqueue(self, settings: Mapping[str, Value], **attributes: Any) -> None:
+        """A setting to be tried next."""
+        self._study.enqueue_trial(dict(settings), user_attrs=attributes)
+
+    def ask(self, space: Space, num: int, most: int | None = None) -> list[Trial]:
+        """New settings, up to so many; fewer where all that is left repeats what was tried.
+
+        Args:
+            most: trials of the whole study; what two processes ask for at the same moment beyond it is given back.
+        """
+        self._study.sampler = self._sampler()
+        distributions = {name: _distribution(domain) for name, domain in space.items()}
+        asked: list[Trial] = []
+        repeats = 0
+        while len(asked) < num and repeats < _MOST_REPEATS:
+            trial = self._study.ask(distributions)
+            trial.set_user_attr("worker", self._worker.id)
+            self._open[trial.number] = trial
+            before = [other for other in self.trials() if other.number < trial.number and other.state in _LIVE]
+            same = [other.number for other in before if other.settings == trial.params]
+            if same:
+                repeats += 1
+                self.fail(trial.number, f"repeats trial {same[0]}")
+            elif most is not None and sum(other.state != "WAITING" for other in before) >= most:
+                self.fail(trial.number, "not needed: other processes asked for the last trials")
+                break
+            else:
+                published = bool(trial.user_attrs.get("published", False))
+                asked.append(Trial(trial.number, "RUNNING", dict(trial.params), published=published))
+        return asked
+
+    def report(self, number: int, step: int, value: float) -> bool:
+        """An intermediate value of a study with one objective; whether the trial should be given up for it."""
+        trial = self._open[number]
+        trial.report(self._signs[0] * value, step)
+        return bool(trial.should_prune())
+
+    def complete(
+        self,
+        number: int,
+        values: Sequence[float],
+        metrics: Mapping[str, float],
+        violations: Mapping[str, float],
+        seconds: float,
+    ) -> None:
+        told = [sign * value for sign, value in zip(self._signs, values, strict=True)]
+        attributes = {"metrics": _finite(metrics), "seconds": seconds}
+        self._tell(number, "COMPLETE", told, violations, attributes)
+
+    def prune(self, number: int, reason: str, violations: Mapping[str, float]) -> None:
+        self._tell(number, "PRUNED", None, violations, {"reason": reason})
+
+    def fail(self, number: int, reason: str) -> None:
+        self._tell(number, "FAIL", None, {}, {"reason": reason})
+
+    def recover(self) -> int:
+        """Fail the trials of dead processes and queue their settings again; how many."""
+        states = optuna().trial.TrialState
+        signs = self._study.user_attrs
+        lost = 0
+        for trial in self._study.get_trials(deepcopy=False, states=(states.RUNNING,)):
+            owner = trial.user_attrs.get("worker")
+            if trial.number in self._open or not self._is_orphan(trial, owner, signs):
+                continue
+            try:
+                self._study.tell(trial.number, state=states.FAIL)
+            except (ValueError, optuna().exceptions.UpdateFinishedTrialError):
+                continue  # another process was faster
+            lost += 1
+            settings = trial.params or trial.system_attrs.get("fixed_params", {})
+            if settings:
+                self.enqueue(settings, retry_of=trial.number, published=trial.user_attrs.get("published", False))
+        return lost
+
+    def importances(self) -> list[dict[str, float]]:
+        """For each objective, the share of its variance that each setting explains (functional ANOVA).
+
+        Empty where too few trials are known to tell.
+        """
+        found: list[dict[str, float]] = []
+        for index in range(len(self._signs)):
+            values = [trial.values[index] for trial in self.trials() if trial.state == "COMPLETE"]
+            worst = max((value for value in values if math.isfinite(value)), default=0.0)
+
+            def target(trial: Any, index: int = index, worst: float = worst) -> float:
+                return min(self._signs[index] * trial.values[index], worst)
+
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of Optuna's, about what is experimental in it
+                    evaluator = optuna().importance.FanovaImportanceEvaluator(seed=0)
+                    shares = optuna().importance.get_param_importances(self._study, evaluator=evaluator, target=target)
+            except (ValueError, RuntimeError, ZeroDivisionError):
+                shares = {}
+            found.append({name: float(share) for name, share in shares.items()})
+        return found
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _sampler(self) -> Any:
+        """Drawn anew for every batch, so that a resumed study goes on as it would have; but never as its neighbour."""
+        parts = [self._seed, len(self._study.get_trials(deepcopy=False))]
+        if self.others():
+            parts.append(int(self._worker.id, 16))
+        seed = 0
+        for part in parts:
+            seed = (seed * 1_000_003 + part) % (2**32)
+        return optuna().samplers.TPESampler(seed=seed)
+
+    def _is_orphan(self, trial: Any, owner: str | None, signs: Mapping[str, Any]) -> bool:
+        if owner is not None:
+            return owner != self._worker.id and is_dead(signs.get(f"worker {owner}"))
+        # Its process had no time to say whose it is; give it a minute.
+        return trial.datetime_start is not None and time.time() - trial.datetime_start.timestamp() > 60
+
+    def _tell(
+        self,
+        number: int,
+        state: str,
+        values: list[float] | None,
+        violations: Mapping[str, float],
+        attributes: Mapping[str, Any],
+    ) -> None:
+        trial = self._open.pop(number)
+        # Others may have taken this process for dead and its trial from it; then theirs counts.
+        with suppress(optuna().exceptions.UpdateFinishedTrialError):
+            for name, value in attributes.items():
+                trial.set_user_attr(name, value)
+            for name, value in violations.items():
+                trial.set_constraint(name, value if math.isfinite(value) else 1.0)
+            self._study.tell(trial, values, optuna().trial.TrialState[state], skip_if_finished=True)
+
+    def _plain(self, trial: Any) -> Trial:
+        attributes = trial.user_attrs
+        done = trial.state.name == "COMPLETE"
+        values = zip(self._signs, trial.values, strict=True) if done else ()
+        return Trial(
+            number=trial.number,
+            state=trial.state.name,
+            settings=dict(trial.params or trial.system_attrs.get("fixed_params", {})),
+            values=tuple(sign * value for sign, value in values),
+            metrics={name: math.nan if v is None else v for name, v in attributes.get("metrics", {}).items()},
+            violations=dict(trial.constraints),
+            published=bool(attributes.get("published", False)),
+            reason=attributes.get("reason", ""),
+            seconds=attributes.get("seconds", math.nan),
+        )
+
+
+def _distribution(domain: Domain) -> Any:
+    distributions = optuna().distributions
+    if not isinstance(domain, Range):
+        return distributions.CategoricalDistribution(domain.values)
+    if domain.whole:
+        return distributions.IntDistribution(int(domain.low), int(domain.high), log=domain.log)
+    return distributions.FloatDistribution(domain.low, domain.high, log=domain.log)
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """JSON knows no NaN."""
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}

@@ -1,0 +1,61 @@
+"""``ct tune``: what it prints and writes, and what it refuses."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from counterfactual_training.cli import main
+
+pytest.importorskip("optuna", reason="tuning needs the extra 'tune'")
+pytest.importorskip("matplotlib", reason="figures need the extra 'report'")
+
+
+@pytest.fixture
+def ranges(tmp_path):
+    """Few settings, of which few are tried."""
+    from counterfactual_training.tuning import RANGES
+
+    path = tmp_path / "ranges.toml"
+    fixed = [f'{name} = "published"' for name in RANGES if name != "lambda_reg"]
+    path.write_text("\n".join([*fixed, "lambda_reg = [0.01, 0.02]"]))
+    return str(path)
+
+
+def test_a_study_from_start_to_confirmation(tmp_path, ranges, capsys):
+    out = tmp_path / "tuned"
+    command = ["tune", "loan", "--trials", "2", "--batch", "2", "--epochs", "6", "--space", ranges, "--out", str(out)]
+    assert main([*command, "--at-most-lost", "90"]) == 0
+    printed = capsys.readouterr()
+    assert "2 trials" in printed.out and "published" in printed.out and "lambda_reg" in printed.out
+    assert "[2/2] best ip" in printed.err
+    assert main([*command, "--at-most-lost", "90", "--confirm", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["trials"] == 2 and document["confirmation"]["trial"] == document["best"]["trial"]
+    assert document["best"]["implausibility"] <= document["published"]["implausibility"]
+    table = pd.read_csv(out / "trials.csv")
+    assert table["published"].tolist() == [True, False]
+    for name in ("best.toml", "front.png", "importance.png", "confirmation.json", "study.journal"):
+        assert (out / name).stat().st_size > 0
+    assert main([*command, "--at-most-lost", "90", "--confirm"]) == 0
+    assert "looked at before" in capsys.readouterr().err
+    assert main([*command, "--at-most-lost", "80"]) == 2
+    assert "was made for something else: goal" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["moon.csv"], "CounterfactualClassifier.tune"),
+        (["moonz"], "Did you mean"),
+        (["loan", "--minimise", "costt"], "Did you mean 'cost'"),
+        (["loan", "--objectives", "ip,ip"], "different"),
+        (["loan", "--trials", "0"], "1 or more"),
+        (["loan", "--space", "no-such-file.toml"], "cannot be read"),
+        (["loan", "--storage", "postgresql://a:secret@127.0.0.1:1/b"], "does not answer"),
+    ],
+)
+def test_bad_input_is_refused_in_a_sentence(tmp_path, capsys, options, message):
+    assert main(["tune", *options, "--epochs", "1", "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert message in said and "secret" not in said and "Traceback" not in said

@@ -1,0 +1,131 @@
+"""``CounterfactualClassifier.tune`` and ``n_restarts``: better settings and better seeds, by rows held out."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+
+from counterfactual_training.errors import InputError
+from counterfactual_training.estimator import CounterfactualClassifier, restarts
+from counterfactual_training.estimator.restarts import validation_split
+from counterfactual_training.search import ecco
+from counterfactual_training.tuning import RANGES
+
+QUICK = {"epochs": 6, "num_counterfactuals": 30, "learning_rate": 0.02, "random_state": 0}
+SPACE = {**dict.fromkeys(RANGES, "published"), "lambda_reg": (0.01, 1.0), "max_steps": [5, 30]}
+
+
+@pytest.fixture
+def small(loans):
+    frame, labels = loans
+    return frame.iloc[:120], labels[:120]
+
+
+@pytest.fixture(scope="module")
+def tuned(loans):
+    pytest.importorskip("optuna", reason="tuning needs the extra 'tune'")
+    frame, labels = loans
+    classifier = CounterfactualClassifier(**QUICK)
+    return classifier, classifier.tune(frame[:120], labels[:120], n_trials=4, batch=3, space=SPACE)
+
+
+class TestTune:
+    def test_a_new_classifier_is_fitted_with_the_best_settings(self, tuned, small):
+        before, after = tuned
+        best = after.tuning_[after.tuning_["best"]].iloc[0]
+        assert after.lambda_reg == best["lambda_reg"] and after.max_steps == best["max_steps"]
+        assert before.lambda_reg is None and not hasattr(before, "model_")
+        assert after.predict(small[0]).shape == (120,)
+        assert after.explain(small[0].iloc[:2]).status is not None
+
+    def test_it_is_fitted_to_all_rows(self, tuned, small):
+        after = tuned[1]
+        again = clone(after).fit(*small)
+        np.testing.assert_allclose(again.predict_proba(small[0]), after.predict_proba(small[0]), atol=1e-6)
+
+    def test_the_table_starts_with_the_settings_of_the_classifier(self, tuned):
+        table = tuned[1].tuning_
+        first = table.iloc[0]
+        assert first["published"] and first["max_steps"] == 30 and first["lambda_reg"] == 0.1
+        assert (table["state"] != "fail").sum() == 4
+
+    def test_what_comes_out_is_saved_and_loaded(self, tuned, small, tmp_path):
+        tuned[1].save(tmp_path / "tuned.safetensors")
+        loaded = CounterfactualClassifier.load(tmp_path / "tuned.safetensors")
+        np.testing.assert_array_equal(loaded.predict(small[0]), tuned[1].predict(small[0]))
+        assert loaded.lambda_reg == tuned[1].lambda_reg
+
+    @pytest.mark.parametrize(
+        ("params", "options", "message"),
+        [
+            ({"objective": "vanilla"}, {}, "nothing to tune"),
+            ({}, {"space": {"lambda_rg": (0.1, 1.0)}}, "Did you mean 'lambda_reg'"),
+            ({}, {"objectives": ("ip", "costs")}, "Did you mean 'cost'"),
+            ({}, {"n_trials": 0}, "1 or more"),
+            ({}, {"validation_share": 1.5}, "between 0 and 1"),
+            ({"generator": ecco()}, {"space": {"lambda_energy": (0.1, 1.0)}}, "ready-made"),
+        ],
+    )
+    def test_bad_input_is_refused_before_anything_runs(self, small, params, options, message):
+        with pytest.raises(InputError, match=message):
+            CounterfactualClassifier(**{**QUICK, **params}).tune(*small, **options)
+
+    def test_a_ready_made_generator_keeps_its_weights(self, small):
+        pytest.importorskip("optuna", reason="tuning needs the extra 'tune'")
+        classifier = CounterfactualClassifier(**QUICK, generator=ecco(lambda_energy=2.0))
+        space = {name: value for name, value in SPACE.items() if name != "lambda_energy"}
+        tuned = classifier.tune(*small, n_trials=2, batch=1, space=space)
+        assert tuned.generator_.penalties[1].weight == 2.0
+
+
+class TestRestarts:
+    def test_one_restart_is_a_plain_fit(self, small):
+        plain, one = CounterfactualClassifier(**QUICK), CounterfactualClassifier(**QUICK, n_restarts=1)
+        np.testing.assert_array_equal(
+            plain.fit(*small).predict_proba(small[0]), one.fit(*small).predict_proba(small[0])
+        )
+
+    def test_the_kept_one_is_accurate_and_then_plausible(self, small, monkeypatch):
+        measured = []
+        original = restarts.Measure.__call__
+
+        def record(self, trials, quiet=True):
+            measured.append((trials, original(self, trials, quiet)))
+            return measured[-1][1]
+
+        monkeypatch.setattr(restarts.Measure, "__call__", record)
+        classifier = CounterfactualClassifier(**QUICK, n_restarts=3).fit(*small)
+        (trials, numbers), *_ = measured
+        best = max(number["accuracy"] for number in numbers)
+        error = np.sqrt(best * (1 - best) / 24)
+        kept = next(i for i, (model,) in enumerate(trials) if model is classifier.model_)
+        assert numbers[kept]["accuracy"] >= best - error
+        good = [n["implausibility"] for n in numbers if n["accuracy"] >= best - error]
+        assert numbers[kept]["implausibility"] == min(good)
+        weights = [model[0].weight.detach() for (model,) in trials]
+        assert not torch.equal(weights[0], weights[1])  # another seed, another model
+
+    def test_restarts_are_repeatable_and_saved(self, small, tmp_path):
+        first = CounterfactualClassifier(**QUICK, n_restarts=2).fit(*small)
+        second = CounterfactualClassifier(**QUICK, n_restarts=2).fit(*small)
+        np.testing.assert_array_equal(first.predict_proba(small[0]), second.predict_proba(small[0]))
+        first.save(tmp_path / "best.safetensors")
+        assert CounterfactualClassifier.load(tmp_path / "best.safetensors").n_restarts == 2
+
+    @pytest.mark.parametrize("num", [0, -1, 1.5, True, "two"])
+    def test_no_number_of_restarts_is_refused(self, small, num):
+        with pytest.raises(InputError, match="n_restarts"):
+            CounterfactualClassifier(**QUICK, n_restarts=num).fit(*small)
+
+    def test_too_few_rows_to_hold_some_out_are_said(self):
+        frame, labels = np.random.default_rng(0).normal(size=(9, 2)), ["a"] * 8 + ["b"]
+        with pytest.raises(InputError, match="every class needs at least two"):
+            CounterfactualClassifier(**QUICK, n_restarts=2).fit(frame, labels)
+
+
+def test_every_class_is_on_both_sides_of_the_split():
+    y = torch.tensor([0] * 50 + [1] * 10 + [2] * 2)
+    train, held_out = validation_split(y, 0.2, seed=0)
+    assert set(y[train].tolist()) == set(y[held_out].tolist()) == {0, 1, 2}
+    assert sorted([*train.tolist(), *held_out.tolist()]) == list(range(62))
+    assert y[held_out].bincount().tolist() == [10, 2, 1]

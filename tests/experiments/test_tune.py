@@ -1,0 +1,79 @@
+"""Tuning on named data sets: which rows are looked at when, and what is written."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from counterfactual_training.errors import InputError
+from counterfactual_training.experiments.trained import named_dataset
+from counterfactual_training.experiments.tune import Effort, best_file, confirm, named_task
+from counterfactual_training.tuning import RANGES, Choices, Goal, Plan, tune
+
+pytest.importorskip("optuna", reason="tuning needs the extra 'tune'")
+
+EFFORT = Effort(epochs=2, confirm_seeds=2)
+GOAL = Goal(("ip",), 50.0)
+SPACE = {**dict.fromkeys(RANGES, "published"), "lambda_reg": Choices((0.1, 0.2, 0.3))}
+
+
+@pytest.fixture(scope="module")
+def data():
+    whole = named_dataset("moons")
+    few = slice(0, 300)
+    settings = replace(whole.settings, num_validation=100, num_counterfactuals=20, batch_size=100)
+    small = {"x_train": whole.x_train[few], "y_train": whole.y_train[few], "settings": settings}
+    return replace(whole, x_test=whole.x_test[:60], y_test=whole.y_test[:60], **small)
+
+
+@pytest.fixture(scope="module")
+def tuned(data, tmp_path_factory):
+    plan = Plan(2, 2, tmp_path_factory.mktemp("tuned") / "study.journal", "moons")
+    task = named_task(data, EFFORT)
+    return task, plan, tune(task, GOAL, plan, SPACE)
+
+
+def test_no_test_row_is_trained_or_measured_on(data):
+    task = named_task(data, EFFORT)
+    seen = torch.cat([task.x, task.measure.x])
+    assert len(seen) == len(data.x_train) == 300 and len(task.measure.x) == 100
+    assert sorted(map(tuple, seen.tolist())) == sorted(map(tuple, data.x_train.tolist()))
+
+
+def test_the_start_is_what_the_paper_ran(data):
+    whole = named_dataset("moons")
+    start = named_task(whole, Effort()).start
+    assert start.values()["lambda_reg"] == 0.25 and start.values()["decision_threshold"] == 0.9
+    assert start.config.epochs == 100 and start.config.num_counterfactuals == 1000
+
+
+def test_test_rows_are_looked_at_once(data, tuned, tmp_path):
+    task, plan, tuning = tuned
+    found, first = confirm(data, task, tuning, plan, EFFORT, tmp_path)
+    assert first and found["test_rows"] == 60 and found["seeds"] == 2
+    assert list(found["mean"]) == ["conventional", "published", "tuned"]
+    assert json.loads((tmp_path / "confirmation.json").read_text()) == found
+    again, first = confirm(data, task, tuning, plan, EFFORT, tmp_path)
+    assert again == found and not first
+    other = replace(tuning, trials=[t for t in tuning.trials if t.number != tuning.best.number])
+    with pytest.raises(InputError, match="A second look would choose by test rows"):
+        confirm(data, task, other, plan, EFFORT, tmp_path)
+
+
+def test_the_best_settings_are_a_grid_file(tuned):
+    from counterfactual_training.experiments.grid_file import parse_grid
+
+    tuning = tuned[2]
+    grid = parse_grid(best_file("moons", tuning, EFFORT), "best.toml")
+    values = {name: value for name, (value,) in grid.values}
+    assert values["objective.lambda_reg"] == tuning.best.settings["lambda_reg"]
+    assert values["training.epochs"] == 2 and values["generator.lambda_energy"] == 5.0
+    assert values["generator.learning_rate"] == 0.1 and values["training.learning_rate"] == 0.001
+    assert grid.data == ("Moon",)
+
+
+@pytest.mark.parametrize("bad", [{"num_seeds": 0}, {"confirm_seeds": 0}])
+def test_efforts_without_seeds_are_refused(bad):
+    with pytest.raises(InputError, match="1 or more"):
+        Effort(**bad)

@@ -1,0 +1,145 @@
+"""Ranges: what may be tuned, and what is refused before anything runs."""
+
+import pytest
+from toy_task import make_task
+
+from counterfactual_training.errors import FileError, InputError
+from counterfactual_training.search import generic
+from counterfactual_training.training import make_objective
+from counterfactual_training.tuning import RANGES, TUNABLE, Choices, Range, make_space
+from counterfactual_training.tuning.setting import Setting
+from counterfactual_training.tuning.space import neighbours
+
+
+@pytest.fixture
+def start():
+    return make_task().start
+
+
+def test_every_usual_range_is_tunable_and_holds_the_start(start):
+    assert set(RANGES) <= set(TUNABLE)
+    space = make_space(start)
+    assert set(space) == set(RANGES)
+    for name, domain in space.items():
+        assert domain.holds(start.values()[name])
+
+
+def test_ranges_grow_to_the_start(start):
+    space = make_space(start.changed({"lambda_reg": 0.0001, "max_steps": 90}))
+    assert space["lambda_reg"].low == 0.0001 and space["lambda_reg"].log
+    assert space["max_steps"].high == 90 and space["max_steps"].whole
+
+
+def test_a_range_that_grows_to_zero_is_no_longer_logarithmic():
+    assert not Range(0.1, 1.0, log=True).including(0.0).log
+
+
+def test_changes_by_pair_list_table_and_word(start):
+    space = make_space(
+        start,
+        {
+            "lambda_reg": (0.05, 0.2),
+            "max_steps": [6, 10],
+            "lambda_div": {"low": 0.1, "high": 1.0, "log": False},
+            "epsilon": "published",
+            "num_counterfactuals": {"choices": [10, 20]},
+        },
+    )
+    assert space["lambda_reg"] == Range(0.05, 0.2, log=True)
+    assert space["max_steps"] == Choices((6, 10))
+    assert space["lambda_div"] == Range(0.1, 1.0, log=False)
+    assert "epsilon" not in space
+    assert space["num_counterfactuals"] == Choices((10, 20))
+
+
+def test_a_file_says_the_same_as_a_dict(start, tmp_path):
+    path = tmp_path / "ranges.toml"
+    path.write_text('epsilon = "published"\nmax_steps = [6, 10]\n[lambda_reg]\nlow = 0.05\nhigh = 0.2\n')
+    changes = {"epsilon": "published", "max_steps": [6, 10], "lambda_reg": (0.05, 0.2)}
+    assert make_space(start, path) == make_space(start, changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lambda_regg": (0, 1)}, "Did you mean 'lambda_reg'"),
+        ({"lambda_reg": {"lo": 0, "high": 1}}, "Did you mean 'low'"),
+        ({"lambda_reg": {"low": 0.1}}, "needs low and high"),
+        ({"lambda_reg": {"choices": [0.1], "low": 0.1}}, "choices stand alone"),
+        ({"lambda_reg": (1.0, 0.5)}, "to a larger one"),
+        ({"lambda_reg": (0.1, float("inf"))}, "finite"),
+        ({"lambda_reg": {"low": 0.0, "high": 1.0, "log": True}}, "above 0"),
+        ({"max_steps": [2.5]}, "whole number"),
+        ({"max_steps": (2.5, 7)}, "whole"),
+        ({"lambda_reg": "wide"}, "no range"),
+        ({"lambda_reg": ["a"]}, "expected a number"),
+        ({"lambda_reg": [0.1, 0.1]}, "different values"),
+    ],
+)
+def test_bad_ranges_are_refused(start, changes, message):
+    with pytest.raises(InputError, match=message):
+        make_space(start, changes)
+
+
+def test_nothing_left_to_tune_is_said(start):
+    with pytest.raises(InputError, match="nothing to tune"):
+        make_space(start, dict.fromkeys(RANGES, "published"))
+
+
+def test_what_generator_and_objective_do_not_have_is_not_tuned(start):
+    plain = Setting(generic(), start.constraints, make_objective("adversarial"), start.config)
+    assert not {"lambda_energy", "lambda_div", "lambda_reg"} & set(make_space(plain))
+    with pytest.raises(InputError, match="does not use it"):
+        make_space(plain, {"lambda_energy": (0.1, 1.0)})
+
+
+@pytest.mark.parametrize("content", ["lambda_reg = [", b"\xff\xfe\x00"])
+def test_a_file_that_is_no_toml_is_refused(start, tmp_path, content):
+    path = tmp_path / "ranges.toml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(FileError, match="no TOML"):
+        make_space(start, path)
+
+
+def test_a_missing_file_is_said(start, tmp_path):
+    with pytest.raises(FileError, match="cannot be read"):
+        make_space(start, str(tmp_path / "none.toml"))
+
+
+def test_changed_settings_arrive_where_they_belong(start):
+    values = {
+        "decision_threshold": 0.6,
+        "max_steps": 9,
+        "search_learning_rate": 0.2,
+        "epsilon": 0.4,
+        "lambda_cost": 0.01,
+        "lambda_energy": 3.0,
+        "lambda_div": 0.3,
+        "lambda_reg": 0.2,
+        "lambda_adv": 0.1,
+        "learning_rate": 0.005,
+        "burn_in": 0.25,
+        "num_counterfactuals": 12,
+    }
+    assert set(values) == set(TUNABLE)
+    changed = start.changed(values)
+    assert changed.values() == values
+    assert changed.generator.penalties[1].weight == 3.0
+    assert changed.generator.learning_rate == 0.2 and changed.config.learning_rate == 0.005
+    assert changed.config.epochs == start.config.epochs
+    assert start.values() != values  # a copy was changed
+
+
+def test_the_conventional_setting_needs_no_counterfactuals(start):
+    assert not start.conventional().objective.needs_counterfactuals
+    assert start.conventional().config == start.config
+
+
+def test_neighbours_stay_in_range_and_near_the_start(start):
+    space, values = make_space(start), start.values()
+    found = neighbours(space, values, 20, seed=0)
+    assert found == neighbours(space, values, 20, seed=0) != neighbours(space, values, 20, seed=1)
+    for near in found:
+        assert all(space[name].holds(value) for name, value in near.items())
+        assert 1 <= sum(near[name] != values[name] for name in space) <= 4
+        assert isinstance(near["max_steps"], int)

@@ -1,0 +1,49 @@
+"""Who is dead: exactly on this machine, by silence on others."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from counterfactual_training.tuning import worker
+from counterfactual_training.tuning.worker import PATIENCE_SECONDS, Worker, is_dead
+
+
+def test_this_process_lives_until_it_leaves():
+    assert not is_dead(Worker().sign())
+    assert is_dead(Worker().sign(present=False))
+    assert is_dead(None)
+
+
+@pytest.fixture
+def child():
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_killed_process_is_dead_before_its_parent_notices(child):
+    sign = Worker(pid=child.pid, started=worker._started(child.pid)).sign()
+    assert not is_dead(sign)
+    child.kill()
+    for _ in range(100):
+        if is_dead(sign):
+            break
+        time.sleep(0.05)
+    assert is_dead(sign) and child.returncode is None  # not waited for yet: a zombie
+
+
+def test_another_process_with_the_same_number_is_not_taken_for_it(child):
+    assert is_dead(Worker(pid=child.pid, started="12345").sign())
+
+
+def test_other_machines_are_judged_by_their_silence():
+    sign = Worker(host="elsewhere", pid=1, started="1").sign()
+    assert not is_dead(sign)
+    assert is_dead({**sign, "seen": time.time() - PATIENCE_SECONDS - 1})
+
+
+def test_no_two_workers_have_one_name():
+    assert Worker().id != Worker().id
