@@ -63,7 +63,14 @@ def test_the_commands_write_tables_figures_and_a_page(tmp_path, tiny, monkeypatc
     document = json.loads(capsys.readouterr().out)
     assert document["quick"] and not document["failures"]
     assert {"main", "main_paired", "main_by_seed"} <= set(document["tables"])
-    for name in ("main.csv", "main.md", "main.tex", "figures/main.png", "figures/maturity.png", "provenance/main.json"):
+    for name in (
+        "main.csv",
+        "main.md",
+        "main.tex",
+        "figures/main.png",
+        "figures/main_maturity.png",
+        "provenance/main.json",
+    ):
         assert (tmp_path / "out" / name).stat().st_size > 0, name
     written = pd.read_csv(tmp_path / "out" / "main.csv")
     assert list(written.columns) == ["data", "metric", "quantity", "published", "ours", "low", "high", "seeds"]

@@ -68,18 +68,26 @@ def write_files(one: Reproduction, out: Path) -> list[str]:
     files: dict[Path, bytes] = {}
     for name, table in one.tables.items():
         if name not in MATERIAL and len(table):
-            files[out / f"{name}.csv"] = table.to_csv(index=False, float_format="%.6g", lineterminator="\n").encode()
+            files[out / f"{_named(one, name)}.csv"] = table.to_csv(
+                index=False, float_format="%.6g", lineterminator="\n"
+            ).encode()
     readable = text_tables(one.name, one.tables)
     if readable:
         head = f"## {one.title}\n\n{_made(one)}\n\n"
         files[out / f"{one.name}.md"] = (head + "\n".join(table.markdown() for table in readable)).encode()
         files[out / f"{one.name}.tex"] = "\n".join(table.latex() for table in readable).encode()
     for name, _, content in figures(one):
-        files[out / "figures" / f"{name}.png"] = content
+        files[out / "figures" / f"{_named(one, name)}.png"] = content
     files[out / "provenance" / f"{one.name}.json"] = (json.dumps(one.provenance, indent=2) + "\n").encode()
     for path, content in files.items():
         atomic_write(path, content)
     return [str(path) for path in files]
+
+
+def _named(one: Reproduction, name: str) -> str:
+    """A file name that says of which experiment it is, for several make tables and figures of one kind."""
+    own = one.name.partition("-")[0]
+    return name if name.startswith(own) else f"{own}_{name}"
 
 
 def figures(one: Reproduction) -> list[tuple[str, str, bytes]]:
