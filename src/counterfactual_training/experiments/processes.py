@@ -21,6 +21,7 @@ from counterfactual_training.experiments.engine import Agenda, Engine, Failed
 from counterfactual_training.experiments.parcels import answer, open_result, pack_item, pack_luggage, unpack
 from counterfactual_training.experiments.worker import Task, attempt, settle
 
+_SECONDS_TO_LEAVE = 5.0
 _READY = b""  # what a new process says first; a result is never empty
 
 
@@ -93,9 +94,11 @@ class _Worker:
         return f"the worker process {how}"
 
     def end(self) -> None:
+        self.connection.close()
+        if self.index is None:  # it waits for work; told that there is none, it leaves and tidies up after itself
+            self.process.join(_SECONDS_TO_LEAVE)
         self.process.kill()
         self.process.join()
-        self.connection.close()
 
 
 @contextlib.contextmanager
