@@ -3,7 +3,8 @@
 import io
 import time
 
-from counterfactual_training.experiments.progress import Progress, Running, duration
+from counterfactual_training.durations import duration
+from counterfactual_training.experiments.progress import Progress, Running
 
 
 class Terminal(io.StringIO):

@@ -14,7 +14,7 @@ import pytest
 from counterfactual_training.errors import FileError, InputError
 from counterfactual_training.experiments import run as runner
 from counterfactual_training.experiments.cells import Cell, make_cells
-from counterfactual_training.experiments.run import duration, run_cell, run_cells
+from counterfactual_training.experiments.run import run_cell, run_cells
 from counterfactual_training.experiments.store import Store
 
 
@@ -103,23 +103,6 @@ def assert_same(cells, one, other):
             np.testing.assert_array_equal(a.array(name), b.array(name))
         columns = [name for name in a.history.columns if name != "seconds"]
         assert a.history[columns].equals(b.history[columns])
-
-
-def test_progress_tells_how_many_are_done_and_how_long_the_rest_takes(tiny):
-    cells = make_cells(["LS", "OL"], ["full"], 2, tiny)
-    stream = io.StringIO()
-    progress = runner.Progress(4, cells[:1], cells[1:], 2, stream)
-    for cell in cells[1:]:
-        progress.finished(cell, 10.0)
-    lines = stream.getvalue().splitlines()
-    assert lines[0] == "1 of 4 cells were done before"
-    assert lines[1].startswith("[2/4] LS full seed 1: 10 s, about 10 s left")
-    assert lines[-1].startswith("[4/4]") and "left" not in lines[-1]
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(3, "3 s"), (200, "3 min"), (3900, "1 h 05 min")])
-def test_durations_read_well(seconds, text):
-    assert duration(seconds) == text
 
 
 def test_no_workers_is_refused(tmp_path, tiny):

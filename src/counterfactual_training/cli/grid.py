@@ -10,6 +10,7 @@ from typing import Any
 from counterfactual_training.cli import engine as engines
 from counterfactual_training.cli.grid_report import write_report
 from counterfactual_training.cli.output import emit, folder, note
+from counterfactual_training.durations import duration
 from counterfactual_training.errors import CounterfactualTrainingError, InputError
 from counterfactual_training.experiments.engine import Engine
 from counterfactual_training.experiments.grid import Grid, grid_from
@@ -17,7 +18,6 @@ from counterfactual_training.experiments.grid_file import load_grid, shipped_gri
 from counterfactual_training.experiments.grid_results import GridResults
 from counterfactual_training.experiments.grid_run import MANY_CELLS, Prepared, expected_seconds, run_grid
 from counterfactual_training.experiments.grid_store import GridStore
-from counterfactual_training.experiments.progress import duration
 from counterfactual_training.reports.extra import need
 
 _DESCRIPTION = """\

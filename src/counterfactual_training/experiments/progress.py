@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
+from counterfactual_training.durations import duration
+
 _TICK_SECONDS = 0.5
 _BAR = 20
 _FIRST_GUESS = 0.02  # of the cost; before that, starting up is most of the time spent
@@ -128,15 +130,3 @@ class Progress:
         shown = text if len(text) <= width else f"{text[: width - 1]}…"
         with self._lock:
             print(f"\r\033[K{shown}", end="", file=self.stream, flush=True)
-
-
-def duration(seconds: float) -> str:
-    """``12 s``, ``3 min``, ``1 h 05 min``, ``4 days``."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    if minutes < 48 * 60:
-        return f"{minutes // 60} h {minutes % 60:02d} min"
-    return f"{minutes / 1440:,.0f} days"

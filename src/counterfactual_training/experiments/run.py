@@ -18,6 +18,7 @@ from counterfactual_training.experiments.cells import Cell
 from counterfactual_training.experiments.fitting import fit_model, untrained
 from counterfactual_training.experiments.launch import Engine, Failed, capacity, launch
 from counterfactual_training.experiments.measure import measure
+from counterfactual_training.experiments.progress import Progress
 from counterfactual_training.experiments.store import Store, check_versions
 
 
@@ -83,15 +84,17 @@ def run_cells(
     done = [cell for cell in cells if store.is_done(cell)]
     check_versions([store.load(cell) for cell in done], current=True)
     todo = sorted((cell for cell in cells if cell not in set(done)), key=lambda cell: -cell.expected_cost)
-    workers = capacity(engine) if todo else engine.workers
-    progress = Progress(len(cells), done, todo, workers, stream if stream is not None else sys.stderr)
+    if todo:
+        capacity(engine)  # a cluster that does not answer is told before anything runs
     failures = []
-    for cell, outcome in _outcomes(todo, store, command, engine):
-        if isinstance(outcome, Failed):
-            failures.append(Failure(cell, outcome.reason))
-            progress.failed(cell, outcome.reason)
-        else:
-            progress.finished(cell, outcome)
+    left = sum(cell.expected_cost for cell in todo)
+    with Progress(len(cells), len(done), left, stream if stream is not None else sys.stderr) as progress:
+        for cell, outcome in _outcomes(todo, store, command, engine):
+            if isinstance(outcome, Failed):
+                failures.append(Failure(cell, outcome.reason))
+                progress.failed(cell.label, cell.expected_cost, outcome.reason)
+            else:
+                progress.finished(cell.label, 1, cell.expected_cost, outcome)
     return failures
 
 
@@ -128,42 +131,3 @@ def _run_away(
         store.add_files(cell, files)
         seconds = run_cell(cell, root, command, data[cell.data])
         return seconds, store.files(cell)
-
-
-class Progress:
-    """Lines that say how many cells are done and how long the rest may take; on a terminal they replace each other."""
-
-    def __init__(self, total: int, done: Sequence[Cell], todo: Sequence[Cell], workers: int, stream: TextIO) -> None:
-        self.total, self.count, self.workers, self.stream = total, len(done), workers, stream
-        self.left = sum(cell.expected_cost for cell in todo)
-        self.spent = self.expected = 0.0
-        if done and todo:
-            self._say(f"{len(done)} of {total} cells were done before")
-
-    def finished(self, cell: Cell, seconds: float) -> None:
-        self.count += 1
-        self.left -= cell.expected_cost
-        self.expected += cell.expected_cost
-        self.spent += seconds
-        left = self.left * self.spent / self.expected / self.workers
-        then = f", about {duration(left)} left" if self.count < self.total else ""
-        self._say(f"[{self.count}/{self.total}] {cell.label}: {duration(seconds)}{then}")
-
-    def failed(self, cell: Cell, reason: str) -> None:
-        self.left -= cell.expected_cost
-        self._say(f"[{self.count}/{self.total}] {cell.label} failed: {reason}", keep=True)
-
-    def _say(self, text: str, keep: bool = False) -> None:
-        if self.stream.isatty() and not keep:
-            ending = "\n" if self.count == self.total else ""
-            print(f"\r\033[K{text}", end=ending, file=self.stream, flush=True)
-        else:
-            print(text, file=self.stream, flush=True)
-
-
-def duration(seconds: float) -> str:
-    """``12 s``, ``3 min``, ``1 h 05 min``."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

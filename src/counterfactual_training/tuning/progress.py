@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
+from counterfactual_training.durations import duration
 from counterfactual_training.tuning.goal import OBJECTIVES
 from counterfactual_training.tuning.result import Tuning
 from counterfactual_training.tuning.study import Progress
@@ -56,14 +57,6 @@ def comparison(tuning: Tuning) -> str:
         metric = OBJECTIVES[name].metric
         shown.append(f"{name} {_number(best, metric)} (published {_number(start, metric)})")
     return " ".join(shown) if len(shown) == 1 else f"trial {best.number}: {', '.join(shown)}"
-
-
-def duration(seconds: float) -> str:
-    """``12 s``, ``3 min``, ``1 h 05 min``."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def _number(trial: Trial, metric: str) -> str:
