@@ -5,6 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from counterfactual_training import Generator, ecco, generic, mlp
+from counterfactual_training.models.chain import ByAutograd
 from counterfactual_training.search.gradient import search_gradient
 from counterfactual_training.search.penalties import Distance, Energy, SearchState, polynomial_decay
 
@@ -77,7 +78,9 @@ def test_the_gradient_of_eq_1_is_autograds(name, situation):
     (expected,) = torch.autograd.grad(loss, x_leaf, retain_graph=True)
     still = state._replace(x_cf=x_cf, delta=x_cf - x, logits=state.logits.detach())
     probability = state.logits.detach().softmax(-1)
-    assert_close(search_gradient(generator, still, x_leaf, state.logits, probability), expected)
+    network = ByAutograd(model)
+    network.logits(x_cf)
+    assert_close(search_gradient(generator, still, network, probability), expected)
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
@@ -85,12 +88,14 @@ def test_a_step_that_is_not_a_number_is_no_step(situation):
     def broken(state):
         return torch.where(state.delta[..., 0] > 0, torch.nan, 1.0) * state.delta.sum(-1)
 
-    _, x, x_cf, _ = situation
+    model, x, x_cf, _ = situation
     x_leaf = x_cf.clone().requires_grad_()
     state = state_at(x_leaf, situation)
     still = state._replace(x_cf=x_cf, delta=x_cf - x, logits=state.logits.detach())
     generator = Generator("broken", penalties=(broken,))
-    grad = search_gradient(generator, still, x_leaf, state.logits, still.logits.softmax(-1))
+    network = ByAutograd(model)
+    network.logits(x_cf)
+    grad = search_gradient(generator, still, network, still.logits.softmax(-1))
     ill = still.delta[:, 0] > 0
     assert bool(ill.any()) and bool((~ill).any())
     assert bool((grad[ill] == 0).all()) and bool((grad[~ill] != 0).all())

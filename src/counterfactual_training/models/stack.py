@@ -50,7 +50,7 @@ class StackedModel(nn.Module):
         return super().train(mode)
 
     def forward(self, x: Tensor) -> Tensor:
-        state = self._state()
+        state = self.parameters_by_name()
         if self.layers is None:
             return vmap(self._alone, randomness="error")(state, self.stacked_buffers, x)
         fresh = False
@@ -64,7 +64,8 @@ class StackedModel(nn.Module):
             fresh = isinstance(layer, nn.Linear)
         return x
 
-    def _state(self) -> dict[str, Tensor]:
+    def parameters_by_name(self) -> dict[str, Tensor]:
+        """All members' parameters, each ``(M, *shape)``, as views of ``weights``."""
         parts = zip(self.names, self.weights.split(self.sizes, 1), self.shapes, self.frozen, strict=True)
         return {name: (part.detach() if frozen else part).reshape(-1, *shape) for name, part, shape, frozen in parts}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.core.broadcast import per_member
+from counterfactual_training.models.chain import Differentiable
 from counterfactual_training.search.generator import Generator
 from counterfactual_training.search.gradient import search_gradient
 from counterfactual_training.search.penalties import SearchState
@@ -18,7 +18,7 @@ from counterfactual_training.search.result import Binding, SearchResult, Status
 
 def diagnose_rows(
     result: SearchResult,
-    logits_of: Callable[[Tensor], Tensor],
+    network: Differentiable,
     x: Tensor,
     y_target: Tensor,
     generator: Generator,
@@ -37,13 +37,11 @@ def diagnose_rows(
     # A lone model looks at the late rows only; a fleet needs its rectangular batch.
     rows = late.nonzero().squeeze(-1) if late.dim() == 1 else slice(None)
     x_cf, x, y_target = result.x_cf[rows], x[rows], y_target[rows]
-    with torch.enable_grad():
-        x_leaf = x_cf.detach().requires_grad_()
-        logits = logits_of(x_leaf)
+    logits = network.logits(x_cf)
     steps = generator.max_steps
     limit = steps.unsqueeze(-1) if isinstance(steps, Tensor) else steps
-    state = SearchState(x, x_cf, x_cf - x, logits.detach(), y_target, limit, limit)
-    wish = search_gradient(generator, state, x_leaf, logits, logits.detach().softmax(-1))
+    state = SearchState(x, x_cf, x_cf - x, logits, y_target, limit, limit)
+    wish = search_gradient(generator, state, network, logits.softmax(-1))
     wish.mul_(per_member(generator.learning_rate, 2)).neg_()
     size = wish.abs()
     wants = size > torch.maximum(1e-6 * size.amax(-1, keepdim=True), size.new_full((), 1e-12))

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 import torch
 from torch import Tensor
 
 from counterfactual_training.core.losses import class_loss_gradient
+from counterfactual_training.models.chain import ByAutograd, Differentiable
 from counterfactual_training.search.generator import Generator
 from counterfactual_training.search.penalties import SearchState
 
 
-def search_gradient(
-    generator: Generator, state: SearchState, x_leaf: Tensor, logits: Tensor, probability: Tensor
-) -> Tensor:
+def search_gradient(generator: Generator, state: SearchState, network: Differentiable, probability: Tensor) -> Tensor:
     """∂/∂x′ of the class loss plus all penalties, summed over rows so that each row gets its own gradient.
 
     Args:
-        generator: whose penalties.
+        generator: whose penalties; those without a derivative of their own need a network :class:`ByAutograd`.
         state: the rows, all detached.
-        x_leaf: ``(..., n, d)`` the leaf that ``logits`` was computed from.
-        logits: ``(..., n, k)`` with its graph.
-        probability: ``(..., n, k)`` its softmax.
+        network: the model, last asked for the logits of ``state.x_cf``.
+        probability: ``(..., n, k)`` softmax of the logits.
 
     Returns:
         ``(..., n, d)``, a fresh tensor the caller may overwrite.
@@ -29,14 +29,15 @@ def search_gradient(
     grad_logits = class_loss_gradient(probability, state.y_target)
     for add_logit_gradient in by_logits:
         add_logit_gradient(state, grad_logits)
-    outputs, weights = [logits], [grad_logits]
-    if automatic:
+    if automatic and isinstance(network, ByAutograd):
+        leaf = network.leaf
         with torch.enable_grad():
-            leaf_state = state._replace(x_cf=x_leaf, delta=x_leaf - state.x, logits=logits)
-            outputs += [penalty(leaf_state) for penalty in automatic]
-        weights += [torch.ones_like(value) for value in outputs[1:]]
-    (grad,) = torch.autograd.grad(outputs, x_leaf, weights)
+            leaf_state = state._replace(x_cf=leaf, delta=leaf - state.x, logits=network.output)
+            values = [penalty(leaf_state) for penalty in automatic]
+        grad = network.pullback(grad_logits, *values)
+    else:
+        grad = network.pullback(grad_logits)
     for add_gradient in by_features:
         add_gradient(state, grad)
     # A step that is not a number is no step.
-    return grad if bool(torch.isfinite(grad.sum())) else grad.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+    return grad if isfinite(grad.sum().item()) else grad.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.core.broadcast import per_member
 from counterfactual_training.core.losses import softmax
+from counterfactual_training.models.chain import Differentiable, differentiable
 from counterfactual_training.search.checks import check_inputs, first_logits
 from counterfactual_training.search.diagnosis import diagnose_rows
 from counterfactual_training.search.generator import Generator
@@ -20,7 +22,7 @@ from counterfactual_training.search.gradient import search_gradient
 from counterfactual_training.search.penalties import SearchState
 from counterfactual_training.search.recipes import ecco
 from counterfactual_training.search.result import SearchResult, Status
-from counterfactual_training.search.working_set import Outcome, WorkingSet
+from counterfactual_training.search.working_set import Outcome, WorkingSet, without
 from counterfactual_training.threads import sensible_threads
 
 # Values per block. Rows do not interact, so a block can run all its steps while it stays in the processor's cache,
@@ -66,25 +68,23 @@ def search(
     constraints = (constraints if constraints is not None else Constraints.build(num_features)).to(flat)
     constraints.check_factuals(flat)
 
-    def logits_of(rows: Tensor) -> Tensor:
-        return model(rows.reshape(*rows.shape[:-1], *feature_shape))
-
     noise = _noise(generator, rng, flat)
     values = _BLOCK_VALUES.get(flat.device.type, _BLOCK_VALUES_ACCELERATOR)
     block = max(1, values // max(1, prod(y_target.shape[:-1]) * num_features))
     parts = []
     # A caller's no_grad or inference_mode must not reach in here: the descent needs its gradients.
     with evaluating(model), sensible_threads(model, flat[..., :block, :], threads), torch.inference_mode(False):
+        network = differentiable(model, feature_shape, flat.dim(), plain=not generator.gradients.automatic)
         for rows, targets in zip(flat.split(block, -2), y_target.split(block, -1), strict=True):
-            part = _descend(logits_of, rows, targets, generator, constraints, noise, record, shrink)
+            part = _descend(network, rows, targets, generator, constraints, noise, record, shrink)
             if diagnose:
-                part = diagnose_rows(part, logits_of, rows, targets, generator, constraints)
+                part = diagnose_rows(part, network, rows, targets, generator, constraints)
             parts.append(part)
     return _shaped(SearchResult.join(parts), feature_shape)
 
 
 def _descend(
-    logits_of: Callable[[Tensor], Tensor],
+    network: Differentiable,
     x: Tensor,
     y_target: Tensor,
     generator: Generator,
@@ -105,38 +105,37 @@ def _descend(
     for step in range(last + 1):
         if shrink and work.worth_shrinking:
             work.shrink()
-        x_leaf = work.x_cf.detach().requires_grad_(step < max_steps)
-        with torch.set_grad_enabled(step < max_steps):
-            logits = logits_of(x_leaf) if step else first_logits(logits_of, x_leaf, y_target)
-        probability = softmax(logits.detach())
+        ask = partial(network.logits, differentiate=step < max_steps)
+        logits = ask(work.x_cf) if step else first_logits(ask, work.x_cf, y_target)
+        probability = softmax(logits)
         confidence = probability.gather(-1, work.y_target.unsqueeze(-1)).squeeze(-1)
         arrived = confidence >= threshold
         if step == 0:
             there = arrived | (probability.argmax(-1) == y_target)
-            outcome.retire(work, there, confidence, arrived, Status.ALREADY_THERE, step)
+            outcome.retire(work, there, confidence, Status.ALREADY_THERE, step)
         outcome.record(work, min(step, max_steps))
         closing, done = step >= limit, _at_most(step, limit)
-        fresh = work.snap_arrived(arrived, constraints, closing, outcome)
-        outcome.retire(work, arrived & ~fresh, confidence, arrived, Status.CONVERGED, done)
+        fresh = work.snap_arrived(arrived, constraints, closing)
+        outcome.retire(work, without(arrived, fresh), confidence, Status.CONVERGED, done)
         if work.snapped is not None and not constraints.has_free_features:  # nothing is left that could still move
-            outcome.retire(work, work.snapped & ~fresh, confidence, arrived, Status.EXHAUSTED, done)
+            outcome.retire(work, without(work.snapped, fresh), confidence, Status.EXHAUSTED, done)
         if closing is not False:
-            outcome.retire(work, ~fresh & closing, confidence, arrived, Status.EXHAUSTED, done)
+            outcome.retire(work, without(work.live & closing, fresh), confidence, Status.EXHAUSTED, done)
         if work.live_width == 0:
             break
         if step >= max_steps:
             continue
 
-        state = SearchState(work.x, work.x_cf, work.delta, logits.detach(), work.y_target, step, limit)
-        grad = search_gradient(generator, state, x_leaf, logits, probability)  # ∇ₓ′ of Eq. 1
+        state = SearchState(work.x, work.x_cf, work.delta, logits, work.y_target, step, limit)
+        grad = search_gradient(generator, state, network, probability)  # ∇ₓ′ of Eq. 1
         work.z, delta = generator.space.propose(work.z, work.x_cf, grad, generator.learning_rate)
         constraints.mask_step(delta)  # mutability
         work.hold(delta, fresh, constraints)  # what was snapped stays
         work.advance(delta, constraints)  # x′ ← project(x′ + Δ)
         work.z = generator.space.settle(work.z, work.x_cf, noise[step + 1])
-        work.keep_nascent(outcome, generator, closing)  # Eq. 4: the last iterate inside the ε-ball
+        work.keep_nascent(generator, closing)  # Eq. 4: the last iterate inside the ε-ball
 
-    return outcome.result()
+    return outcome.result(threshold)
 
 
 def _step_limit(generator: Generator, constraints: Constraints) -> int | Tensor:
@@ -169,13 +168,14 @@ def _noise(generator: Generator, rng: torch.Generator | Sequence[torch.Generator
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Eval mode inside; afterwards every module is back in the mode it had."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+    training = [module for module in model.modules() if module.training]
+    if training:
+        model.eval()
     try:
         yield
     finally:
-        for module, mode in modes:
-            module.training = mode
+        for module in training:
+            module.training = True
 
 
 def _shaped(result: SearchResult, feature_shape: torch.Size) -> SearchResult:
