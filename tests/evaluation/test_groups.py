@@ -59,6 +59,8 @@ def test_a_group_of_one_and_a_class_without_samples_are_nan():
     for protocol in (PUBLISHED, PAIRED):
         found = group_mmd(points(4, seed=5), torch.tensor([0, 1, 1, 1]), targets, x, y, protocol)
         assert found.isnan().all()
+        twice = group_mmd(points(6, seed=5), torch.arange(6) // 3, torch.ones(6, dtype=torch.long), x, y, protocol)
+        assert twice.isnan().all()  # two groups of one size, for a class that nobody has
 
 
 def test_groups_larger_than_asked_for_are_subsampled():

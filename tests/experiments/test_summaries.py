@@ -202,3 +202,26 @@ def test_differences_are_those_beyond_both_uncertainties():
 
 def test_a_table_made_twice_is_the_same_table(results):
     assert summaries.main_table(results).equals(summaries.main_table(results))
+
+
+def test_the_paired_table_counts_only_individuals_for_whom_both_models_have_a_counterfactual():
+    """Where CT fails for the dear half of the people, equal costs for the others are no reduction."""
+    found = [made_up("LS", model, seed) for model in LEVELS for seed in (0, 1, 2)]
+    for result in found:
+        for name in [name for name in result.tensors if name.startswith("paired/") and name.endswith("cost")]:
+            num = result.tensors[name].shape[-1]
+            values = torch.linspace(1.0, 3.0, num).expand_as(result.tensors[name]).clone()
+            if result.cell.model != "vanilla":
+                values[:, num // 2 :] = torch.nan
+            result.tensors[name] = values
+    row = pick(summaries.main_table(Results.of(found), "paired"), metric="cost", quantity="reduction")
+    assert row["ours"] == pytest.approx(0.0, abs=1e-6) and row["individuals"] == num // 2
+
+
+def test_other_tables_tell_their_differences_too(results):
+    table = pd.DataFrame(
+        {"published": [0.5, 0.5, 0.5], "low": [0.40, 0.505, 0.52], "high": [0.6, 0.6, 0.6], "data": list("abc")}
+    )
+    assert summaries.other_differences("robustness", table)["data"].tolist() == ["c"]
+    table = table.assign(published_low=0.3, published_high=0.7)
+    assert summaries.other_differences("attribution", table).empty

@@ -16,7 +16,7 @@ from counterfactual_training.experiments.engine import Engine
 from counterfactual_training.experiments.grid import Grid, grid_from
 from counterfactual_training.experiments.grid_file import load_grid, shipped_grids
 from counterfactual_training.experiments.grid_results import GridResults
-from counterfactual_training.experiments.grid_run import MANY_CELLS, Prepared, expected_seconds, run_grid
+from counterfactual_training.experiments.grid_run import MANY_CELLS, GridRun, Prepared, expected_seconds, run_grid
 from counterfactual_training.experiments.grid_store import GridStore
 from counterfactual_training.reports.extra import need
 
@@ -79,9 +79,11 @@ def _run(arguments: argparse.Namespace) -> None:
     need("matplotlib")  # better told now than after the training
     note(_sentence(grid, plan))
     found = run_grid(prepared, arguments.runs, engine, arguments.command_line, sys.stderr)
-    results = GridResults.load(grid, prepared.points, GridStore(arguments.runs))
-    record = {"command": arguments.command_line, "seconds": found.seconds if found.before < found.cells else None}
-    text, files = write_report(results, folder(arguments.out), record)
+    store = GridStore(arguments.runs)
+    results = GridResults.load(grid, prepared.points, store)
+    if results.missing == results.points:
+        raise _incomplete(found, "No setting is finished together with its baseline, so there is nothing to report")
+    text, files = write_report(results, folder(arguments.out), _told(store.grids()[grid.name]))
     document = {
         "grid": grid.name,
         "models": found.cells,
@@ -93,11 +95,16 @@ def _run(arguments: argparse.Namespace) -> None:
     }
     emit(arguments, document, f"{text}\n\n{len(files)} files in {arguments.out}, after {duration(found.seconds)}")
     if found.failures:
-        label, reason = next(iter(found.failures.items()))
-        raise CounterfactualTrainingError(
-            f"{len(found.failures)} fleets are missing from these tables, the first being {label}: {reason} "
-            "The same command tries them again."
-        )
+        raise _incomplete(found, "These tables are incomplete")
+
+
+def _incomplete(found: GridRun, consequence: str) -> CounterfactualTrainingError:
+    count = len(found.failures)
+    label, reason = next(iter(found.failures.items()))
+    fleets = f"{count} fleets failed, the first being {label}" if count > 1 else f"one fleet failed, {label}"
+    return CounterfactualTrainingError(
+        f"{consequence}: {fleets}: {reason.rstrip('.')}. The same command tries again what failed."
+    )
 
 
 def _status(arguments: argparse.Namespace) -> None:

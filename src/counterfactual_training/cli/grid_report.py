@@ -25,7 +25,7 @@ def write_report(results: GridResults, out: Path, record: dict[str, Any]) -> tup
     """Write everything; a text for the terminal, and the files written.
 
     Args:
-        record: the ``command`` that ran the grid, and its ``seconds`` if it ran without interruption.
+        record: the ``command`` that ran the grid, and the ``seconds`` that its runs took altogether, if known.
     """
     grid, name = results.grid, results.grid.name
     tables = marginal_tables(results.marginal)

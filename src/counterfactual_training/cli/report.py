@@ -14,7 +14,7 @@ from counterfactual_training.durations import duration
 from counterfactual_training.errors import InputError
 from counterfactual_training.experiments.reproduce import EXPERIMENTS, summarise
 from counterfactual_training.experiments.results import Results
-from counterfactual_training.experiments.store import Store
+from counterfactual_training.experiments.store import CellResult, Store, check_versions
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.reports.paper_page import Section, paper_page
 from counterfactual_training.reports.text_table import TextTable
@@ -42,7 +42,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     sections: list[Section] = []
     settings: list[TextTable] = []
-    done: list[dict[str, Any]] = []
+    found: list[CellResult] = []
     remarks: list[str] = []
     for root in arguments.runs:
         store = Store(root)
@@ -53,12 +53,14 @@ def run(arguments: argparse.Namespace) -> None:
             mine = [cell for cell in cells if (cell.effort, cell.changes) == kind]
             results = Results.load(store, mine)
             settings.append(_settings(results.settings_table(), f"Settings of {root}"))
-            done += [result.done for result in results.all]
+            found += results.all
             remarks.append(remark(kind[0]))
             # Experiments without cells would have to train.
             names = [name for name, experiment in EXPERIMENTS.items() if experiment.models]
             parts = [section(summarise(name, store, mine, kind[0])) for name in names]
             sections += [part for part in parts if part.tables or part.figures]
+    check_versions(found)  # of all folders together
+    done = [result.done for result in found]
     first = figure1_section(Path(arguments.tables))
     sections = [*([first] if first is not None else []), *sections]
     page = paper_page(

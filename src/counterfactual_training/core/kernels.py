@@ -102,7 +102,7 @@ def _flatten(x: Tensor, lead: torch.Size) -> Tensor:
     """Sets ``(L, n, d)``; one set that all share stays one."""
     if prod(x.shape[:-2]) == 1:
         return x.reshape(1, *x.shape[-2:])
-    return x.expand(*lead, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
+    return x.expand(*lead, *x.shape[-2:]).reshape(prod(lead), *x.shape[-2:])  # −1 is ambiguous for empty sets
 
 
 def _left(rows: Tensor, centre: Tensor, length_scale: float) -> Tensor:

@@ -12,7 +12,7 @@ from counterfactual_training.errors import CounterfactualTrainingError, FileErro
 from counterfactual_training.evaluation.protocol import PROTOCOLS, Protocol
 from counterfactual_training.experiments.cells import short_name
 from counterfactual_training.experiments.grid import ROWS, Grid, Measurement
-from counterfactual_training.experiments.grid_settings import KEYS
+from counterfactual_training.experiments.grid_settings import KEYS, TYPES
 
 _TABLES = ("generator", "objective", "training", "model", "evaluation")
 _TOP = ("name", "title", "data", "seeds", "own_seeds", "protected")
@@ -153,7 +153,7 @@ def _one(given: Any, name: str, kind: type) -> Any:
     if kind is float and type(given) is int:
         return float(given)
     if type(given) is not kind:
-        raise InputError(f"{name} is a {kind.__name__}, got {given!r} ({type(given).__name__}).")
+        raise InputError(f"{name} is {TYPES[kind]}, got {given!r}.")
     return given
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -111,7 +113,8 @@ def run_grid(
     workers = capacity(engine)  # a cluster that does not answer is told before anything is written
     failures = {}
     with store.writing():
-        store.record(prepared.grid, command)
+        spent = store.spent(prepared.grid)
+        store.record(prepared.grid, command, spent or None)
         done = store.done()
         before = sum(cell.id in done for cell in prepared.cells)
         costs = prepared.costs()
@@ -126,12 +129,14 @@ def run_grid(
         with board:
             for task, result in launch(run_task, tasks, benches, engine=engine):
                 if isinstance(result, Failed):
-                    failures[task.label] = result.reason
-                    board.failed(task.label, expected[task], result.reason)
+                    reason = _explained(result.reason, store)
+                    failures[task.label] = reason
+                    board.failed(task.label, expected[task], reason)
                 else:
                     _keep(store, task, result, board, leaders, expected[task])
+                # Piece by piece, so that a run that is killed counts, too.
+                store.record(prepared.grid, command, spent + time.monotonic() - started)
         seconds = time.monotonic() - started
-        store.record(prepared.grid, command, seconds if before < len(prepared.cells) else None)
     return GridRun(len(prepared.cells), before, seconds, failures)
 
 
@@ -155,6 +160,12 @@ def _benches(prepared: Prepared, tasks: Sequence[GridTask], store: GridStore) ->
         name: replace(bench, vae=store.vae(bench.rows["train"][0])) if name in latent else bench
         for name, bench in benches.items()
     }
+
+
+def _explained(reason: str, store: GridStore) -> str:
+    """Of a worker that met a full disk, what the store itself would say; torch's complaints of memory are others."""
+    full = reason.startswith("OSError") and any(os.strerror(code) in reason for code in (errno.ENOSPC, errno.EDQUOT))
+    return store.no_space() if full else reason
 
 
 def _keep(

@@ -23,7 +23,7 @@ _SEARCH = ("max_steps", "learning_rate", "decision_threshold", "epsilon")
 _PENALTIES = ("lambda_cost", "lambda_energy")
 # The seed is the cell's; how many threads there are decides no number.
 _TRAINING = tuple(f.name for f in fields(TrainConfig) if f.name not in ("seed", "threads"))
-_TYPES: dict[type, str] = {
+TYPES: dict[type, str] = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",
@@ -52,7 +52,7 @@ class Key:
         if self.kind is float and type(given) is int:
             return float(given)
         if type(given) is not self.kind or self.kind is tuple:
-            expected = "a list of whole numbers, one per hidden layer" if self.kind is tuple else _TYPES[self.kind]
+            expected = "a list of whole numbers, one per hidden layer" if self.kind is tuple else TYPES[self.kind]
             raise InputError(f"{self.name} is {expected}, got {given!r} ({type(given).__name__}).")
         return given
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -176,15 +176,29 @@ class GridStore:
             for part in self.checkpoint(task).parent.glob(f"{task}*"):  # one per group of the fleet
                 part.unlink(missing_ok=True)
 
+    def spent(self, grid: Grid) -> float:
+        """Seconds that runs of this very grid have taken so far; an edited one begins anew."""
+        path = self._record(grid)
+        if not path.exists():
+            return 0.0
+        with suppress(FileError):  # a damaged note is written anew
+            found = _read(path)
+            if found.get("grid") == json.loads(json.dumps(asdict(grid))):
+                return float(found.get("seconds") or 0.0)
+        return 0.0
+
     def record(self, grid: Grid, command: str, seconds: float | None = None) -> None:
-        """Remember which grid was run here, and for how long this time."""
+        """Remember which grid was run here, and for how long altogether."""
         entry = {"grid": asdict(grid), "command": command, "versions": versions(), "seconds": seconds}
         with self._space():
-            atomic_write(self.root / "grids" / f"{grid.name}.json", _bytes(entry))
+            atomic_write(self._record(grid), _bytes(entry))
 
     def grids(self) -> dict[str, dict[str, Any]]:
         """What :meth:`record` noted, by name."""
         return {path.stem: _read(path) for path in sorted((self.root / "grids").glob("*.json"))}
+
+    def _record(self, grid: Grid) -> Path:
+        return self.root / "grids" / f"{grid.name}.json"
 
     def _path(self, name: str) -> Path:
         return self.root / "cells" / f"{name}.json"
@@ -195,12 +209,21 @@ class GridStore:
         try:
             yield
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if not is_full(error):
                 raise
-            raise FileError(
-                f"There is no space left for {str(self.root)!r}. The {len(self.done())} cells that are finished are "
-                "kept; make room, and the same command goes on from there."
-            ) from error
+            raise FileError(self.no_space()) from error
+
+    def no_space(self) -> str:
+        """What to say of a full disk."""
+        return (
+            f"There is no space left for {str(self.root)!r}. The {len(self.done())} cells that are finished are "
+            "kept; make room, and the same command goes on from there."
+        )
+
+
+def is_full(error: OSError) -> bool:
+    """Whether the disk, or what we may use of it, is used up."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager

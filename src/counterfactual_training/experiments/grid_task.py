@@ -22,9 +22,9 @@ from counterfactual_training.evaluation.performance import predict_logits
 from counterfactual_training.evaluation.protocol import Protocol
 from counterfactual_training.experiments.grid import GridCell, Measurement, digest
 from counterfactual_training.experiments.grid_settings import config_of, generator_of, model_of, objective_of
-from counterfactual_training.experiments.grid_store import Outcome
+from counterfactual_training.experiments.grid_store import Outcome, is_full
 from counterfactual_training.models.vae import VAE
-from counterfactual_training.training import Fleet, FleetRun, History, Member
+from counterfactual_training.training import Fleet, FleetRun, History, Member, TrainResult
 
 Rows = tuple[Tensor, Tensor]
 
@@ -110,22 +110,40 @@ def run_task(benches: Mapping[str, Bench], task: GridTask) -> TaskResult:
 
 
 def _run(bench: Bench, task: GridTask, started: float) -> list[Outcome]:
-    members = [_member(cell, bench) for cell in task.cells]
-    found = Fleet(members).train(
-        *bench.rows["train"],
-        validation=bench.rows["validation"],
-        checkpoint=task.checkpoint,
-        on_epoch=_Heartbeat(task.heartbeat),
-        progress=False,
-    )
+    found = _train(bench, task)
     trained = time.perf_counter()
-    measured = measure([member.model for member in members], bench, task.cells[0].measurement)
-    count = len(members)
+    measured = measure([result.model for result in found], bench, task.cells[0].measurement)
+    count = len(found)
     seconds = {"train": (trained - started) / count, "evaluate": (time.perf_counter() - trained) / count}
     return [
         Outcome(cell.content(), metrics, numbers, _history(result.history), result.history.stopped, seconds)
         for cell, (metrics, numbers), result in zip(task.cells, measured, found, strict=True)
     ]
+
+
+def _train(bench: Bench, task: GridTask) -> list[TrainResult]:
+    """The fleet; on a disk too full for its checkpoint, once more without one."""
+    try:
+        return _fleet(bench, task, task.checkpoint)
+    except OSError as error:
+        if task.checkpoint is None or not is_full(error):
+            raise
+        warnings.warn(
+            f"no checkpoint could be written ({error.strerror}), so it began anew without one: killed now, it would "
+            "begin anew again",
+            stacklevel=2,
+        )
+    return _fleet(bench, task, None)
+
+
+def _fleet(bench: Bench, task: GridTask, checkpoint: str | None) -> list[TrainResult]:
+    return Fleet([_member(cell, bench) for cell in task.cells]).train(
+        *bench.rows["train"],
+        validation=bench.rows["validation"],
+        checkpoint=checkpoint,
+        on_epoch=_Heartbeat(task.heartbeat),
+        progress=False,
+    )
 
 
 def measure(

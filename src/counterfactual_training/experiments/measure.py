@@ -68,7 +68,8 @@ def protocols(cell: Cell, setting: str) -> tuple[Protocol, Protocol]:
     """The published and the paired protocol for a cell."""
     threshold = DECISION_THRESHOLDS[setting]
     effort = cell.effort
-    # The published draws differ from model to model and from seed to seed, as they did for the authors.
+    # Individuals are drawn by each model's own predictions, as by the authors; models of one seed that predict alike
+    # also draw alike, which makes our spread between runs a little smaller than two independent draws would.
     published = replace(
         PUBLISHED,
         num_individuals=effort.individuals(cell.data),

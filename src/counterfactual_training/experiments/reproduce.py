@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -185,14 +187,20 @@ def summarise(
         warn(check_seeds(min(len(seeds) for seeds in results.cells.values())))
     if name == "main":
         tables["main_differences"] = summaries.differences(tables["main"], tables["main_by_seed"])
+    elif name in ("mutability", "ablation", "robustness", "attribution"):
+        tables[f"{name}_differences"] = summaries.other_differences(name, tables[name])
     panels: list[Panel] = []
+    started = time.perf_counter()
     if name == "figure1":
         panels, tables["figure1"] = figure1(effort)
     images = _digits(store, cells) if name == "mnist-figures" else []
     mine = [failure for failure in failures if failure.cell in set(cells)]
-    return Reproduction(
-        name, experiment.title, effort, tables, panels, images, mine, _provenance(results, effort, command)
-    )
+    provenance = _provenance(results, effort, command)
+    if panels:  # trained here and now, not stored as cells
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        seconds = {"train": round(time.perf_counter() - started, 1), "evaluate": 0.0}
+        provenance |= {"cells": len(panels), "first": now, "last": now, "seconds": seconds}
+    return Reproduction(name, experiment.title, effort, tables, panels, images, mine, provenance)
 
 
 def _digits(store: Store, cells: Sequence[Cell]) -> list[Digits]:

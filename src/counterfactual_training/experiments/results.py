@@ -70,6 +70,14 @@ class Results:
         """A measurement of all these seeds: ``(S, *shape)``."""
         return np.stack([result.array(name) for result in self.of_model(data, model, seeds)])
 
+    def both_over_lambda(self, data: str, models: tuple[str, str], name: str, seeds: Sequence[int]) -> list[Array]:
+        """:meth:`over_lambda` of two models, over individuals for whom both have a value at that λ_energy and seed."""
+        tables = [self.stack(data, model, name, seeds) for model in models]
+        missing = np.isnan(tables[0]) | np.isnan(tables[1])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of nobody there is a mean
+            return [np.nanmean(np.where(missing, np.nan, table), 1) for table in tables]
+
     def over_lambda(self, data: str, model: str, name: str, seeds: Sequence[int]) -> Array:
         """Of a measurement ``(λ, n)``, the mean over those λ_energy that have one: ``(S, n)``."""
         with warnings.catch_warnings():

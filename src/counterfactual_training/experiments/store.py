@@ -152,6 +152,13 @@ class Store:
 
 def check_versions(results: list[CellResult], current: bool = False) -> str:
     """The one package version that made these results (and, if asked, is the present one); mixtures are refused."""
+    for name in ("torch", "numpy"):
+        used = sorted({str(result.done["versions"].get(name)) for result in results})
+        if len(used) > 1:
+            raise FileError(
+                f"These results were made with {name} {' and '.join(used)}. Numbers of different versions do not "
+                "belong in one table: name another folder, or delete this one."
+            )
     found = sorted({str(result.done["versions"].get(_PACKAGES[0])) for result in results})
     mine = versions()[_PACKAGES[0]]
     wrong = [name for name in found if name != mine] if current else found[1:]

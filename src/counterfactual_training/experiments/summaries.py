@@ -248,6 +248,18 @@ def differences(table: pd.DataFrame, by_seed: pd.DataFrame) -> pd.DataFrame:
     return table[apart].reset_index(drop=True)
 
 
+# How far a published value may be off for the way it was printed: rounded, or read off a figure.
+READING_ERRORS = {"mutability": 0.005, "ablation": 1.0, "robustness": 0.01}
+
+
+def other_differences(name: str, table: pd.DataFrame) -> pd.DataFrame:
+    """As :func:`differences`, for the tables whose published values have no ± of their own, or an interval."""
+    low = table.get("published_low", table["published"] - READING_ERRORS.get(name, 0.0))
+    high = table.get("published_high", table["published"] + READING_ERRORS.get(name, 0.0))
+    apart = (low > table["high"]) | (high < table["low"])
+    return table[apart].reset_index(drop=True)
+
+
 # ---- pieces ---------------------------------------------------------------------------------------------------------
 
 
@@ -267,7 +279,8 @@ def _contrast_rows(
         _row(data, metric, "reduction", value(table, data, contrast.metric, "reduction"), reduction),
     ]
     if protocol == "paired":
-        rows = [{**row, "p_value": float("nan")} for row in rows]
+        individuals = (~np.isnan(ct)).sum(1).mean()  # for whom both have a valid counterfactual, per seed
+        rows = [{**row, "p_value": float("nan"), "individuals": round(float(individuals))} for row in rows]
         rows[-1]["p_value"] = reduction.p_value
     return rows
 
@@ -275,11 +288,13 @@ def _contrast_rows(
 def _pair(results: Results, data: str, contrast: Contrast, protocol: str, seeds: list[int]) -> tuple[Array, Array]:
     """Values ``(S, n)`` of CT and of the baseline; n evaluation runs, or individuals in the paired protocol."""
     name = f"{protocol}/{contrast.constraints}/{contrast.metric}"
-    ct, baseline = (results.over_lambda(data, model, name, seeds) for model in (contrast.ct, "vanilla"))
-    if protocol == "paired":  # individuals that nobody drew
-        drawn = ~np.isnan(ct).all(0) | ~np.isnan(baseline).all(0)
-        ct, baseline = ct[:, drawn], baseline[:, drawn]
-    return ct, baseline
+    if protocol != "paired":
+        ct, baseline = (results.over_lambda(data, model, name, seeds) for model in (contrast.ct, "vanilla"))
+        return ct, baseline
+    ct, baseline = results.both_over_lambda(data, (contrast.ct, "vanilla"), name, seeds)
+    drawn = ~np.isnan(ct).all(0)
+    drawn[:1] |= not drawn.any()  # of nobody at all the mean is NaN, not an error
+    return ct[:, drawn], baseline[:, drawn]
 
 
 def _mean(values: Array) -> Estimate:

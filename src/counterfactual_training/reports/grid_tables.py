@@ -18,7 +18,9 @@ _BASELINE = (
 
 
 def marginal_tables(marginal: pd.DataFrame) -> list[TextTable]:
-    """Per data set: for each value of each axis, the median setting and the quartiles."""
+    """Per data set: for each value of each axis, the median setting and the quartiles; none of an empty table."""
+    if marginal.empty:
+        return []
     header = ("axis", "value", "settings", "IP %", "IP* %", "cost %", "validity", "accuracy, points", "share mature")
     out = []
     for data, part in marginal.groupby("data", sort=False):
@@ -43,6 +45,8 @@ def marginal_tables(marginal: pd.DataFrame) -> list[TextTable]:
 
 def best_tables(summary: pd.DataFrame, axes: Sequence[str]) -> list[TextTable]:
     """Per data set: settings with the lowest implausibility, if most of their counterfactuals are valid."""
+    if summary.empty:
+        return []
     out = []
     metrics = ("implausibility", "implausibility change %", "cost change %", "validity", "accuracy", "share mature")
     header = ("rank", *(label(axis) for axis in axes), "IP", "IP %", "cost %", "validity", "accuracy", "share mature")

@@ -1,0 +1,37 @@
+"""Many training seeds of one setting, or many draws of the data, measured by the published protocol with ten runs."""
+
+from dataclasses import replace
+
+import pandas as pd
+import torch
+
+import counterfactual_training as ct
+from counterfactual_training.evaluation.counterfactuals import aggregate, counterfactual_tables
+from counterfactual_training.experiments.cells import Cell
+from counterfactual_training.experiments.fitting import untrained
+from counterfactual_training.experiments.measure import protocols
+
+
+def models(name, kind="full", seeds=range(20), weights=None, search=None, sets=None, **config):
+    """Trained models of ``kind`` ("vanilla", "full protected", …), one per seed; ``sets``: own data for each."""
+    sets = sets or [ct.load_dataset(name, "as_run")] * len(seeds)
+    cells = [Cell(name, kind.split()[0], "protected" in kind, seed) for seed in seeds]
+    members, rows = [], []
+    for cell, data in zip(cells, sets, strict=True):
+        generator, constraints, objective, settings = cell.setup(data)
+        generator, objective = replace(generator, **search or {}), replace(objective, **weights or {})
+        model = untrained(data, cell.seed)
+        members.append(ct.Member(model, generator, constraints, objective, replace(settings, **config)))
+        rows.append(data.validation_split(torch.Generator().manual_seed(cell.seed))[0])
+    x, y = (torch.stack([getattr(d, v)[r] for d, r in zip(sets, rows, strict=True)]) for v in ("x_train", "y_train"))
+    return sets, cells, ct.Fleet(members).train(x, y, progress=False)
+
+
+def measured(sets, cells, trained, setting="free", runs=10, **changes):
+    """The published metrics, a row per seed; ``changes``: of the protocol."""
+    rows = []
+    for data, cell, result in zip(sets, cells, trained, strict=True):
+        protocol = replace(protocols(cell, setting)[0], num_runs=runs, **changes)
+        rules = data.protect(data.constraints) if setting == "protected" else data.constraints
+        rows.append(ct.summarise(aggregate(counterfactual_tables([result.model], data, protocol, rules)[0])))
+    return pd.DataFrame(rows, index=pd.Index([cell.seed for cell in cells], name="seed"))
