@@ -160,7 +160,7 @@ def test_a_grid_survives_the_trip_through_json():
         ('data="LS"\ngenerator="ecco"', "is a table"),
         ('data="LS"\nprotected="yes"', "true or false"),
         ('data="LS"\nseeds=0', "1 or more"),
-        ('data="LS"\nseeds="3"', "seeds is a int"),
+        ('data="LS"\nseeds="3"', "seeds is a whole number, got '3'"),
         ('data="LS"\n[evaluation]\non="tst"', "Did you mean 'test'"),
         ('data="LS"\n[evaluation]\nnum_runs=[1,2]', "one value"),
         ('data="LS"\n[evaluation]\nnum_runs=0', "positive"),
@@ -169,7 +169,7 @@ def test_a_grid_survives_the_trip_through_json():
         ('data="LS"\n[evaluation]\nprotocol="publishd"', "Did you mean 'published'"),
         ('seeds=1', "data is missing"),
         ('data=[]', "data is missing"),
-        ('data=3', "data is a str"),
+        ('data=3', "data is a text, got 3"),
         ('data=', "not TOML"),
     ],
 )  # fmt: skip

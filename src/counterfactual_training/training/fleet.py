@@ -28,8 +28,8 @@ from counterfactual_training.search.stacking import structure as generator_struc
 from counterfactual_training.threads import sensible_threads
 from counterfactual_training.training.explanations import Round, TrainingData, explain_round, shares
 from counterfactual_training.training.fleet_checkpoint import FleetCheckpoint
-from counterfactual_training.training.fleet_run import FleetRun, Member
-from counterfactual_training.training.loop import TrainResult, train
+from counterfactual_training.training.fleet_run import FleetRun, LoneRun, Member
+from counterfactual_training.training.loop import TrainResult, accuracy_of, train
 from counterfactual_training.training.memory import free_memory, is_out_of_memory, memory_per_member
 from counterfactual_training.training.objective import LossTerms
 from counterfactual_training.training.sampling import epoch_rng
@@ -94,7 +94,7 @@ class Fleet:
             if len(self.members) > 1:
                 warnings.warn(f"The fleet is trained one by one: {reason}", stacklevel=2)
             for i in range(len(self.members)):
-                results[i] = self._alone(i, x, y, validation, checkpoint, progress)
+                results[i] = self._alone(i, x, y, validation, checkpoint, on_epoch, progress)
             return [results[i] for i in range(len(self.members))]
         data, held = _checked(self.members, x, y, validation)
         members = [_with_constraints(member, data, i) for i, member in enumerate(self.members)]
@@ -137,6 +137,7 @@ class Fleet:
         y: Tensor,
         validation: tuple[Tensor, Tensor] | None,
         checkpoint: str | Path | None,
+        on_epoch: OnEpoch | None,
         progress: bool | None,
     ) -> TrainResult:
         member = self.members[i]
@@ -153,6 +154,7 @@ class Fleet:
             member.objective,
             member.config,
             validation=validation,
+            callbacks=[] if on_epoch is None else [LoneRun(i, on_epoch)],
             checkpoint=path,
             progress=progress,
         )
@@ -178,7 +180,9 @@ def train_group(
     saver = None if checkpoint is None else FleetCheckpoint(checkpoint, run)
     if saver is not None:
         saver.resume(run)
-    batch = data.x[..., : run.config.batch_size, :]
+    if validation is not None and validation[1].dim() > 1:
+        validation = (validation[0][run.slots], validation[1][run.slots])
+    batch = _expanded(run)[0][:, : run.config.batch_size]
     show = None if progress is None else not progress
     bar = tqdm(
         total=run.epochs, initial=run.epoch, desc=f"fleet of {len(group)}", unit="epoch", disable=show, leave=False
@@ -208,6 +212,7 @@ def train_group(
 def _epoch(run: FleetRun) -> dict[str, list[float]]:
     """One pass of every member: search counterfactuals, hand them out over the mini-batches, update on each."""
     config, data, model = run.config, run.data, run.stacked
+    run.broken.clear()
     rngs = [epoch_rng(run.config_of(i).seed, run.epoch) for i in run.slots]
     for rng in rngs:
         torch.randint(2**62, (), generator=rng)  # what a lone run seeds its dropout with
@@ -223,17 +228,20 @@ def _epoch(run: FleetRun) -> dict[str, list[float]]:
     tally = FleetTally(run, explaining)
     if searching and config.refresh == "epoch":
         rounds = [_round(run, data, num, rngs, explaining)]
+        tally.explained(rounds[-1], run.trying())
     model.train()
     for index, (x_batch, y_batch) in enumerate(batches):
         explanations = None
         if searching and config.refresh == "batch":
             rounds.append(_round(run, data, parts[index].stop - parts[index].start, rngs, explaining))
             explanations = rounds[-1].explanations
+            tally.explained(rounds[-1], run.trying())
         elif searching:
             explanations = rounds[0].explanations.rows(parts[index])
         terms = objective(model, x_batch, y_batch, explanations)  # Eq. 2 of every member
-        tally.add(terms, y_batch, _update(run, terms))
-    return tally.means(rounds)
+        trying = run.trying()
+        tally.add(terms, y_batch, trying, _update(run, terms))
+    return tally.means()
 
 
 def _update(run: FleetRun, terms: LossTerms) -> Tensor:

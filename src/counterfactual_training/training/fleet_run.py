@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from counterfactual_training.constraints.stacking import stack_constraints
 from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.search import Generator, ecco
 from counterfactual_training.search.stacking import stack_generators
+from counterfactual_training.training.callbacks import Callback, Run
 from counterfactual_training.training.config import TrainConfig
 from counterfactual_training.training.explanations import TrainingData
 from counterfactual_training.training.history import History
@@ -64,7 +66,8 @@ class FleetRun:
         self.bad_updates = like.new_zeros(len(like))  # in a row, skipped for a non-finite loss
         self.alive = torch.ones_like(self.bad_updates, dtype=torch.bool)  # which rows of the stack still train
         self.slots = list(range(len(like)))  # which member each row of the stack is
-        self._ended: dict[int, nn.Module] = {}  # members that are no longer in the stack
+        self._ended: dict[int, nn.Module] = {}  # members that no longer train, as they ended
+        self.broken: dict[int, nn.Module] = {}  # members whose search failed in this epoch, as they were then
         self._restack()
 
     @property
@@ -74,24 +77,33 @@ class FleetRun:
 
     def stop(self, i: int, reason: str) -> None:
         """End one member, as it is now; the others go on."""
+        if self.histories[i].stopped is not None:
+            return
         self.histories[i].stopped = reason
-        if i in self.slots:
-            self.alive[self.slots.index(i)] = False
+        self._ended[i] = self.model(i)
+        slot = self.slots.index(i)
+        self.alive[slot] = False
+        with torch.no_grad():
+            self.stacked.weights[slot] = 0  # what rides along, ignored, must not spoil the search of the others
 
     def model(self, i: int) -> nn.Module:
         """A copy of one member as it is now, in eval mode."""
         if i in self._ended:
-            return self._ended[i]
+            return copy.deepcopy(self._ended[i])
         return self.stacked.unstack(self.slots.index(i)).eval()
 
     def config_of(self, i: int) -> TrainConfig:
         return self.settings[i].config
 
+    def trying(self) -> Tensor:
+        """``(rows,)``: who would make the next update; not who has ended, nor who will with this epoch."""
+        return self.alive & (self.bad_updates < self.max_bad_updates)
+
     def admit(self, finite: Tensor) -> Tensor:
         """Who makes an update, given whose loss is finite; counts the others. All ``(rows,)``."""
-        lost = self.bad_updates >= self.max_bad_updates
-        self.bad_updates = torch.where(lost, self.bad_updates, (self.bad_updates + 1) * ~finite)
-        return finite & self.alive & ~lost
+        trying = self.trying()
+        self.bad_updates = torch.where(trying, (self.bad_updates + 1) * ~finite, self.bad_updates)
+        return finite & trying
 
     def explaining(self) -> Tensor:
         """``(rows,)``: who trains with counterfactuals in this epoch."""
@@ -119,13 +131,13 @@ class FleetRun:
         sound = finite & self.alive & (self.bad_updates == 0)
         self.good = torch.where(sound.unsqueeze(-1), weights, self.good)
         for slot in (self.alive & (lost | ~finite)).nonzero().flatten().tolist():
-            bad = int(self.bad_updates[slot])
-            many = f"{bad} updates in a row had a non-finite loss"
-            self.break_off(slot, many if bool(lost[slot]) else "the weights became non-finite")
+            self.break_off(slot, "the weights became non-finite")
 
     def break_off(self, slot: int, reason: str) -> None:
         """End a member whose numbers are no longer finite, with the weights of its last sound epoch."""
-        i = self.slots[slot]
+        i, bad = self.slots[slot], int(self.bad_updates[slot])
+        if bad >= int(self.max_bad_updates[slot]):
+            reason = f"{bad} updates in a row had a non-finite loss"
         with torch.no_grad():
             self.stacked.weights[slot] = self.good[slot]
         self.bad_updates[slot] = 0
@@ -140,13 +152,14 @@ class FleetRun:
     def compact(self) -> None:
         """Take ended members out of the stack, once there are enough of them."""
         running = self.running
-        if not running or len(running) > _COMPACT_AT * len(self.slots):
-            return
-        keep = [slot for slot, i in enumerate(self.slots) if i in set(running)]
-        for i in set(self.slots) - set(running):
-            self._ended[i] = self.model(i)
+        if running and len(running) <= _COMPACT_AT * len(self.slots):
+            self._keep(running)
+
+    def _keep(self, slots: list[int]) -> None:
+        """Go on with these members in the stack, in this order."""
+        keep = [self.slots.index(i) for i in slots]
         rows = torch.tensor(keep, device=self.alive.device)
-        self.slots = [self.slots[slot] for slot in keep]
+        self.slots = list(slots)
         self.stacked.keep(rows)
         self.optimizer.keep(rows)
         self.good, self.bad_updates, self.alive = self.good[rows], self.bad_updates[rows], self.alive[rows]
@@ -189,22 +202,45 @@ class FleetRun:
         """The inverse of :meth:`state` on a run that has just been made."""
         for i, history in enumerate(self.histories):
             history.records, history.stopped = content["records"][i], content["stopped"][i]
-        self.epoch = content["epoch"]
-        gone = [i for i in self.slots if i not in set(content["slots"])]
+        self.epoch, slots = content["epoch"], content["slots"]
+        if not slots or slots != sorted(set(slots)):
+            raise ValueError(f"its members in training are {slots}")
         device = self.good.device
         with torch.no_grad():
-            for i in gone:
-                self.stacked.weights[i] = tensors[f"ended.{i}"].to(device)
-            if gone:
-                self.compact()
-            if self.slots != content["slots"]:
-                raise ValueError("its members are not those that were still training")
+            for i in self.slots:
+                if f"ended.{i}" in tensors or i not in slots:
+                    self.stacked.weights[i] = tensors[f"ended.{i}"].to(device)
+                    self._ended[i] = self.stacked.unstack(i).eval()
+            self._keep(slots)
             self.stacked.weights.copy_(tensors["weights"])
         self.good, self.bad_updates = tensors["good"].to(device), tensors["bad_updates"].to(device)
         ended = [self.histories[i].stopped is not None for i in self.slots]
         self.alive &= ~torch.tensor(ended, device=device)
         for name in vars(self.optimizer):
             setattr(self.optimizer, name, tensors[f"adam.{name}"].to(device))
+
+
+class LoneRun(Callback):
+    """A member that trains by itself, shown to ``on_epoch`` as the :class:`FleetRun` of a group of one."""
+
+    def __init__(self, member: int, on_epoch: Callable[[FleetRun], None]) -> None:
+        self.members, self.on_epoch = [member], on_epoch
+
+    def on_epoch_end(self, run: Run) -> None:
+        self.run, self.histories = run, [run.history]
+        self.epoch, self.epochs, self.config = run.epoch, run.config.epochs, run.config
+        run.history.stopped = run.stop
+        self.on_epoch(cast(FleetRun, self))
+
+    @property
+    def running(self) -> list[int]:
+        return [0] if self.run.stop is None else []
+
+    def stop(self, i: int, reason: str) -> None:
+        self.run.stop = self.histories[i].stopped = self.run.stop or reason
+
+    def model(self, i: int) -> nn.Module:
+        return copy.deepcopy(self.run.model).eval()
 
 
 def _constraints(member: Member, like: Tensor) -> Constraints:

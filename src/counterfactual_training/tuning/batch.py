@@ -23,7 +23,7 @@ _RUNGS = (1 / 3, 2 / 3)
 # But only when so much of the training was counterfactual: what a burn-in delays, it does not spoil.
 _LEAST_SHARE = 1 / 4
 
-# Given all trials that still train, after an epoch: the places of those to end, and why.
+# Given all trials that still train, at least one, after an epoch: the places of those to end, and why.
 Watch = Callable[[list["Look"]], dict[int, str]]
 
 
@@ -99,7 +99,8 @@ def _train_fleet(task: Task, settings: Sequence[Setting], places: Sequence[int],
             Look(place, run.epoch, [run.histories[i] for i in own], partial(_models, run, own))
             for place, own in running.items()
         ]
-        for place, reason in (watch(looks) if watch is not None else {}).items():
+        # When the last ones have just left for infinity, there is nothing to look at.
+        for place, reason in (watch(looks) if watch is not None and looks else {}).items():
             reasons[place] = reason
             for i in running[place]:
                 run.stop(i, reason)
