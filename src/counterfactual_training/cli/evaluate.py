@@ -39,7 +39,8 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "--protocol",
         default="paired",
         choices=list(PROTOCOLS),
-        help="paired: every test row, the same for every model; published: as in the paper (default: %(default)s)",
+        help="paired: every test row, the same for every model; published: as in the paper, "
+        "with the 100 people a run of its tabular sets (default: %(default)s)",
     )
     parser.add_argument("--individuals", type=int, metavar="N", help="people per run, instead of the protocol's number")
     parser.add_argument("--runs", type=int, metavar="N", help="repetitions, instead of the protocol's number")

@@ -29,7 +29,7 @@ from counterfactual_training.threads import sensible_threads
 from counterfactual_training.training.explanations import Round, TrainingData, explain_round, shares
 from counterfactual_training.training.fleet_checkpoint import FleetCheckpoint
 from counterfactual_training.training.fleet_run import FleetRun, LoneRun, Member
-from counterfactual_training.training.loop import TrainResult, accuracy_of, train
+from counterfactual_training.training.loop import TrainResult, train
 from counterfactual_training.training.memory import free_memory, is_out_of_memory, memory_per_member
 from counterfactual_training.training.objective import LossTerms
 from counterfactual_training.training.sampling import epoch_rng
@@ -182,7 +182,7 @@ def train_group(
         saver.resume(run)
     if validation is not None and validation[1].dim() > 1:
         validation = (validation[0][run.slots], validation[1][run.slots])
-    batch = _expanded(run)[0][:, : run.config.batch_size]
+    batch = (run.data.x[0] if own else run.data.x)[: run.config.batch_size]
     show = None if progress is None else not progress
     bar = tqdm(
         total=run.epochs, initial=run.epoch, desc=f"fleet of {len(group)}", unit="epoch", disable=show, leave=False
@@ -259,20 +259,22 @@ def _update(run: FleetRun, terms: LossTerms) -> Tensor:
 def _round(run: FleetRun, data: TrainingData, num: int, rngs: list[torch.Generator], explaining: Tensor) -> Round:
     """Counterfactuals of all members; one whose model has become unusable is ended and the round repeated."""
     states = [rng.get_state() for rng in rngs]
-    active = explaining & run.alive
-    try:
-        return explain_round(run.stacked, data, run.generator, run.constraints, run.config, num, rngs, active)
-    except ModelError as error:
-        x, _ = _expanded(run)
-        with evaluating(run.stacked), torch.no_grad():
-            broken = ~torch.isfinite(run.stacked(x)).flatten(1).all(-1)
-        if run.epoch == 0 or not bool(broken.any()):
-            raise
-        for slot in broken.nonzero().flatten().tolist():
-            run.break_off(slot, str(error).rstrip("."))
-        for rng, state in zip(rngs, states, strict=True):
-            rng.set_state(state)
-        return _round(run, data, num, rngs, explaining)
+    while True:
+        active = explaining & run.alive
+        try:
+            return explain_round(run.stacked, data, run.generator, run.constraints, run.config, num, rngs, active)
+        except ModelError as error:
+            x, _ = _expanded(run)
+            with evaluating(run.stacked), torch.no_grad():
+                broken = run.alive & ~torch.isfinite(run.stacked(x)).flatten(1).all(-1)
+            untouched = run.epoch == 0 and not bool(run.optimizer.updates.any())
+            if untouched or not bool(broken.any()):  # it is not the training that has broken a model
+                raise
+            for slot in broken.nonzero().flatten().tolist():
+                run.broken[slot] = run.stacked.weights.detach()[slot].clone()
+                run.break_off(slot, str(error).rstrip("."))
+            for rng, state in zip(rngs, states, strict=True):
+                rng.set_state(state)
 
 
 class FleetTally:
@@ -286,9 +288,17 @@ class FleetTally:
         zeros = run.stacked.weights.detach().new_zeros
         self.sums = zeros(len(self.names), len(explaining))
         self.hits, self.rows, self.updates = zeros(len(explaining)), zeros(len(explaining)), zeros(len(explaining))
-        self.skipped = zeros(len(explaining))
+        self.skipped, self.rounds = zeros(len(explaining)), zeros(len(explaining))
+        self.search = zeros(2, len(explaining))
 
-    def add(self, terms: LossTerms, y: Tensor, stepped: Tensor) -> None:
+    def explained(self, found: Round, trying: Tensor) -> None:
+        """Count a search of those that train with counterfactuals and still try."""
+        counts = self.explaining & trying
+        self.search += torch.where(counts, torch.stack([found.share_mature, found.mean_steps]), 0.0)
+        self.rounds += counts
+
+    def add(self, terms: LossTerms, y: Tensor, trying: Tensor, stepped: Tensor) -> None:
+        """Count an update of those that made it, a skipped one of the others that tried."""
         divergence, ridge = terms.divergence * self.contrast, terms.ridge * self.contrast
         adversarial = terms.adversarial * self.adversarial
         values = torch.stack([terms.total, terms.class_loss, divergence, ridge, adversarial]).detach()
@@ -296,18 +306,14 @@ class FleetTally:
         self.hits += (terms.logits.detach().argmax(-1) == y).sum(-1) * stepped
         self.rows += y.shape[-1] * stepped
         self.updates += stepped
-        self.skipped += ~stepped
+        self.skipped += trying & ~stepped
 
-    def means(self, rounds: list[Round]) -> dict[str, list[Any]]:
-        """The columns of :class:`History`, one value per row of the stack."""
-        updates = self.updates.clamp_min(1)
-        out = {name: (value / updates).tolist() for name, value in zip(self.names, self.sums, strict=True)}
-        out["accuracy"] = (self.hits / self.rows.clamp_min(1)).tolist()
+    def means(self) -> dict[str, list[Any]]:
+        """The columns of :class:`History`, one value per row of the stack; 0/0 is the NaN of what did not happen."""
+        out = {name: (value / self.updates).tolist() for name, value in zip(self.names, self.sums, strict=True)}
+        out["accuracy"] = (self.hits / self.rows).tolist()
         out["skipped"] = self.skipped.long().tolist()
-        nothing = torch.full_like(self.hits, torch.nan)
-        for name in ("share_mature", "mean_steps"):
-            mean = sum((getattr(r, name) for r in rounds), torch.zeros_like(self.hits)) / max(len(rounds), 1)
-            out[name] = torch.where(self.explaining, mean, nothing).tolist()
+        out["share_mature"], out["mean_steps"] = (self.search / self.rounds).tolist()
         return out
 
 
@@ -334,7 +340,11 @@ def _accuracy(run: FleetRun, validation: tuple[Tensor, Tensor] | None) -> list[f
     if y.dim() == 1:
         x, y = x.expand(lead, *x.shape), y.expand(lead, *y.shape)
     with evaluating(run.stacked), torch.no_grad():
+        for slot, weights in run.broken.items():  # as a lone run, before it goes back to its last sound epoch
+            run.stacked.weights[slot] = weights
         predicted = torch.cat([run.stacked(part).argmax(-1) for part in x.split(4096, 1)], -1)
+        for slot in run.broken:
+            run.stacked.weights[slot] = 0
     return (predicted == y).float().mean(-1).tolist()
 
 
@@ -380,8 +390,14 @@ def _checked(
     if validation is not None:
         x_val, y_val = validation[0].to(x.device), validation[1].to(y.device)
         check_inputs(model, x_val, y_val)
-        if y_val.dim() == 2 and len(y_val) != len(members):
+        if y_val.dim() > 2 or (y_val.dim() == 2 and len(y_val) != len(members)):
             raise InputError(f"Validation rows are given for {len(y_val)} members of a fleet of {len(members)}.")
+        for i, member in enumerate(members):
+            rows, classes = (x_val[i], y_val[i]) if y_val.dim() > 1 else (x_val, y_val)
+            with evaluating(member.model), torch.no_grad():
+                first_logits(member.model, rows[:64], classes[:64], num_classes=num_classes)
+        if y_val.numel() and not 0 <= int(y_val.min()) <= int(y_val.max()) < num_classes:
+            raise InputError(f"Validation classes must lie in 0..{num_classes - 1}, got {y_val.unique().tolist()}.")
         validation = (x_val, y_val)
     return TrainingData.of(x, y.long(), num_classes), validation
 

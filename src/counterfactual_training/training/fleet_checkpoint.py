@@ -66,7 +66,7 @@ def fingerprint(run: FleetRun) -> str:
         for m in run.settings
         if isinstance(m.generator.space, LatentSpace)
     }
-    tensors = [run.data.x, run.data.y, run.stacked.weights]
+    tensors = [run.data.x, run.data.y, run.stacked.weights, *run.stacked.stacked_buffers.values()]
     tensors += [value for vae in vaes.values() for value in vae.state_dict().values()]
     for member in run.settings:
         tensors += _box(member.constraints)
@@ -80,7 +80,13 @@ def _settings(member: Member) -> list[object]:
     config.pop("threads")
     # A penalty may be a plain function; where it lies in memory changes from process to process.
     recipe = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(member.generator))
-    return [config, recipe, repr(vars(member.objective)), repr(member.model)]
+    return [config, recipe, repr(vars(member.objective)), repr(member.model), _rules(member.constraints)]
+
+
+def _rules(constraints: Constraints | None) -> str:
+    if constraints is None:
+        return ""
+    return repr((constraints.groups, constraints.lattices, constraints.category_projection))
 
 
 def _box(constraints: Constraints | None) -> list:

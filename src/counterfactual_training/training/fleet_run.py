@@ -67,7 +67,7 @@ class FleetRun:
         self.alive = torch.ones_like(self.bad_updates, dtype=torch.bool)  # which rows of the stack still train
         self.slots = list(range(len(like)))  # which member each row of the stack is
         self._ended: dict[int, nn.Module] = {}  # members that no longer train, as they ended
-        self.broken: dict[int, nn.Module] = {}  # members whose search failed in this epoch, as they were then
+        self.broken: dict[int, Tensor] = {}  # weights of rows whose search failed in this epoch, as they were then
         self._restack()
 
     @property

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -14,13 +16,16 @@ def memory_per_member(model: nn.Module, num_features: int, num_rows: int, config
     """Bytes that a member adds at its peak, roughly and rather too many.
 
     Weights with the moments of Adam, gradient and best copy; the counterfactuals of an epoch (factual, mature, nascent,
-    positive, and the search's own copies); the activations of one mini-batch, forward and backward.
+    positive, and the search's own copies); the activations of one mini-batch, forward and backward; all training rows
+    with their classes, where every member has them in an order of its own.
     """
     parameters = sum(p.numel() for p in model.parameters())
     widest = max((max(p.shape) for p in model.parameters() if p.dim() > 1), default=1)
     batches = max(1, num_rows // config.batch_size)
     batch = config.batch_size + 3 * (config.num_counterfactuals // batches + 1)
     values = 6 * parameters + 12 * config.num_counterfactuals * num_features + 8 * batch * (num_features + 2 * widest)
+    if config.shuffle:
+        values += num_rows * (num_features + 2)
     return 4 * values
 
 
@@ -28,6 +33,11 @@ def free_memory(device: torch.device) -> int | None:
     """Bytes that can still be had; ``None`` where nobody says."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
+    found = [free for free in (_machine(), _container()) if free is not None]
+    return min(found, default=None)
+
+
+def _machine() -> int | None:
     try:
         with open("/proc/meminfo") as lines:  # noqa: PTH123
             for line in lines:
@@ -36,6 +46,18 @@ def free_memory(device: torch.device) -> int | None:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, AttributeError):
         return None
+
+
+def _container(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """What the limit of a container leaves; ``None`` without one, where the file says ``max`` or is missing."""
+    try:
+        left = int((folder / "memory.max").read_text()) - int((folder / "memory.current").read_text())
+    except (OSError, ValueError):
+        return None
+    with contextlib.suppress(OSError, ValueError):  # files read lately count as used, but give way
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        left += int(stat.get("inactive_file", 0))
+    return max(left, 0)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
