@@ -1,6 +1,8 @@
 """``ct grid``: run, status, report, list."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -104,3 +106,36 @@ def test_list(capsys):
     assert main(["grid", "list"]) == 0
     out = capsys.readouterr().out
     assert "generators" in out and "270 settings" in out and "learning-rate" in out
+
+
+def broken(monkeypatch, kind):
+    """Fleets of one kind, conventional or not, find a full disk; of none: all do."""
+    working = grid_run.run_task
+
+    def run(benches, task):
+        if kind is None or task.cells[0].is_conventional == kind:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return working(benches, task)
+
+    monkeypatch.setattr(grid_run, "run_task", run)
+
+
+@pytest.mark.parametrize("kind", [None, True])
+def test_where_nothing_can_be_compared_the_failures_are_told(file, capsys, monkeypatch, kind):
+    broken(monkeypatch, kind)
+    assert main(["grid", "run", str(file), "--workers", "1"]) == 2
+    said = capsys.readouterr().err
+    assert "nothing to report" in said and "no space left for 'grid-runs'" in said and "unexpected" not in said
+    assert not Path("grids").exists()
+
+
+def test_baselines_alone_and_grids_without_an_axis_are_reported(file, capsys, monkeypatch):
+    file.write_text(TINY.replace("[training]", '[objective]\nname = ["full", "vanilla"]\n[training]'))
+    with monkeypatch.context() as patch:
+        broken(patch, False)
+        assert main(["grid", "run", str(file), "--workers", "1"]) == 2
+    said = capsys.readouterr().err
+    assert "These tables are incomplete" in said and "unexpected" not in said
+    assert "conventional" in Path("grids/tiny_summary.csv").read_text()
+    file.write_text(TINY.replace('["ecco", "generic"]', '"ecco"').replace("[2, 4]", "2"))
+    assert main(["grid", "run", str(file), "--workers", "1"]) == 0

@@ -1,11 +1,13 @@
 """Running grids: in fleets, resumable at any kill, and never the same work twice."""
 
+import errno
 import io
 import os
 import signal
 import subprocess
 import sys
 import time
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -222,3 +224,56 @@ def test_the_guess_for_huge_grids_is_of_the_size_of_the_real_one():
     quick, exact = expected_seconds(work.grid, 2), work.expected_seconds(set(), 2)
     assert 0.7 < quick / exact < 1.4
     assert work.expected_seconds({cell.id for cell in work.cells}, 2) == 0
+
+
+def full(*_, **__):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_checkpoint_that_finds_no_space_does_not_end_its_fleet(tmp_path, monkeypatch):
+    monkeypatch.setattr("counterfactual_training.training.fleet_checkpoint.FleetCheckpoint.save", full)
+    stream = io.StringIO()
+    found = run_grid(prepared(), tmp_path / "full", HERE, "", stream)
+    assert found.failures == {} and "no checkpoint could be written" in stream.getvalue()
+    monkeypatch.undo()
+    run_grid(prepared(), tmp_path / "free", HERE, "", io.StringIO())
+    for cell in prepared().cells:
+        a, b = (GridStore(tmp_path / name).load(cell) for name in ("full", "free"))
+        assert a.numbers == b.numbers
+
+
+def test_other_errors_of_a_checkpoint_are_not_passed_over(tmp_path, monkeypatch):
+    def denied(*_):
+        raise PermissionError(errno.EACCES, "denied")
+
+    monkeypatch.setattr("counterfactual_training.training.fleet_checkpoint.FleetCheckpoint.save", denied)
+    failures = run_grid(prepared(), tmp_path, HERE, "", io.StringIO()).failures
+    assert any("PermissionError" in reason for reason in failures.values())
+
+
+def test_a_worker_without_space_is_explained(tmp_path, monkeypatch):
+    monkeypatch.setattr(grid_run, "run_task", full)
+    failures = run_grid(prepared(), tmp_path, HERE, "", io.StringIO()).failures
+    assert failures and all("There is no space left for" in reason for reason in failures.values())
+
+
+def test_the_recorded_time_survives_reruns_and_adds_up(tmp_path, fake, monkeypatch):
+    def seconds():
+        return GridStore(tmp_path).grids()["tiny"]["seconds"]
+
+    working, clock = grid_run.run_task, iter(range(0, 10_000, 10))
+    monkeypatch.setattr(grid_run.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(grid_run, "Progress", MagicMock())  # it asks the clock, too
+
+    monkeypatch.setattr(grid_run, "run_task", lambda benches, task: full())
+    run_grid(prepared(), tmp_path, HERE, "", io.StringIO())
+    first = seconds()
+    assert first > 0
+    monkeypatch.setattr(grid_run, "run_task", working)
+    run_grid(prepared(), tmp_path, HERE, "", io.StringIO())
+    second = seconds()
+    assert second > first
+    run_grid(prepared(), tmp_path, HERE, "", io.StringIO())
+    assert seconds() == second
+    run_grid(prepared(TINY.replace("[2, 4]", "[2, 6]")), tmp_path, HERE, "", io.StringIO())
+    assert 0 < seconds() < second  # another grid of the same name

@@ -102,3 +102,7 @@ def test_the_best_settings_come_first_and_those_without_valid_counterfactuals_no
     }
     (table,) = best_tables(pd.DataFrame(columns), ["generator.max_steps"])
     assert [row[1] for row in table.rows] == ["25", "5"]
+
+
+def test_nothing_finished_makes_no_tables():
+    assert marginal_tables(pd.DataFrame()) == [] and best_tables(pd.DataFrame(), ["generator.max_steps"]) == []

@@ -129,3 +129,21 @@ def test_progress_names_trials_and_time(toy):
 def test_plans_without_work_are_refused(plan):
     with pytest.raises(InputError, match="1 or more"):
         Plan(**plan)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_members_that_all_diverge_at_once_are_given_up(toy):
+    """At 1e30 the weights are infinite after an epoch, and no member is left to look at."""
+    space = {**rest("learning_rate"), "learning_rate": Choices((0.02, 1e30, 2e30, 3e30))}
+    found = tune(toy.make_task(), Goal(("ip",)), Plan(4, 4), space)
+    lost = [trial for trial in found.trials if trial.settings["learning_rate"] > 1]
+    assert len(lost) == 3 and {trial.state for trial in lost} == {"PRUNED"}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_batch_is_watched_only_while_somebody_trains(toy):
+    task = toy.make_task()
+    seen = []
+    lost = task.start.changed({"learning_rate": 1e30})
+    (outcome,) = train_batch(task, [lost], lambda looks: seen.append(looks) or {})
+    assert outcome.stopped is not None and all(seen)

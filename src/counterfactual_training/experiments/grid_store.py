@@ -178,11 +178,8 @@ class GridStore:
 
     def spent(self, grid: Grid) -> float:
         """Seconds that runs of this very grid have taken so far; an edited one begins anew."""
-        path = self._record(grid)
-        if not path.exists():
-            return 0.0
-        with suppress(FileError):  # a damaged note is written anew
-            found = _read(path)
+        with suppress(FileError):  # there is no note yet, or it is damaged and written anew
+            found = _read(self._record(grid))
             if found.get("grid") == json.loads(json.dumps(asdict(grid))):
                 return float(found.get("seconds") or 0.0)
         return 0.0

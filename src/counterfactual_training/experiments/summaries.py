@@ -292,8 +292,8 @@ def _pair(results: Results, data: str, contrast: Contrast, protocol: str, seeds:
         ct, baseline = (results.over_lambda(data, model, name, seeds) for model in (contrast.ct, "vanilla"))
         return ct, baseline
     ct, baseline = results.both_over_lambda(data, (contrast.ct, "vanilla"), name, seeds)
-    drawn = ~np.isnan(ct).all(0)
-    drawn[:1] |= not drawn.any()  # of nobody at all the mean is NaN, not an error
+    drawn = np.flatnonzero(~np.isnan(ct).all(0))
+    drawn = drawn if len(drawn) else np.array([0])  # of nobody at all the mean is NaN, not an error
     return ct[:, drawn], baseline[:, drawn]
 
 
