@@ -120,9 +120,12 @@ def alive(pid):
 
 
 _SCRIPT = """
-    import os, sys, time
+    import os, signal, sys, time
     from pathlib import Path
     from counterfactual_training.experiments.launch import Engine, launch
+
+    # As in a terminal: who starts the tests in the background hands down a Ctrl-C that nobody hears.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def wait(folder, item):
         (Path(folder) / str(os.getpid())).touch()

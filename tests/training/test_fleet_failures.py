@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from counterfactual_training import Constraints, TrainConfig, ecco, mlp, train
 from counterfactual_training.errors import InputError
 from counterfactual_training.training import Fleet, Member, memory
-from counterfactual_training.training import fleet as fleet_module
+from counterfactual_training.training import fleet_loop
 from counterfactual_training.training.explanations import TrainingData
 from counterfactual_training.training.fleet_checkpoint import fingerprint
 from counterfactual_training.training.fleet_run import FleetRun
@@ -233,13 +233,13 @@ def test_threads_are_chosen_by_the_rows_of_a_batch(monkeypatch, own_rows):
     if own_rows:
         x, y = x.expand(2, *x.shape), y.expand(2, -1)
     shapes = []
-    real = fleet_module.sensible_threads
+    real = fleet_loop.sensible_threads
 
     def seen(model, batch, threads):
         shapes.append(tuple(batch.shape))
         return real(model, batch, threads)
 
-    monkeypatch.setattr(fleet_module, "sensible_threads", seen)
+    monkeypatch.setattr(fleet_loop, "sensible_threads", seen)
 
     def flat():
         return nn.Sequential(nn.Flatten(), nn.Linear(25, 2)).double()
