@@ -11,8 +11,7 @@ from torch.testing import assert_close
 
 from counterfactual_training import Constraints, TrainConfig, ecco, mlp, train
 from counterfactual_training.errors import InputError
-from counterfactual_training.training import Fleet, Member, memory
-from counterfactual_training.training import fleet_loop
+from counterfactual_training.training import Fleet, Member, fleet_loop, memory
 from counterfactual_training.training.explanations import TrainingData
 from counterfactual_training.training.fleet_checkpoint import fingerprint
 from counterfactual_training.training.fleet_run import FleetRun
