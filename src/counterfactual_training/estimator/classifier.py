@@ -27,7 +27,7 @@ from counterfactual_training.estimator.preparing import prepare
 from counterfactual_training.estimator.restarts import VALIDATION_SHARE, best_restart, checked_restarts
 from counterfactual_training.estimator.tuning import tune_settings
 from counterfactual_training.search import Generator
-from counterfactual_training.training import History, Objective, Preset, train
+from counterfactual_training.training import History, Objective, Setting, train
 from counterfactual_training.tuning import Goal, Plan
 
 # Training wants many quick explanations, a person one that arrives; the paper evaluated with as many.
@@ -81,7 +81,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         learning_rate: of Adam.
         burn_in: share of the epochs, at the start, trained conventionally.
         shuffle: new batches each epoch. The authors did not shuffle; a frame sorted by class needs it.
-        preset: ``"as_run"``, ``"as_printed"`` or a :class:`Preset`: the settings that are not stated here.
+        preset: ``"as_run"``, ``"as_printed"`` or a :class:`Setting`: the settings that are not stated here.
         mutability: by column, ``"both" | "none" | "increase" | "decrease"``, or 0, +1, −1 as in ``monotonic_cst``.
         domain: by column, ``(lower, upper)`` in its own units, ``None`` where open. Training rows and rows to be
             explained that lie outside are refused.
@@ -130,7 +130,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         learning_rate: float | None = None,
         burn_in: float | None = None,
         shuffle: bool = True,
-        preset: str | Preset = "as_run",
+        preset: str | Setting = "as_run",
         mutability: Mapping[str, object] | Sequence[object] | None = None,
         domain: Mapping[str, tuple[Any, Any]] | None = None,
         schema: Schema | Mapping[str, Any] | str | Path | None = None,
@@ -324,7 +324,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         model: ModelFactory | None = None,
         generator: Generator | None = None,
         objective: Objective | None = None,
-        preset: Preset | None = None,
+        preset: Setting | None = None,
     ) -> CounterfactualClassifier:
         """Read a saved classifier, on the CPU.
 

@@ -16,15 +16,15 @@ from torch import Tensor, nn
 from counterfactual_training.errors import InputError, ModelError, unknown
 from counterfactual_training.models import VAE, linear, mlp
 from counterfactual_training.search import GENERATORS, Distance, Energy, Generator, LatentSpace, make_generator
-from counterfactual_training.training import Objective, Preset, TrainConfig, make_objective, preset
+from counterfactual_training.training import Objective, Setting, TrainConfig, make_objective, preset
 
 MODELS = ("mlp", "linear")
 Params = Mapping[str, Any]
 
 
-def make_preset(params: Params) -> Preset:
+def make_preset(params: Params) -> Setting:
     given = params["preset"]
-    return given if isinstance(given, Preset) else preset(given)
+    return given if isinstance(given, Setting) else preset(given)
 
 
 def make_model(spec: Any, hidden: Any, num_features: int, num_classes: int) -> nn.Module:

@@ -1,17 +1,15 @@
 """The settings of a training run. Each default stands here once; it is what the authors ran.
 
-Where the paper prints something else there is a named setting, and :data:`AS_PRINTED` collects them.
+Where the paper prints something else there is a named setting, and :data:`setting.AS_PRINTED` collects them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from numbers import Integral
 from typing import Any, Literal, get_args
 
 from counterfactual_training.errors import InputError, unknown
-from counterfactual_training.search import Generator, ecco
-from counterfactual_training.training.objective import Objective
 
 Refresh = Literal["epoch", "batch"]
 TargetRule = Literal["not_predicted", "not_true", "uniform", "prior"]
@@ -84,36 +82,3 @@ class TrainConfig:
             if key not in valid:
                 raise InputError(unknown("setting", key, valid))
         return cls(**values)
-
-
-@dataclass(frozen=True)
-class Preset:
-    """Everything in which the paper as printed and the code as run differ (reference implementation, list D1-D21).
-
-    Attributes:
-        num_std: n_σ of the inferred domain, Eq. 12.
-        length_scale: of the kernel of IP*, Eq. 6.
-    """
-
-    generator: Generator = field(default_factory=ecco)
-    objective: Objective = field(default_factory=Objective)
-    config: TrainConfig = field(default_factory=TrainConfig)
-    num_std: float = 2.0
-    length_scale: float = 5.0
-
-
-AS_RUN = Preset()
-AS_PRINTED = Preset(
-    generator=ecco(learning_rate=0.25, decay="none", energy_ridge=0.0, strict_epsilon=True),
-    config=TrainConfig(refresh="batch", shuffle=True, target_rule="uniform", immature="keep"),
-    num_std=3.0,
-    length_scale=0.5,
-)
-PRESETS = {"as_run": AS_RUN, "as_printed": AS_PRINTED}
-
-
-def preset(name: str) -> Preset:
-    """``"as_run"`` reproduces the published numbers; ``"as_printed"`` follows the text."""
-    if name not in PRESETS:
-        raise InputError(unknown("preset", name, PRESETS))
-    return PRESETS[name]
