@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from counterfactual_training import Generator, ecco, generic, mlp
-from counterfactual_training.models.chain import ByAutograd
+from counterfactual_training.search.chain import ByAutograd
 from counterfactual_training.search.gradient import search_gradient
 from counterfactual_training.search.penalties import Distance, Energy, SearchState, polynomial_decay
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.core.broadcast import per_member
-from counterfactual_training.models.chain import Differentiable
+from counterfactual_training.search.chain import Differentiable
 from counterfactual_training.search.generator import Generator
 from counterfactual_training.search.gradient import search_gradient
 from counterfactual_training.search.penalties import SearchState

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from counterfactual_training.core.losses import class_loss_gradient
-from counterfactual_training.models.chain import ByAutograd, Differentiable
+from counterfactual_training.search.chain import ByAutograd, Differentiable
 from counterfactual_training.search.generator import Generator
 from counterfactual_training.search.penalties import SearchState
 

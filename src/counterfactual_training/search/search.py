@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.core.broadcast import per_member
 from counterfactual_training.core.losses import softmax
-from counterfactual_training.models.chain import Differentiable, differentiable
+from counterfactual_training.search.chain import Differentiable, differentiable
 from counterfactual_training.search.checks import check_inputs, first_logits
 from counterfactual_training.search.diagnosis import diagnose_rows
 from counterfactual_training.search.generator import Generator

@@ -8,8 +8,8 @@ from torch.testing import assert_close
 from counterfactual_training import Constraints, Generator, ecco, generic, mlp, search
 from counterfactual_training.constraints import Lattice
 from counterfactual_training.errors import ModelError
-from counterfactual_training.models.chain import ByAutograd, Chain, StackedChain, differentiable
 from counterfactual_training.models.stack import StackedModel
+from counterfactual_training.search.chain import ByAutograd, Chain, StackedChain, chain_layers, differentiable, hooked
 
 FEATURES = torch.Size([6])
 
@@ -24,6 +24,7 @@ def network(hidden, activation=nn.ReLU, bias=True, k=2, d=6):
     return nn.Sequential(*layers).eval()
 
 
+SHARED = nn.Tanh()
 MODELS = {
     "linear": network(()),
     "relu": network((32,)),
@@ -33,6 +34,14 @@ MODELS = {
     "swish": network((32,), nn.SiLU),
     "tanh": network((20, 20), nn.Tanh),
     "sigmoid": network((9,), nn.Sigmoid, k=3),
+    "leaky": network((32,), lambda: nn.LeakyReLU(0.2)),
+    "gelu": network((32,), nn.GELU),
+    "gelu by tanh": network((32,), lambda: nn.GELU("tanh")),
+    "elu": network((32,), lambda: nn.ELU(0.5)),
+    "softplus": network((32,), lambda: nn.Softplus(2.0, 1.0)),
+    "identities": nn.Sequential(nn.Identity(), *network((8,)), nn.Identity()),
+    "one activation twice": network((8, 8), lambda: SHARED),
+    "half": network((16,), nn.GELU).bfloat16(),
     "without bias": network((32, 32), bias=False),
     "activations at both ends": nn.Sequential(nn.Tanh(), *network((8,)), nn.ReLU()),
     "double": network((16,)).double(),
@@ -51,7 +60,7 @@ def test_a_chain_has_autograds_bits(name, rows):
         assert isinstance(by_hand, Chain)
         logits = automatic.logits(points)
         assert torch.equal(by_hand.logits(points), logits)
-        grad = torch.randn(logits.shape).to(like)
+        grad = torch.randn(logits.shape).to(logits)
         assert torch.equal(by_hand.pullback(grad), automatic.pullback(grad))
     assert not logits.requires_grad and all(p.grad is None for p in model.parameters())
 
@@ -100,17 +109,35 @@ def instance_forward():
     return model
 
 
+def tied(how=lambda weight: weight):
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+    model[1].weight = how(model[0].weight)
+    return model
+
+
+def unregistered():
+    model = network((4,))
+    weight = model[0].weight
+    del model[0].weight
+    model[0].weight = 2 * weight
+    return model
+
+
 OTHERS = {
     "a subclass": lambda: nn.Sequential(Doubled(6, 2)),
     "nested": lambda: nn.Sequential(network((4,))),
     "dropout": lambda: nn.Sequential(nn.Linear(6, 4), nn.Dropout(), nn.Linear(4, 2)),
-    "softplus": lambda: network((4,), nn.Softplus),
+    "an unknown activation": lambda: network((4,), nn.Mish),
     "in place": lambda: network((4,), lambda: nn.ReLU(inplace=True)),
     "a hook": lambda: hook(network((4,)), lambda m: m.register_forward_hook),
     "a hook inside": lambda: hook(network((4,)), lambda m: m[1].register_forward_pre_hook),
     "a hook on the way back": lambda: hook(network((4,)), lambda m: m[0].register_full_backward_hook),
     "weight norm": lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 2))),
     "its own forward": instance_forward,
+    "a layer twice": lambda: nn.Sequential(*[nn.Linear(6, 6)] * 2),
+    "a weight twice": tied,
+    "memory twice": lambda: tied(lambda weight: nn.Parameter(weight.data)),
+    "a weight that is no parameter": unregistered,
     "no linear layer": lambda: nn.Sequential(nn.ReLU()),
 }
 
@@ -118,6 +145,31 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_anything_else_is_left_to_autograd(name):
     assert isinstance(differentiable(OTHERS[name](), FEATURES, 2), ByAutograd)
+
+
+@pytest.mark.parametrize(
+    "register",
+    [
+        nn.modules.module.register_module_forward_hook,
+        nn.modules.module.register_module_forward_pre_hook,
+        nn.modules.module.register_module_full_backward_hook,
+        nn.modules.module.register_module_full_backward_pre_hook,
+    ],
+)
+def test_hooks_on_all_modules_are_honoured(register):
+    model, stacked = MODELS["relu"], StackedModel([network((4,))])
+    handle = register(lambda *_: None)
+    try:
+        assert hooked(model) and chain_layers(model) is None
+        assert isinstance(differentiable(stacked, FEATURES, 3), ByAutograd)
+    finally:
+        handle.remove()
+    assert chain_layers(model) == list(model)
+
+
+def test_identities_are_no_layers_of_a_chain():
+    model = MODELS["identities"]
+    assert chain_layers(model) == list(model)[1:-1]
 
 
 def test_other_rows_and_modes_are_left_to_autograd():
@@ -129,7 +181,7 @@ def test_other_rows_and_modes_are_left_to_autograd():
         assert isinstance(differentiable(model, FEATURES, 2), ByAutograd)
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "double"])
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("double", "half")])
 def test_a_stacked_chain_gives_what_autograd_gives(name):
     torch.manual_seed(2)
     members = [nn.Sequential(*(_fresh(layer) for layer in MODELS[name])) for _ in range(3)]
@@ -149,7 +201,7 @@ def test_a_stacked_chain_gives_what_autograd_gives(name):
 def _fresh(layer):
     if isinstance(layer, nn.Linear):
         return nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None)
-    return type(layer)()
+    return layer
 
 
 def test_weights_are_read_at_every_search():
