@@ -17,6 +17,10 @@ _ELEMENTWISE = (
 )  # fmt: skip
 
 
+class UnstackableError(ModelError):
+    """A model that is fine alone, but would not give the same results in a stack."""
+
+
 class StackedModel(nn.Module):
     """M models of one shape side by side: ``(M, n, *features)`` → logits ``(M, n, k)``.
 
@@ -102,15 +106,23 @@ def check_stackable(models: Sequence[nn.Module]) -> None:
         raise ModelError("Models of a fleet must have the same architecture, on one device.")
     if len({p.dtype for p in models[0].parameters()}) != 1 or not next(models[0].parameters()).is_floating_point():
         raise ModelError("Models of a fleet must have parameters, all of one floating-point type.")
-    for name, module in models[0].named_modules():
+    for name, module in (named for model in models for named in model.named_modules()):
         what = f"{type(module).__name__} {name!r}"
+        if _does_more(module):
+            raise UnstackableError(f"{what} has hooks or a forward of its own, which a stack would not call.")
         if getattr(module, "track_running_stats", False):
-            raise ModelError(f"{what} keeps running statistics, which change with every forward pass.")
+            raise UnstackableError(f"{what} keeps running statistics, which change with every forward pass.")
         dropout = getattr(module, "p", getattr(module, "dropout", 0.0))
         if isinstance(module, nn.RReLU) or ("Dropout" in type(module).__name__ and dropout):
-            raise ModelError(f"{what} draws random numbers, which a stacked member would draw differently than alone.")
+            raise UnstackableError(f"{what} draws random numbers, which a stacked member would draw differently than alone.")
         if isinstance(module, nn.RNNBase | nn.MultiheadAttention) and dropout:
-            raise ModelError(f"{what} drops out at random, which a stacked member would do differently than alone.")
+            raise UnstackableError(f"{what} drops out at random, which a stacked member would do differently than alone.")
+
+
+def _does_more(module: nn.Module) -> bool:
+    """Whether calling this very object does more than its class says."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return "forward" in vars(module) or any(getattr(module, name, None) for name in hooks)
 
 
 def _plain_layers(model: nn.Module, names: Sequence[str]) -> list[tuple[str, nn.Module]] | None:

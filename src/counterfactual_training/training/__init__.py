@@ -1,28 +1,40 @@
 """Algorithm 1: search, contrast, protect, update."""
 
-from counterfactual_training.training.callbacks import Callback, Progress, Run
+from counterfactual_training.training.callbacks import (
+    AverageWeights,
+    BestEpoch,
+    Callback,
+    ClipGradient,
+    EarlyStopping,
+    Progress,
+    Schedule,
+)
 from counterfactual_training.training.config import TrainConfig
-from counterfactual_training.training.fleet import Fleet
-from counterfactual_training.training.fleet_run import FleetRun, Member
+from counterfactual_training.training.fleet import Fleet, Member
 from counterfactual_training.training.history import History
-from counterfactual_training.training.loop import TrainResult, train
 from counterfactual_training.training.objective import OBJECTIVES, Explanations, LossTerms, Objective, make_objective
+from counterfactual_training.training.run import Run, TrainResult
 from counterfactual_training.training.setting import AS_PRINTED, AS_RUN, Setting, preset
+from counterfactual_training.training.train import train
 
 __all__ = [
     "AS_PRINTED",
     "AS_RUN",
     "OBJECTIVES",
+    "AverageWeights",
+    "BestEpoch",
     "Callback",
+    "ClipGradient",
+    "EarlyStopping",
     "Explanations",
     "Fleet",
-    "FleetRun",
     "History",
     "LossTerms",
     "Member",
     "Objective",
     "Progress",
     "Run",
+    "Schedule",
     "Setting",
     "TrainConfig",
     "TrainResult",

@@ -1,41 +1,56 @@
-"""The loop announces, callbacks listen."""
+"""The loop announces, callbacks listen. A lone run and a fleet call the same ones."""
 
 from __future__ import annotations
 
+import math
 import sys
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
 
-from torch import nn
+import torch
+from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from tqdm.auto import tqdm
 
-from counterfactual_training.training.config import TrainConfig
-from counterfactual_training.training.history import History
+from counterfactual_training.errors import InputError
 
-
-@dataclass
-class Run:
-    """A training run as its callbacks see it. Setting ``stop`` to a reason ends the run after this epoch."""
-
-    model: nn.Module
-    optimizer: Optimizer
-    config: TrainConfig
-    history: History
-    epoch: int = 0  # epochs done
-    stop: str | None = None
-    bad_updates: int = 0  # in a row, up to now, skipped for a non-finite loss
-    sound: bool = True  # finite weights, and the last update was not skipped
+if TYPE_CHECKING:
+    from counterfactual_training.training.run import Run
 
 
 class Callback:
-    """Override what you want to hear of."""
+    """Override what you want to hear of.
+
+    What a callback holds between epochs goes into ``state_dict``, so that a checkpoint carries it; what it holds per
+    member, as a tensor with the leading dimension of ``run.parameters``, is cut by ``keep`` when ended members leave.
+    """
 
     def on_train_begin(self, run: Run) -> None: ...
+
+    def before_step(self, run: Run) -> None:
+        """``run.gradients`` are there, the weights not yet changed; change the gradients in place."""
+
+    def on_batch_end(self, run: Run) -> None:
+        """After every update."""
 
     def on_epoch_end(self, run: Run) -> None: ...
 
     def on_train_end(self, run: Run) -> None: ...
+
+    def keep(self, rows: Tensor) -> None:
+        """A fleet goes on with these rows of its stack only."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors, numbers, strings, lists and dicts."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def overrides(callback: Callback, name: str) -> bool:
+    """Whether a callback wants to hear of this; what happens at every update is asked for rarely."""
+    return getattr(type(callback), name) is not getattr(Callback, name)
 
 
 class Progress(Callback):
@@ -46,21 +61,189 @@ class Progress(Callback):
         self.bar: Any = None
 
     def on_train_begin(self, run: Run) -> None:
+        name = "training" if len(run.members) == 1 else f"fleet of {len(run.members)}"
         self.bar = tqdm(
-            total=run.config.epochs,
-            initial=run.epoch,
-            desc="training",
-            unit="epoch",
-            disable=not self.show,
-            leave=False,
+            total=run.epochs, initial=run.epoch, desc=name, unit="epoch", disable=not self.show, leave=False
         )
 
     def on_epoch_end(self, run: Run) -> None:
-        record = run.history.records[-1]
-        shown = {"loss": "loss", "accuracy": "acc", "validation_accuracy": "val", "share_mature": "mature"}
-        notes = {short: f"{record[name]:.3f}" for name, short in shown.items() if record[name] == record[name]}
-        self.bar.set_postfix(notes, refresh=False)
+        if len(run.members) == 1:
+            record = run.history.records[-1]
+            shown = {"loss": "loss", "accuracy": "acc", "validation_accuracy": "val", "share_mature": "mature"}
+            notes = {short: f"{record[name]:.3f}" for name, short in shown.items() if not math.isnan(record[name])}
+            self.bar.set_postfix(notes, refresh=False)
         self.bar.update(1)
 
     def on_train_end(self, run: Run) -> None:
         self.bar.close()
+
+
+class Schedule(Callback):
+    """A learning-rate scheduler of torch's, or one with its interface.
+
+    Args:
+        make: makes it, given the optimizer: ``lambda optimizer: OneCycleLR(optimizer, 0.1, total_steps=1000)``.
+        per: step after every ``"epoch"`` or every ``"update"``.
+        metric: column of the history that ``ReduceLROnPlateau`` looks at.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Optimizer], LRScheduler],
+        per: Literal["epoch", "update"] = "epoch",
+        metric: str = "loss",
+    ) -> None:
+        if per not in ("epoch", "update"):
+            raise InputError(f"A schedule steps per 'epoch' or per 'update', got {per!r}.")
+        self.make, self.per, self.metric = make, per, metric
+
+    def on_train_begin(self, run: Run) -> None:
+        self.scheduler = self.make(run.optimizer)
+        if isinstance(self.scheduler, ReduceLROnPlateau) and len(run.members) > 1:
+            raise InputError("ReduceLROnPlateau looks at one run's metric; train the members of the fleet one by one.")
+
+    def on_batch_end(self, run: Run) -> None:
+        if self.per == "update":
+            self.scheduler.step()
+
+    def on_epoch_end(self, run: Run) -> None:
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step(run.history.last(self.metric))
+        elif self.per == "epoch":
+            self.scheduler.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {k: v for k, v in self.scheduler.state_dict().items() if _plain(v)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.scheduler.load_state_dict({**self.scheduler.state_dict(), **state})
+
+    def keep(self, rows: Tensor) -> None:
+        for name in ("base_lrs", "_last_lr", "lr_lambdas"):
+            if hasattr(self.scheduler, name):
+                setattr(self.scheduler, name, [getattr(self.scheduler, name)[i] for i in rows.tolist()])
+
+
+class ClipGradient(Callback):
+    """Scale every member's gradient down to this 2-norm, where it is longer."""
+
+    def __init__(self, max_norm: float) -> None:
+        self.max_norm = max_norm
+
+    def before_step(self, run: Run) -> None:
+        grads = [grad for grad in run.gradients if grad is not None]
+        lead = len(run.lead)
+        norm = sum(grad.flatten(lead).square().sum(-1) for grad in grads)
+        factor = (self.max_norm / (torch.as_tensor(norm).sqrt() + 1e-6)).clamp_max(1.0)
+        for grad in grads:
+            grad.mul_(factor.reshape(factor.shape + (1,) * (grad.dim() - lead)))
+
+
+class AverageWeights(Callback):
+    """Keep a mean of the weights after every update, and end with it.
+
+    Args:
+        decay: of an exponential mean; without one, all updates from ``start`` on count alike.
+        start: share of the epochs after which averaging begins.
+
+    Buffers, such as running statistics, are not averaged.
+    """
+
+    def __init__(self, decay: float | None = None, start: float = 0.0) -> None:
+        if (decay is not None and not 0 <= decay < 1) or not 0 <= start <= 1:
+            raise InputError(f"decay lies in [0, 1) and start in [0, 1], got {decay} and {start}.")
+        self.decay, self.start = decay, start
+        self.count, self.mean = 0, list[Tensor]()
+
+    @torch.no_grad()
+    def on_batch_end(self, run: Run) -> None:
+        if run.epoch < self.start * run.epochs:
+            return
+        self.count += 1
+        if not self.mean:
+            self.mean = [p.detach().clone() for p in run.parameters]
+        share = 1 / self.count if self.decay is None else 1 - self.decay
+        for mean, parameter in zip(self.mean, run.parameters, strict=True):
+            mean.lerp_(parameter.detach(), share)
+
+    @torch.no_grad()
+    def on_train_end(self, run: Run) -> None:
+        if self.mean:
+            run.put(self.mean)
+
+    def keep(self, rows: Tensor) -> None:
+        self.mean = [mean[rows] for mean in self.mean]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count, "mean": self.mean}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count, self.mean = int(state["count"]), list(state["mean"])
+
+
+class BestEpoch(Callback):
+    """End with the weights of the best epoch, by a column of the history; without a ``patience`` all epochs are run.
+
+    Args:
+        metric: the column.
+        mode: whether ``"max"`` or ``"min"`` is best.
+        patience: stop after so many epochs without a better one.
+        min_delta: what counts as better.
+    """
+
+    def __init__(
+        self,
+        metric: str = "validation_accuracy",
+        mode: Literal["max", "min"] = "max",
+        patience: int | None = None,
+        min_delta: float = 0.0,
+    ) -> None:
+        if mode not in ("max", "min"):
+            raise InputError(f"mode is 'max' or 'min', got {mode!r}.")
+        self.metric, self.sign = metric, 1.0 if mode == "max" else -1.0
+        self.patience, self.min_delta = patience, min_delta
+        self.best: dict[int, float] = {}
+        self.since: dict[int, int] = {}
+        self.weights: dict[int, dict[str, Tensor]] = {}
+
+    def on_epoch_end(self, run: Run) -> None:
+        for i in run.running:
+            record = run.histories[i].records[-1]
+            if self.metric not in record:
+                raise InputError(f"The history has no column {self.metric!r}; it has {', '.join(record)}.")
+            value = self.sign * float(record[self.metric])
+            if math.isnan(value) and run.epoch == 1 and self.metric.startswith("validation"):
+                raise InputError(f"{self.metric} needs validation rows; pass validation=(x, y).")
+            if not math.isnan(value) and value > self.best.get(i, -math.inf) + self.min_delta:
+                self.best[i], self.since[i] = value, 0
+                self.weights[i] = {name: v.clone() for name, v in run.snapshot(i).state_dict().items()}
+            else:
+                self.since[i] = self.since.get(i, 0) + 1
+            if self.patience is not None and self.since[i] >= self.patience:
+                run.stop(f"{self.metric} has not improved for {self.patience} epochs", i)
+
+    def on_train_end(self, run: Run) -> None:
+        for i, weights in self.weights.items():
+            run.replace(i, weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "since": self.since, "weights": self.weights}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best, self.since, self.weights = state["best"], state["since"], state["weights"]
+
+
+class EarlyStopping(BestEpoch):
+    """Stop a member when its metric no longer improves, and end with its best epoch."""
+
+    def __init__(self, patience: int = 10, **options: Any) -> None:
+        super().__init__(patience=patience, **options)
+
+
+def _plain(value: Any) -> bool:
+    """Whether a checkpoint can carry the value; functions, such as a scheduler's own, it cannot."""
+    if isinstance(value, list | tuple):
+        return all(_plain(v) for v in value)
+    if isinstance(value, dict):
+        return all(_plain(v) for v in value.values())
+    return value is None or isinstance(value, bool | int | float | str | Tensor)

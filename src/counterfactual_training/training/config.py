@@ -39,6 +39,7 @@ class TrainConfig:
         max_bad_updates: consecutive updates with a non-finite loss after which training stops.
         seed: of everything random; a run with the same seed gives the same weights.
         threads: CPU threads; by default one where the work is small.
+        accumulate: mini-batches per update, whose gradients are averaged.
     """
 
     epochs: int = 100
@@ -54,9 +55,12 @@ class TrainConfig:
     max_bad_updates: int = 20
     seed: int = 0
     threads: int | None = None
+    accumulate: int = 1
 
     def __post_init__(self) -> None:
-        for name, smallest in (("epochs", 0), ("batch_size", 1), ("num_counterfactuals", 1), ("max_bad_updates", 1)):
+        for name, smallest in (
+            ("epochs", 0), ("batch_size", 1), ("accumulate", 1), ("num_counterfactuals", 1), ("max_bad_updates", 1)
+        ):  # fmt: skip
             value = getattr(self, name)
             if not isinstance(value, Integral) or isinstance(value, bool) or value < smallest:
                 raise InputError(f"{name} must be a whole number of at least {smallest}, got {value!r}.")

@@ -33,7 +33,7 @@ def free_memory(device: torch.device) -> int | None:
     """Bytes that can still be had; ``None`` where nobody says."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    found = [free for free in (_machine(), _container()) if free is not None]
+    found = [free for free in (_machine(), _container(), _process()) if free is not None]
     return min(found, default=None)
 
 
@@ -48,6 +48,18 @@ def _machine() -> int | None:
         return None
 
 
+def _process() -> int | None:
+    """What the limit of this process's address space leaves (``ulimit -v``); ``None`` without one."""
+    try:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        return None if limit == resource.RLIM_INFINITY else max(limit - pages * resource.getpagesize(), 0)
+    except (ImportError, OSError, ValueError):
+        return None
+
+
 def _container(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
     """What the limit of a container leaves; ``None`` without one, where the file says ``max`` or is missing."""
     try:
@@ -59,10 +71,3 @@ def _container(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
         left += int(stat.get("inactive_file", 0))
     return max(left, 0)
 
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed: Python's, the GPU's, or torch's on the CPU, which is a plain RuntimeError."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    text = str(error)
-    return isinstance(error, RuntimeError) and ("can't allocate memory" in text or "not enough memory" in text)

@@ -8,16 +8,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from counterfactual_training.core.broadcast import Number
+from counterfactual_training.core.broadcast import Number, per_member
 from counterfactual_training.core.energy import contrastive_divergence, energy_ridge
 from counterfactual_training.core.losses import adversarial_loss, class_loss
 from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.search.chain import at_least_single
 
 
 class Explanations(NamedTuple):
     """Counterfactuals ready for the objective; m rows, all constants.
 
-    ``weight`` ``(..., m)`` lets rows count less or not at all in divergence and ridge; ``None`` counts all alike.
+    ``weight`` ``(..., m)`` lets rows count less or not at all in divergence and ridge, ``weight_adv`` in the adversarial
+    loss; ``None`` counts all alike.
     """
 
     x_cf: Tensor  # (..., m, *features) mature counterfactuals x′
@@ -26,20 +28,30 @@ class Explanations(NamedTuple):
     y_target: Tensor  # (..., m)
     y_adv: Tensor  # (..., m) label of x_adv
     weight: Tensor | None = None
+    weight_adv: Tensor | None = None
 
-    def rows(self, index: slice) -> Explanations:
-        """A slice of the rows."""
+    def split(self, sizes: list[int]) -> list[Explanations]:
+        """Consecutive rows, so many for each batch."""
         dim = self.y_target.dim() - 1
-        start, num = index.start, index.stop - index.start
-        weight = None if self.weight is None else self.weight.narrow(dim, start, num)
-        return self._replace(
-            x_cf=self.x_cf.narrow(dim, start, num),
-            x_pos=self.x_pos.narrow(dim, start, num),
-            x_adv=self.x_adv.narrow(dim, start, num),
-            y_target=self.y_target.narrow(dim, start, num),
-            y_adv=self.y_adv.narrow(dim, start, num),
-            weight=weight,
-        )
+        parts = [[None] * len(sizes) if value is None else value.split(sizes, dim) for value in self]
+        return [Explanations(*row) for row in zip(*parts, strict=True)]  # type: ignore[arg-type]
+
+
+class Batch(NamedTuple):
+    """What one update looks at.
+
+    Where several processes have parts of one batch, the shares tell how large this part is relative to an even one: of
+    the rows, of what divergence and ridge are means of, and of the adversarial examples.
+    """
+
+    x: Tensor  # (..., n, *features)
+    y: Tensor  # (..., n)
+    weight: Tensor | None = None  # (..., n) what each row counts in the class loss
+    explanations: Explanations | None = None
+    shares: tuple[float, float, float] = (1.0, 1.0, 1.0)
+
+    def explained(self, explanations: Explanations, contrast: float, adversarial: float) -> Batch:
+        return self._replace(explanations=explanations, shares=(self.shares[0], contrast, adversarial))
 
 
 @dataclass(frozen=True)
@@ -52,6 +64,21 @@ class LossTerms:
     ridge: Tensor
     adversarial: Tensor
     logits: Tensor  # (..., n, k) of the mini-batch
+
+
+class RowTerms(NamedTuple):
+    """Eq. 2 as a sum over all rows of a batch: ``Σ cross·CE(label) + energy·E(label) + ridge·E(label)²``.
+
+    That has a gradient in closed form: ``cross·(softmax − onehot) − (energy + 2·ridge·E)·onehot``.
+    """
+
+    cross: Tensor  # (..., R)
+    energy: Tensor
+    ridge: Tensor
+
+
+# What a row of a batch is there for.
+CLASS, POSITIVE, COUNTERFACTUAL, ADVERSARIAL = range(4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +108,48 @@ class Objective:
     def needs_counterfactuals(self) -> bool:
         return self.needs_divergence or self.needs_adversarial
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, explanations: Explanations | None = None) -> LossTerms:
+    def total(self, class_loss: Tensor, divergence: Tensor, ridge: Tensor, adversarial: Tensor) -> Tensor:
+        """The weighted sum of terms, each ``(...)``, or ``(..., batches)``."""
+        trailing = class_loss.dim() - 1
+        return (
+            per_member(self.lambda_class, trailing) * class_loss
+            + per_member(self.lambda_div, trailing) * divergence
+            + per_member(self.lambda_reg, trailing) * ridge
+            + per_member(self.lambda_adv, trailing) * adversarial
+        )
+
+    @property
+    def has_closed_form(self) -> bool:
+        """Whether :meth:`by_rows` is this objective; a subclass with a loss of its own gets autograd."""
+        return type(self).__call__ is Objective.__call__
+
+    @property
+    def stackable(self) -> bool:
+        """Whether weights, one per member of a fleet, are all there is to this objective."""
+        return type(self) is Objective
+
+    def by_rows(self, role: Tensor, count: Tensor, weight: Tensor | None) -> RowTerms:
+        """The weights of rows ``(R,)`` by what they are there for, over the number of rows in their mean ``(..., R)``."""
+
+        def term(weights: dict[int, Number]) -> Tensor:
+            parts = [per_member(w, 1) * (role == kind).to(count.dtype) for kind, w in weights.items()]
+            value = (parts[0] + parts[1]) / count
+            return value if weight is None else value * weight
+
+        return RowTerms(
+            term({CLASS: self.lambda_class, ADVERSARIAL: self.lambda_adv}),
+            term({POSITIVE: self.lambda_div, COUNTERFACTUAL: -self.lambda_div}),
+            term({POSITIVE: self.lambda_reg, COUNTERFACTUAL: self.lambda_reg}),
+        )
+
+    def __call__(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        explanations: Explanations | None = None,
+        weight: Tensor | None = None,
+    ) -> LossTerms:
         """The loss of a mini-batch, by one forward pass through everything that counts.
 
         Args:
@@ -89,6 +157,7 @@ class Objective:
             x: ``(..., n, *features)``.
             y: ``(..., n)``.
             explanations: this batch's counterfactuals; without any (burn-in) only the class loss remains.
+            weight: ``(..., n)`` what each row counts in the class loss; ``None`` counts all alike.
         """
         inputs = [x]
         if explanations is not None and self.needs_divergence:
@@ -96,21 +165,19 @@ class Objective:
         if explanations is not None and self.needs_adversarial:
             inputs += [explanations.x_adv]
         rows = y.dim() - 1
-        joined = model(torch.cat(inputs, rows)) if len(inputs) > 1 else model(x)
+        joined = at_least_single(model(torch.cat(inputs, rows)) if len(inputs) > 1 else model(x))
         parts = list(joined.split([part.shape[rows] for part in inputs], rows))
 
         logits = parts.pop(0)
-        classes = class_loss(logits, y)
-        total = self.lambda_class * classes
+        classes = class_loss(logits, y, weight)
         divergence = ridge = adversarial = torch.zeros_like(classes)
         if explanations is not None and self.needs_divergence:
             logits_pos, logits_cf = parts.pop(0), parts.pop(0)
             divergence = contrastive_divergence(logits_pos, logits_cf, explanations.y_target, explanations.weight)
             ridge = energy_ridge(logits_pos, logits_cf, explanations.y_target, explanations.weight)
-            total = total + self.lambda_div * divergence + self.lambda_reg * ridge
         if explanations is not None and self.needs_adversarial:
-            adversarial = adversarial_loss(parts.pop(0), explanations.y_adv)
-            total = total + self.lambda_adv * adversarial
+            adversarial = adversarial_loss(parts.pop(0), explanations.y_adv, explanations.weight_adv)
+        total = self.total(classes, divergence, ridge, adversarial)
         return LossTerms(total, classes, divergence, ridge, adversarial, logits)
 
 

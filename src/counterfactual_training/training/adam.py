@@ -1,0 +1,98 @@
+"""Adam (Kingma and Ba 2015) for one model, or for the members of a fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+_BETAS, _EPSILON = (0.9, 0.999), 1e-8  # torch's own
+
+
+class Adam(Optimizer):
+    """The numbers of ``torch.optim.Adam(fused=True)`` with its default β and ε, without its overhead per call.
+
+    A fleet has one parameter group per member, each with its own learning rate, so that torch's schedulers work on
+    fleets too; its weights are one tensor ``(M, P)``, and a member may be left out of an update.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], rates: Sequence[float], lead: torch.Size) -> None:
+        self.tensors, self.lead = list(parameters), lead
+        own = [[rows] for rows in self.tensors[0].detach()] if lead else [self.tensors]
+        super().__init__([{"params": p, "lr": r} for p, r in zip(own, rates, strict=True)], {"lr": 0.0})
+        self.mean = [torch.zeros_like(p) for p in self.tensors]
+        self.square = [torch.zeros_like(p) for p in self.tensors]
+        # Updates made, per member; a lone run's count stays in the precision that torch's kernel reads.
+        self.updates = torch.zeros(lead, device=self.tensors[0].device)
+        self.even = True  # whether all members have made the same number of updates
+
+    @torch.no_grad()
+    def apply(self, grads: Sequence[Tensor], bad: Tensor) -> None:
+        """One update by these gradients, but of none whose ``bad`` ``(*lead)`` is 1.0."""
+        self._opt_called = True  # what schedulers look at
+        rates = [group["lr"] for group in self.param_groups]
+        if not self.lead or (self.even and len(set(rates)) == 1 and bad.device.type == "cpu" and not bool(bad.any())):
+            self._fused(grads, rates[0], bad if not self.lead else None)
+        else:
+            self.even = False
+            self._masked(grads[0], torch.tensor(rates).to(self.tensors[0]).unsqueeze(-1), bad)
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """As any optimizer: by the gradients that the parameters hold."""
+        self.apply([_gradient(p) for p in self.tensors], torch.zeros_like(self.updates))
+
+    def _fused(self, grads: Sequence[Tensor], rate: float, bad: Tensor | None) -> None:
+        self.updates += 1
+        step = self.updates.flatten()[0]
+        torch._fused_adam_(
+            self.tensors, list(grads), self.mean, self.square, [], [step] * len(self.tensors), lr=rate,
+            beta1=_BETAS[0], beta2=_BETAS[1], weight_decay=0.0, eps=_EPSILON, amsgrad=False, maximize=False,
+            found_inf=bad,
+        )  # fmt: skip
+        if bad is not None:
+            self.updates -= bad
+
+    def _masked(self, grad: Tensor, rate: Tensor, bad: Tensor) -> None:
+        """By formula, with a rate and a count of updates for every member."""
+        go = (bad == 0).unsqueeze(-1)
+        weights, mean, square = self.tensors[0], self.mean[0], self.square[0]
+        self.updates += 1 - bad
+        count = self.updates.unsqueeze(-1)
+        grad = torch.where(go, grad, 0.0)
+        mean.copy_(torch.where(go, mean.lerp(grad, 1 - _BETAS[0]), mean))
+        square.copy_(torch.where(go, (_BETAS[1] * square).addcmul_(grad, grad, value=1 - _BETAS[1]), square))
+        size = rate / (1 - _BETAS[0] ** count)
+        spread = square.sqrt().div_((1 - _BETAS[1] ** count).sqrt()).add_(_EPSILON)
+        weights.sub_(torch.where(go, mean / spread * size, 0.0))
+
+    def keep(self, members: Tensor, weights: Tensor) -> None:
+        """Go on with these members, whose weights now lie in a tensor of their own."""
+        groups = [self.param_groups[i] for i in members.tolist()]
+        self.tensors, self.lead = [weights], torch.Size([len(members)])
+        for group, rows in zip(groups, weights.detach(), strict=True):
+            group["params"] = [rows]
+        self.param_groups = groups
+        self.mean, self.square = [self.mean[0][members]], [self.square[0][members]]
+        self.updates = self.updates[members]
+
+    def state_dict(self) -> dict[str, Any]:
+        groups = [{k: v for k, v in group.items() if k != "params"} for group in self.param_groups]
+        return {"groups": groups, "mean": self.mean, "square": self.square, "updates": self.updates}
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for group, saved in zip(self.param_groups, state_dict["groups"], strict=True):
+            group.update(saved)
+        held = [*self.mean, *self.square, self.updates]
+        for mine, its in zip(held, [*state_dict["mean"], *state_dict["square"], state_dict["updates"]], strict=True):
+            if mine.shape != its.shape:
+                raise ValueError(f"moments of shape {tuple(its.shape)} for weights of {tuple(mine.shape)}")
+            mine.copy_(its)
+        self.even = bool((self.updates == self.updates.flatten()[0]).all())
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

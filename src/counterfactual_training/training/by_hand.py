@@ -1,0 +1,211 @@
+"""The gradient of Eq. 2 without autograd, for chains of linear layers and activations.
+
+For small networks autograd costs several times the arithmetic. Here the objective's gradient by the logits is a closed
+form (:class:`RowTerms`), and the chain is walked backwards with the operations that autograd would run: a lone model
+gets the same bits, a stack the same numbers up to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, one_hot
+
+from counterfactual_training.models.stack import StackedModel
+from counterfactual_training.search.chain import Activation, activation, chain_layers, hooked
+from counterfactual_training.training.objective import ADVERSARIAL, CLASS, COUNTERFACTUAL, POSITIVE, Batch, Objective
+
+_LINEAR = (nn.Linear,)
+
+
+class Walk:
+    """A lone chain on rows ``(n, d)``: logits, and the gradients of its trainable parameters."""
+
+    rows, classes = -2, -1  # dimensions of a batch
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        self.layers = list(layers)
+        self.steps: list[Activation | None] = [activation(layer) for layer in layers]  # None: linear
+        trained = [i for i, layer in enumerate(layers) if any(p.requires_grad for p in layer.parameters())]
+        self.lowest = min(trained, default=len(layers))
+
+    def arranged(self, x: Tensor) -> Tensor:
+        return x
+
+    def logits(self, x: Tensor) -> Tensor:
+        self.seen = [x]
+        for layer, step in zip(self.layers, self.steps, strict=True):
+            x = linear(x, layer.weight, layer.bias) if step is None else step.forward(x)  # type: ignore[arg-type]
+            self.seen.append(x)
+        return x
+
+    def gradients(self, grad: Tensor) -> list[Tensor]:
+        """In the order of the parameters, given ∂/∂logits."""
+        found: list[Tensor] = []
+        for i in range(len(self.layers) - 1, self.lowest - 1, -1):
+            layer, step, x = self.layers[i], self.steps[i], self.seen[i]
+            if step is not None:
+                grad = step.backward(grad, x, self.seen[i + 1])
+                continue
+            if layer.bias is not None and layer.bias.requires_grad:
+                found.append(grad.sum(0))
+            if layer.weight.requires_grad:
+                found.append(grad.t().mm(x))
+            if i > self.lowest:
+                grad = grad.mm(layer.weight)  # type: ignore[arg-type]
+        return found[::-1]
+
+
+class StackedWalk:
+    """Chains of M members side by side, features before rows ``(M, d, n)``: few features would leave the kernels of the
+    matrix product half empty. The gradient is one tensor ``(M, P)``, as the weights are."""
+
+    rows, classes = -1, -2
+
+    def __init__(self, model: StackedModel, layers: Sequence[tuple[str, nn.Module]]) -> None:
+        self.steps: list[Any] = [activation(layer) or name for name, layer in layers]
+        self.weights = {name: value.detach() for name, value in model.parameters_by_name().items()}
+        self.grad = torch.zeros_like(model.weights)
+        parts = zip(model.names, self.grad.split(model.sizes, 1), model.shapes, model.frozen, strict=True)
+        self.parts = {name: part.view(-1, *shape) for name, part, shape, frozen in parts if not frozen}
+
+    def arranged(self, x: Tensor) -> Tensor:
+        return x.transpose(-1, -2)
+
+    def logits(self, x: Tensor) -> Tensor:
+        self.seen = [x]
+        for step in self.steps:
+            if isinstance(step, str):
+                weight, bias = self.weights[f"{step}.weight"], self.weights.get(f"{step}.bias")
+                x = torch.bmm(weight, x) if bias is None else torch.baddbmm(bias.unsqueeze(-1), weight, x)
+            else:
+                x = step.forward(x)
+            self.seen.append(x)
+        return x
+
+    def gradients(self, grad: Tensor) -> list[Tensor]:
+        for i in range(len(self.steps) - 1, -1, -1):
+            step, x = self.steps[i], self.seen[i]
+            if not isinstance(step, str):
+                grad = step.backward(grad, x, self.seen[i + 1])
+                continue
+            if (bias := self.parts.get(f"{step}.bias")) is not None:
+                torch.sum(grad, -1, out=bias)
+            if (weight := self.parts.get(f"{step}.weight")) is not None:
+                weight.copy_(torch.bmm(grad, x.transpose(-1, -2)))  # straight into the view would be slower
+            if i:
+                grad = torch.bmm(self.weights[f"{step}.weight"].transpose(-1, -2), grad)
+        return [self.grad]
+
+
+def walk_of(model: nn.Module) -> Walk | StackedWalk | None:
+    """How to walk a model by hand; ``None`` where only autograd does it justice."""
+    parameters = list(model.parameters())
+    if not any(p.requires_grad for p in parameters) or any(
+        p.dtype not in (torch.float32, torch.float64) or p._backward_hooks or p._post_accumulate_grad_hooks
+        for p in parameters
+    ):
+        return None
+    if torch.is_autocast_enabled(parameters[0].device.type):
+        return None
+    if isinstance(model, StackedModel):
+        layers = model.layers
+        known = layers is not None and all(isinstance(layer, _LINEAR) or activation(layer) for _, layer in layers)
+        names = [name for name, layer in layers or () if isinstance(layer, _LINEAR)]
+        used_once = sum(len(list(layer.parameters())) for _, layer in layers or ()) == len(model.names)
+        return StackedWalk(model, layers) if known and names and used_once and layers is not None else None
+    chain = chain_layers(model)
+    return None if chain is None or hooked(model) else Walk(chain)
+
+
+class ByHand:
+    """Gradients of batches, one after the other, for weights that may change in between.
+
+    Attributes:
+        terms: ``(batches, 6, *lead)`` loss terms of the last batches, and how many of their rows were predicted right.
+    """
+
+    terms: Tensor
+
+    def __init__(self, walk: Walk | StackedWalk, num_classes: int) -> None:
+        self.walk, self.num_classes = walk, num_classes
+        self.layout: tuple[Any, tuple[Tensor, ...]] = (None, ())
+
+    @torch.no_grad()
+    def gradients(self, objective: Objective, batches: Sequence[Batch]) -> Iterator[list[Tensor]]:
+        """∂/∂parameters of Eq. 2, batch by batch; the rows of all batches are laid side by side first."""
+        walk = self.walk
+        needs = objective.needs_divergence, objective.needs_adversarial
+        parts = [(i, *part) for i, batch in enumerate(batches) for part in _parts(batch, *needs)]
+        x = torch.cat([walk.arranged(x) for _, _, x, _, _ in parts], walk.rows)
+        label = torch.cat([y for _, _, _, y, _ in parts], -1)
+        number, role, count = self._rows([(i, kind, y.shape[-1]) for i, kind, _, y, _ in parts], x)
+        weight = None
+        if any(own is not None for *_, own in parts):
+            weights = [y.new_ones(y.shape, dtype=x.dtype) if w is None else w.to(x.dtype) for _, _, _, y, w in parts]
+            weight = torch.cat(weights, -1)
+            count = torch.cat([w.sum(-1, keepdim=True).clamp_min(1e-12).expand(w.shape) for w in weights], -1)
+        onehot = one_hot(label, self.num_classes).to(x.dtype)
+        onehot = onehot if walk.classes == -1 else onehot.transpose(-1, -2).contiguous()
+        terms = objective.by_rows(role, count, weight)
+        cross, energy, ridge = (onehot * value.unsqueeze(walk.classes) for value in terms)
+        cross, energy, ridge = cross.neg_(), energy.neg_(), ridge.mul_(2)
+        contrast = any(kind == POSITIVE for _, kind, *_ in parts)
+
+        logits, logp, start = [], [], 0
+        for size in torch.bincount(number).tolist():
+            logits.append(walk.logits(x.narrow(walk.rows, start, size)))
+            logp.append(torch.log_softmax(logits[-1], walk.classes))
+            own = cross.narrow(walk.rows, start, size)
+            grad = torch._log_softmax_backward_data(own, logp[-1], walk.classes, x.dtype)
+            if contrast:
+                grad += (ridge.narrow(walk.rows, start, size) * logits[-1]).add_(energy.narrow(walk.rows, start, size))
+            start += size
+            yield walk.gradients(grad)
+        share = (torch.ones_like(count) if weight is None else weight) / count
+        self.terms = _told(objective, torch.cat(logits, walk.rows), torch.cat(logp, walk.rows), onehot, walk.classes,
+                           number, role, share, len(batches))  # fmt: skip
+
+    def _rows(self, parts: list[tuple[int, int, int]], like: Tensor) -> tuple[Tensor, ...]:
+        """By row ``(R,)``: its batch, what it is there for, how many share its mean. Mostly the same in every epoch."""
+        if self.layout[0] != parts:
+            number, role, size = torch.tensor(parts, device=like.device).unbind(-1)
+            columns = (number, role, size.to(like.dtype))
+            self.layout = parts, tuple(column.repeat_interleave(size) for column in columns)
+        return self.layout[1]
+
+
+def _parts(batch: Batch, contrast: bool, adversarial: bool) -> list[tuple[int, Tensor, Tensor, Tensor | None]]:
+    """The rows of a batch that count: what they are there for, x, label, and what each counts."""
+    found = batch.explanations
+    parts = [(CLASS, batch.x, batch.y, batch.weight)]
+    if found is not None and contrast:
+        parts += [(POSITIVE, found.x_pos, found.y_target, found.weight)]
+        parts += [(COUNTERFACTUAL, found.x_cf, found.y_target, found.weight)]
+    if found is not None and adversarial:
+        parts += [(ADVERSARIAL, found.x_adv, found.y_adv, found.weight_adv)]
+    return parts
+
+
+def _told(
+    objective: Objective, logits: Tensor, logp: Tensor, onehot: Tensor, classes: int,
+    number: Tensor, role: Tensor, share: Tensor, num: int,
+) -> Tensor:  # fmt: skip
+    """Loss terms and rows predicted right, per batch, from what the rows gave and their share ``(..., R)`` of a mean."""
+    right = (logits.argmax(classes, keepdim=True) == onehot.argmax(classes, keepdim=True)).squeeze(classes)
+    cross = -(logp * onehot).sum(classes) * share
+    own = -(logits * onehot).sum(classes)
+    positive, counterfactual = role == POSITIVE, role == COUNTERFACTUAL
+    values = [
+        torch.where(role == CLASS, cross, 0.0),
+        torch.where(positive, own * share, 0.0) - torch.where(counterfactual, own * share, 0.0),
+        torch.where(positive | counterfactual, own.square() * share, 0.0),
+        torch.where(role == ADVERSARIAL, cross, 0.0),
+        (right & (role == CLASS)).to(cross.dtype),
+    ]
+    sums = cross.new_zeros(len(values), *cross.shape[:-1], num).index_add_(-1, number, torch.stack(values))
+    total = objective.total(*sums[:4])
+    return torch.cat([total.unsqueeze(0), sums]).movedim(-1, 0)

@@ -1,0 +1,182 @@
+"""What is trained: a model or a stack of them, its gradient by Eq. 2, and its optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from counterfactual_training.errors import ModelError
+from counterfactual_training.models.stack import StackedModel
+from counterfactual_training.training.adam import Adam
+from counterfactual_training.training.by_hand import ByHand, walk_of
+from counterfactual_training.training.objective import Batch, Objective
+
+
+Gradients = list[Tensor | None]  # one per parameter; None where a parameter has none
+
+
+class ByAutograd:
+    """Gradients of Eq. 2 for any model and any objective; see :class:`ByHand` for its twin.
+
+    Attributes:
+        terms: ``(batches, 6, *lead)`` loss terms of the last batches, and how many of their rows were predicted right.
+    """
+
+    terms: Tensor
+
+    def __init__(self, model: nn.Module, parameters: Sequence[Tensor]) -> None:
+        self.model, self.parameters = model, parameters
+
+    def gradients(self, objective: Objective, batches: Sequence[Batch]) -> Iterator[Gradients]:
+        told = []
+        for batch in batches:
+            self.again = lambda batch=batch: self._backward(objective, batch)
+            told.append(self.again())
+            yield [parameter.grad for parameter in self.parameters]
+        self.terms = torch.stack(told)
+
+    def _backward(self, objective: Objective, batch: Batch) -> Tensor:
+        for parameter in self.parameters:
+            parameter.grad = None
+        own = objective if batch.shares == (1.0, 1.0, 1.0) else scaled(objective, *batch.shares)
+        more = {} if batch.weight is None else {"weight": batch.weight}
+        with torch.enable_grad():
+            terms = own(self.model, batch.x, batch.y, batch.explanations, **more)
+        if not terms.total.requires_grad:
+            raise ModelError("The loss does not depend on any parameter that may be trained.")
+        terms.total.sum().backward()
+        hits = (terms.logits.detach().argmax(-1) == batch.y).sum(-1)
+        values = [terms.total, terms.class_loss, terms.divergence, terms.ridge, terms.adversarial, hits]
+        return torch.stack([value.detach().to(terms.total.dtype) for value in values])
+
+
+def scaled(objective: Objective, rows: float, contrast: float, adversarial: float) -> Objective:
+    """The objective of a part of a batch, such that the mean over all parts is that of the whole."""
+    return replace(
+        objective,
+        lambda_class=objective.lambda_class * rows,
+        lambda_div=objective.lambda_div * contrast,
+        lambda_reg=objective.lambda_reg * contrast,
+        lambda_adv=objective.lambda_adv * adversarial,
+    )
+
+
+def accumulated(gradients: Iterator[Gradients], size: int) -> Iterator[Gradients]:
+    """Means over so many gradients in a row; the last ones may be fewer."""
+    held: Gradients = []
+    count = 0
+    for found in gradients:
+        if size == 1:
+            yield found
+            continue
+        # What is found is overwritten by what is found next.
+        pairs = zip(held or [None] * len(found), found, strict=True)
+        held = [old if new is None else new.clone() if old is None else old.add_(new) for old, new in pairs]
+        count += 1
+        if count == size:
+            yield [None if grad is None else grad / count for grad in held]
+            held, count = [], 0
+    if count:
+        yield [None if grad is None else grad / count for grad in held]
+
+
+class Learner:
+    """A model in training. Alone it has no leading dimension; a stack of M has ``lead = (M,)``.
+
+    Attributes:
+        model: what answers ``(*lead, n, *features)`` with logits.
+        parameters: its trainable tensors, each ``(*lead, …)``.
+        optimizer: of these.
+    """
+
+    def __init__(
+        self, model: nn.Module, objective: Objective, num_classes: int, rates: Sequence[float],
+        optimizer: Optimizer | None = None,
+    ) -> None:  # fmt: skip
+        self.lead = torch.Size([model.num_members]) if isinstance(model, StackedModel) else torch.Size()
+        self.whole = model  # with what other processes add to it
+        self.model = model.module if isinstance(model, DistributedDataParallel) else model
+        # A model in training mode may hold frozen parts that are not; one in eval mode is trained whole.
+        modules = list(self.model.modules())
+        self.training = [module for module in modules if module.training] if self.model.training else modules
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        if not self.parameters:
+            raise ModelError("The model has no parameters that may be trained.")
+        self.num_classes = num_classes
+        # A subclass with a loss of its own, and LBFGS, which asks for it again and again, get autograd.
+        self.closed = objective.has_closed_form and not isinstance(optimizer, torch.optim.LBFGS)
+        self._choose()
+        by_hand = isinstance(self.gradient, ByHand)
+        if optimizer is None and (by_hand or self.lead):
+            optimizer = Adam(self.parameters, rates, self.lead)
+        elif optimizer is None:
+            fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in self.parameters)
+            optimizer = torch.optim.Adam(self.parameters, lr=rates[0], fused=fused)
+        self.optimizer = optimizer
+        self.one = torch.ones((), device=self.parameters[0].device)
+
+    def _choose(self) -> None:
+        walk = walk_of(self.whole) if self.closed else None
+        self.gradient: ByHand | ByAutograd = (
+            ByAutograd(self.whole, self.parameters) if walk is None else ByHand(walk, self.num_classes)
+        )
+
+    def gradients(self, objective: Objective, batches: Sequence[Batch], accumulate: int = 1) -> Iterator[Gradients]:
+        """∇ of Eq. 2 for every update, each the mean over so many batches."""
+        return accumulated(self.gradient.gradients(objective, batches), accumulate)
+
+    def train_mode(self) -> None:
+        """The modules that train are in training mode, whatever a callback has done."""
+        for module in self.training:
+            module.training = True
+
+    def expose(self, grads: Gradients) -> None:
+        """Show gradients where torch's own functions look for them."""
+        for parameter, grad in zip(self.parameters, grads, strict=True):
+            parameter.grad = grad
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these rows of the stack."""
+        if not isinstance(self.model, StackedModel) or not isinstance(self.optimizer, Adam):
+            raise TypeError("only a stack can be made smaller")
+        self.model.keep(rows)
+        self.parameters, self.lead = [self.model.weights], torch.Size([len(rows)])
+        self.optimizer.keep(rows, self.model.weights)
+        self._choose()
+
+    @property
+    def terms(self) -> Tensor:
+        return self.gradient.terms
+
+    def bad(self, grads: Gradients, idle: Tensor | None = None) -> Tensor:
+        """``(*lead)``: 1.0 for the idle, and where the gradient is not finite; nobody waits for the answer."""
+        given = [grad for grad in grads if grad is not None]
+        if self.lead:
+            found = (~torch.isfinite(given[0].sum(-1))).to(self.one.dtype)
+            return found if idle is None else torch.maximum(found, idle)
+        found = torch.zeros((), device=self.one.device)
+        torch._amp_foreach_non_finite_check_and_unscale_(given, found, self.one)
+        return found
+
+    def step(self, grads: Gradients, bad: Tensor) -> None:
+        """One update of all that are not bad."""
+        optimizer = self.optimizer
+        if isinstance(optimizer, Adam):
+            optimizer.apply([g for g in grads if g is not None], bad)
+            return
+        self.expose(grads)
+        if getattr(optimizer, "_step_supports_amp_scaling", False):  # skips by itself, on the device
+            optimizer.found_inf, optimizer.grad_scale = bad, None  # type: ignore[attr-defined]
+            optimizer.step()
+            del optimizer.found_inf, optimizer.grad_scale  # type: ignore[attr-defined]
+        elif not bool(bad):
+            again = getattr(self.gradient, "again", None)
+            if isinstance(optimizer, torch.optim.LBFGS):  # looks at the loss several times a step
+                optimizer.step(lambda: float(again()[0]))
+            else:
+                optimizer.step()

@@ -1,0 +1,202 @@
+"""Training rows: tensors, or anything that gives a row for an index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+
+from counterfactual_training.constraints import Domain
+from counterfactual_training.errors import InputError
+from counterfactual_training.training.sampling import Streams, draw_positives
+
+Labelled = tuple[Tensor, Tensor, Tensor | None]  # x, y, and what each row counts in the losses
+
+
+class Rows:
+    """Rows ``(n, *features)`` with their classes; the members of a fleet share them, or have ``(members, n, …)``.
+
+    Attributes:
+        y: ``(n,)`` or ``(members, n)``, always in memory.
+        weight: ``(n,)`` or ``(members, n)`` what a row counts in class loss and adversarial loss, or ``None``.
+        class_counts: ``(k,)`` or ``(members, k)``.
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, num_classes: int, weight: Tensor | None = None) -> None:
+        self.x, self.y, self.weight = x, y, weight
+        own = [[(rows == k).nonzero().flatten() for k in range(num_classes)] for rows in y.reshape(-1, y.shape[-1])]
+        self.rows_by_class = own  # of every member, or of the one set of rows that all share
+        counts = torch.tensor([[len(part) for part in parts] for parts in own])
+        self.class_counts = counts.reshape(*y.shape[:-1], num_classes)
+
+    @property
+    def num_rows(self) -> int:
+        return self.y.shape[-1]
+
+    @property
+    def num_classes(self) -> int:
+        return self.class_counts.shape[-1]
+
+    @property
+    def own(self) -> bool:
+        """Whether every member has rows of its own."""
+        return self.y.dim() > 1
+
+    @property
+    def num_features(self) -> int:
+        return self.x.shape[self.y.dim() :].numel()
+
+    def first(self, num: int) -> tuple[Tensor, Tensor]:
+        """The first rows, of the first member."""
+        return (self.x[0, :num], self.y[0, :num]) if self.own else (self.x[:num], self.y[:num])
+
+    def at(self, rows: Tensor) -> Labelled:
+        """The rows at these indices: ``(m,)``, or in a fleet ``(members, m)``."""
+        index: Any = rows.to(self.y.device)
+        if self.own:
+            index = (torch.arange(len(rows), device=self.y.device).unsqueeze(-1), index)
+        return self.x[index], self.y[index], None if self.weight is None else self.weight[index]
+
+    def positives(self, y_target: Tensor, rng: Streams) -> Tensor:
+        """Indices of rows that truly are of the target classes: both ``(..., m)``."""
+        own = self.rows_by_class
+        if isinstance(rng, torch.Generator):
+            return draw_positives(own[0], y_target, rng)
+        return torch.stack([draw_positives(own[i % len(own)], y_target[i], one) for i, one in enumerate(rng)])
+
+    def batches(self, size: int, order: Tensor | None = None, lead: torch.Size = torch.Size()) -> Iterator[Labelled]:
+        """All rows in parts, in this order ``(*lead, n)`` or as they lie; shared rows are shown to every member."""
+        for start in range(0, self.num_rows, size):
+            stop = min(start + size, self.num_rows)
+            if order is not None:
+                yield self.at(order[..., start:stop])
+                continue
+            shown = [v if v is None else v[..., start:stop] for v in (self.y, self.weight)]
+            x = self.x[:, start:stop] if self.own else self.x[start:stop]
+            if lead and not self.own:
+                x, shown = x.expand(*lead, *x.shape), [v if v is None else v.expand(*lead, -1) for v in shown]
+            yield x, shown[0], shown[1]  # type: ignore[misc]
+
+    def num_batches(self, size: int) -> int:
+        return -(-self.num_rows // size)
+
+    @property
+    def divided(self) -> bool:
+        """Whether the batches of several processes are different ones already."""
+        return False
+
+    def seed(self, seed: int) -> None:
+        """Let whatever these rows draw themselves begin an epoch, so that a resumed run draws the same."""
+
+    def of(self, members: Sequence[int]) -> Rows:
+        """The rows of these members."""
+        if not self.own:
+            return self
+        chosen = list(members)
+        return Rows(self.x[chosen], self.y[chosen], self.num_classes, None if self.weight is None else self.weight[chosen])
+
+
+class FetchedRows(Rows):
+    """Rows of a map-style ``Dataset``, fetched when they are needed; batches come from its ``DataLoader``, if given.
+
+    Items are ``(x, y)`` or ``(x, y, weight)``. Classes are read once, in one pass.
+    """
+
+    def __init__(self, source: Dataset | DataLoader, read: Read, num_classes: int, device: torch.device) -> None:
+        self.loader = source if isinstance(source, DataLoader) else None
+        self.dataset: Any = source.dataset if isinstance(source, DataLoader) else source
+        self.collate = default_collate if self.loader is None else self.loader.collate_fn
+        self.device = device
+        super().__init__(read.example, read.y.to(device), num_classes, read.weight)
+
+    def at(self, rows: Tensor) -> Labelled:
+        shape = rows.shape
+        x, y, weight = unpacked(self.collate([self.dataset[i] for i in rows.flatten().tolist()]), self.device)
+        weight = None if weight is None else weight.reshape(shape)
+        return x.reshape(*shape, *x.shape[1:]), y.reshape(shape), weight
+
+    def first(self, num: int) -> tuple[Tensor, Tensor]:
+        return self.at(torch.arange(min(num, self.num_rows)))[:2]
+
+    @property
+    def num_features(self) -> int:
+        return self.x.numel()
+
+    def batches(self, size: int, order: Tensor | None = None, lead: torch.Size = torch.Size()) -> Iterator[Labelled]:
+        if self.loader is not None:
+            parts: Iterator[Labelled] = (unpacked(batch, self.device) for batch in self.loader)
+        else:
+            order = torch.arange(self.num_rows) if order is None else order
+            parts = (self.at(order[..., start : start + size]) for start in range(0, self.num_rows, size))
+        for x, y, weight in parts:
+            if lead and y.dim() == 1:
+                x, y = x.expand(*lead, *x.shape), y.expand(*lead, -1)
+                weight = None if weight is None else weight.expand(*lead, -1)
+            yield x, y, weight
+
+    def num_batches(self, size: int) -> int:
+        return super().num_batches(size) if self.loader is None else len(self.loader)
+
+    @property
+    def divided(self) -> bool:
+        return self.loader is not None
+
+    def seed(self, seed: int) -> None:
+        sampler = getattr(self.loader, "sampler", None)
+        for owner in (self.loader, sampler):
+            if isinstance(getattr(owner, "generator", None), torch.Generator):
+                owner.generator.manual_seed(seed)  # type: ignore[union-attr]
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(seed % 2**31)  # type: ignore[union-attr]
+
+
+class Read(NamedTuple):
+    """What one pass over a data set tells: all classes and weights, one row, and where the rows lie."""
+
+    y: Tensor
+    weight: Tensor | None
+    example: Tensor
+    domain: Domain
+
+    @classmethod
+    def all(cls, source: Dataset | DataLoader, num_std: float, block: int = 1024) -> Read:
+        """Look at every item once, a block at a time; none is kept. The box is that of Eq. 12."""
+        dataset: Any = source.dataset if isinstance(source, DataLoader) else source
+        indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+        if isinstance(dataset, IterableDataset) or not indexed:
+            raise InputError(
+                f"{type(dataset).__name__} cannot be asked for the row of an index, which drawing factuals and x⁺ "
+                "needs; give a map-style Dataset (with __len__ and __getitem__) or tensors."
+            )
+        if len(dataset) == 0:
+            raise InputError("Training needs rows: the data set is empty.")
+        collate = source.collate_fn if isinstance(source, DataLoader) else default_collate
+        cpu, parts, mean, spread, low, high = torch.device("cpu"), [], 0.0, 0.0, torch.inf, -torch.inf
+        for start in range(0, len(dataset), block):
+            stop = min(start + block, len(dataset))
+            x, y, weight = unpacked(collate([dataset[i] for i in range(start, stop)]), cpu)
+            parts.append((y, weight))
+            rows = x.flatten(1).double()
+            low = torch.minimum(torch.as_tensor(low), rows.amin(0))
+            high = torch.maximum(torch.as_tensor(high), rows.amax(0))
+            shift = rows.mean(0) - mean  # Chan's update of mean and squared deviations
+            spread = spread + (rows - rows.mean(0)).square().sum(0) + shift.square() * start * (stop - start) / stop
+            mean = mean + shift * (stop - start) / stop
+        reach = num_std * (torch.as_tensor(spread) / max(len(dataset) - 1, 1)).sqrt()
+        lower, upper = torch.minimum(mean - reach, low), torch.maximum(mean + reach, high)  # type: ignore[arg-type]
+        if not bool(torch.isfinite(lower).all()) or not bool(torch.isfinite(upper).all()):
+            raise InputError("The data set holds NaN or infinity; drop or impute these rows first.")
+        weights = [weight for _, weight in parts if weight is not None]
+        box = Domain(lower.to(x.dtype), upper.to(x.dtype), inferred=True)
+        return cls(torch.cat([y for y, _ in parts]), torch.cat(weights) if weights else None, x[0], box)
+
+
+def unpacked(batch: Any, device: torch.device) -> Labelled:
+    """``(x, y)`` or ``(x, y, weight)`` of a collated batch, where training happens."""
+    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+        raise InputError(f"A data set's items are (x, y) or (x, y, weight), got {type(batch).__name__}.")
+    x, y, *rest = (value.to(device) for value in batch)
+    return x, y.long(), rest[0].to(x.dtype) if rest else None

@@ -1,0 +1,365 @@
+"""A training run: what its members share, what each has for itself, and what a checkpoint holds of it."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from counterfactual_training.constraints import Constraints
+from counterfactual_training.constraints.stacking import stack_constraints
+from counterfactual_training.errors import InputError
+from counterfactual_training.models.stack import StackedModel
+from counterfactual_training.search.stacking import stack_generators
+from counterfactual_training.training.callbacks import Callback, overrides
+from counterfactual_training.training.distributed import Ranks
+from counterfactual_training.training.history import History
+from counterfactual_training.training.learner import Learner
+from counterfactual_training.training.objective import Objective
+from counterfactual_training.training.rows import Rows
+from counterfactual_training.training.setting import Setting
+
+# Members that have ended ride along, ignored, until a smaller stack is worth its price.
+_COMPACT_AT = 0.75
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """The trained model (the same object that went in) and its history."""
+
+    model: nn.Module
+    history: History
+
+
+class Run:
+    """One model in training, or several of one structure as one stack; what callbacks see.
+
+    A member is named by its place i in this run; ``members[i]`` is its place in the list that :class:`Fleet` got. A lone
+    run has one member, 0.
+
+    Attributes:
+        members: places of the members in the fleet.
+        settings: of each member.
+        histories: what happened to each; ``history`` is that of a lone run.
+        epoch: epochs done.
+        epochs: epochs to do.
+        gradients: of the update to be made, one per tensor of ``parameters``; ``None`` where a parameter has none.
+    """
+
+    __slots__ = (
+        "_ended", "_models", "bad_updates", "callbacks", "config", "constraints", "data", "epoch", "epochs",
+        "generator", "good", "gradients", "histories", "learner", "members", "objective", "ranks", "settings", "slots",
+        "validation",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        settings: Sequence[Setting],
+        data: Rows,
+        validation: Rows | None = None,
+        members: Sequence[int] = (0,),
+        optimizer: Optimizer | None = None,
+        callbacks: Iterable[Callback] = (),
+    ) -> None:
+        self._models, self.settings, self.members = list(models), list(settings), list(members)
+        self.data, self.validation, self.callbacks = data, validation, list(callbacks)
+        self.config = self.settings[0].config
+        self.epoch, self.epochs = 0, self.config.epochs
+        self.histories = [History() for _ in self.settings]
+        self.slots = list(range(len(models)))  # which member each row of the stack is
+        self._ended: dict[int, dict[str, Tensor]] = {}  # members that no longer train, as they ended
+        self.bad_updates = [0] * len(models)  # of each member, in a row, up to now
+        self.gradients: list[Tensor | None] = []
+        self.ranks = Ranks.of(models[0])
+        model = StackedModel(models) if len(models) > 1 else models[0]
+        rates = [setting.config.learning_rate for setting in self.settings]
+        self.learner = Learner(model, self.settings[0].objective, data.num_classes, rates, optimizer)
+        self.good = self._weights()  # of each member's last sound epoch
+        self._restack()
+
+    # What callbacks use.
+
+    @property
+    def lead(self) -> torch.Size:
+        """``()`` alone, ``(rows of the stack,)`` in a fleet: the leading dimensions of parameters and gradients."""
+        return self.learner.lead
+
+    @property
+    def model(self) -> nn.Module:
+        """The model itself; in a fleet the stack of those that train."""
+        return self.learner.model
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """What is trained, each ``(*lead, …)``."""
+        return self.learner.parameters
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """With one parameter group per member, in a fleet."""
+        return self.learner.optimizer
+
+    @property
+    def history(self) -> History:
+        if len(self.histories) > 1:
+            raise InputError("A fleet has a history per member: run.histories[i].")
+        return self.histories[0]
+
+    @property
+    def running(self) -> list[int]:
+        """Members that still train."""
+        return [i for i in self.slots if self.histories[i].stopped is None]
+
+    def stop(self, reason: str, i: int | None = None) -> None:
+        """End one member as it is now, or all; the others go on."""
+        for own in self.running if i is None else [i]:
+            if self.histories[own].stopped is None:
+                self.histories[own].stopped = reason
+                if self.lead:
+                    self._ended[own] = self.snapshot(own).state_dict()
+                    self.blank(self.slots.index(own))
+
+    def snapshot(self, i: int = 0) -> nn.Module:
+        """A copy of one member as it is now, in eval mode."""
+        if not self.lead:
+            return copy.deepcopy(self.model).eval()
+        model = copy.deepcopy(self._models[i])
+        if i in self._ended:
+            model.load_state_dict(self._ended[i])
+            return model.eval()
+        return self._stack.unstack(self.slots.index(i), model).eval()
+
+    @torch.no_grad()
+    def put(self, values: Sequence[Tensor]) -> None:
+        """Set the parameters of those that train to these values."""
+        keep = torch.tensor([self.histories[i].stopped is None for i in self.slots])
+        for parameter, value in zip(self.parameters, values, strict=True):
+            if not self.lead:
+                parameter.copy_(value)
+            else:
+                parameter[keep] = value.to(parameter)[keep]
+
+    def replace(self, i: int, weights: dict[str, Tensor]) -> None:
+        """Let a member end with these weights, a state dict of its model."""
+        if not self.lead:
+            self.model.load_state_dict(weights)
+        elif i in self._ended:
+            self._ended[i] = weights
+        else:
+            model = copy.deepcopy(self._models[i])
+            model.load_state_dict(weights)
+            row = torch.cat([p.detach().flatten() for p in model.parameters()])
+            with torch.no_grad():
+                self.parameters[0][self.slots.index(i)] = row.to(self.parameters[0])
+
+    # What the loop uses.
+
+    @property
+    def device(self) -> torch.device:
+        return self.parameters[0].device
+
+    @property
+    def models(self) -> list[nn.Module]:
+        """The members' own models; those of a fleet get their weights at the end."""
+        return [unwrapped(model) for model in self._models]
+
+    @property
+    def stateful_callbacks(self) -> list[Callback]:
+        """Those whose state a checkpoint carries."""
+        return self.listeners("state_dict")
+
+    @property
+    def seeds(self) -> list[int]:
+        return [self.settings[i].config.seed for i in self.slots]
+
+    def listeners(self, name: str) -> list[Callback]:
+        return [callback for callback in self.callbacks if overrides(callback, name)]
+
+    def explaining(self) -> list[bool]:
+        """Who trains with counterfactuals in this epoch, of the rows of the stack."""
+        settings = [(i, self.settings[i]) for i in self.slots]
+        return [
+            own.objective.needs_counterfactuals and self.epoch >= own.config.burn_in_epochs and i in self.running
+            for i, own in settings
+        ]
+
+    def objective_for(self, explaining: Sequence[bool]) -> Objective:
+        """Eq. 2; in a fleet without the terms of members that have no counterfactuals now."""
+        if not self.lead or all(explaining):
+            return self.objective
+        mask = torch.tensor(explaining, device=self.device)
+        weights = {name: value * mask for name, value in vars(self.objective).items() if name != "lambda_class"}
+        return replace(self.objective, **weights)
+
+    def idle_rows(self, broken: Iterable[int] = ()) -> Tensor | None:
+        """``(rows,)``: 1.0 for whoever rides along without training; ``None`` where nobody does."""
+        flags = [float(self.histories[i].stopped is not None or slot in broken) for slot, i in enumerate(self.slots)]
+        return torch.tensor(flags, device=self.device) if self.lead and any(flags) else None
+
+    def blank(self, slot: int) -> None:
+        """What rides along, ignored, must not spoil the search of the others."""
+        if self.lead:
+            with torch.no_grad():
+                self.parameters[0][slot] = 0
+
+    def settle(self, streaks: Sequence[int], broken: dict[int, str]) -> None:
+        """After an epoch: remember the weights of sound members; restore and end those that have left for infinity.
+
+        Args:
+            streaks: bad updates in a row, by row of the stack.
+            broken: reasons of rows whose search failed.
+        """
+        weights = self._weights()
+        finite = self._finite(weights)
+        before = set(self.running)
+        for slot, i in enumerate(self.slots):
+            if i not in before:
+                continue
+            limit = self.settings[i].config.max_bad_updates
+            self.bad_updates[slot] = 0 if slot in broken else streaks[slot]
+            reason = broken.get(slot)
+            if streaks[slot] >= limit:
+                reason = f"{limit} updates in a row had a non-finite loss or gradient"
+            elif reason is None and not finite[slot]:
+                reason = "the weights became non-finite"
+            if reason is not None:
+                self._restore(slot)
+                self.bad_updates[slot] = 0
+                self.stop(reason, i)
+                self._warn(i, reason)
+            elif streaks[slot] == 0:
+                self._remember(slot, weights)
+
+    def compact(self) -> None:
+        """Take ended members out of the stack, once there are enough of them."""
+        running = self.running
+        if self.lead and running and len(running) <= _COMPACT_AT * len(self.slots):
+            self._keep(running)
+
+    def results(self) -> list[TrainResult]:
+        """The members' own models, with the weights they ended with."""
+        for i, model in enumerate(self._models if self.lead else []):
+            model.load_state_dict(self.snapshot(i).state_dict())
+        return [TrainResult(m.eval(), h) for m, h in zip(self._models, self.histories, strict=True)]
+
+    def state(self) -> dict[str, Any]:
+        """All that a resumed run needs, as nested tables of tensors and plain values."""
+        return {
+            "epoch": self.epoch,
+            "slots": self.slots,
+            "bad_updates": self.bad_updates,
+            "records": [history.records for history in self.histories],
+            "stopped": [history.stopped for history in self.histories],
+            "model": self.model.state_dict(),
+            "good": self.good,
+            "ended": self._ended,
+            "optimizer": self.optimizer.state_dict(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """The inverse of :meth:`state` on a run that has just been made, but for its optimizer."""
+        records, stopped, slots = state["records"], state["stopped"], state["slots"]
+        epoch, count = state["epoch"], len(self.members)
+        if type(epoch) is not int or not 0 <= epoch <= self.epochs:
+            raise ValueError(f"epoch {epoch!r} of {self.epochs}")
+        if len(records) != count or len(stopped) != count or not slots or slots != sorted(set(slots) & set(self.slots)):
+            raise ValueError(f"it holds {len(records)} members, of whom {slots} train")
+        if any(not isinstance(own, list) or len(own) > epoch or not all(isinstance(r, dict) for r in own) for own in records):
+            raise ValueError("its records are not one table per epoch")
+        if self.lead:
+            self._keep(slots, tell=False)
+        self.model.load_state_dict(state["model"])
+        if {k: v.shape for k, v in state["good"].items()} != {k: v.shape for k, v in self.good.items()}:
+            raise ValueError("its last sound weights do not fit")
+        self.good = {name: value.to(self.good[name]) for name, value in state["good"].items()}
+        self._ended, self.bad_updates = state["ended"], [int(v) for v in state["bad_updates"]]
+        self.epoch = epoch
+        for history, own, reason in zip(self.histories, records, stopped, strict=True):
+            history.records, history.stopped = own, reason
+
+    @property
+    def _stack(self) -> StackedModel:
+        if not isinstance(self.model, StackedModel):
+            raise TypeError("only a fleet has a stack")
+        return self.model
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+
+    def _finite(self, weights: dict[str, Tensor]) -> list[bool]:
+        floats = [w for w in weights.values() if w.is_floating_point()]
+        if self.lead:
+            return torch.stack([torch.isfinite(w).flatten(1).all(-1) for w in floats]).all(0).tolist()
+        return [all(bool(torch.isfinite(w).all()) for w in floats)]
+
+    def _remember(self, slot: int, weights: dict[str, Tensor]) -> None:
+        if not self.lead:
+            self.good = weights
+        else:
+            for name, value in weights.items():
+                self.good[name][slot] = value[slot]
+
+    def _restore(self, slot: int) -> None:
+        if not self.lead:
+            self.model.load_state_dict(self.good)
+        else:
+            with torch.no_grad():
+                self.parameters[0][slot] = self.good["weights"][slot]
+
+    def _warn(self, i: int, reason: str) -> None:
+        advice = "A larger lambda_reg or a smaller learning rate usually helps."
+        if len(self.members) == 1:
+            text = f"Training stopped after epoch {self.epoch}: {reason}. The weights of the last sound epoch are kept."
+        else:
+            text = (
+                f"Member {self.members[i]} of the fleet stopped in epoch {self.epoch}: {reason}. The weights of its "
+                "last sound epoch are kept; the other members are not touched."
+            )
+        warnings.warn(f"{text} {advice}", stacklevel=4)
+
+    def _keep(self, slots: list[int], tell: bool = True) -> None:
+        """Go on with these members in the stack, in this order."""
+        places = [self.slots.index(i) for i in slots]
+        if places == list(range(len(self.slots))):
+            return
+        rows = torch.tensor(places, device=self.device)
+        self.learner.keep(rows)
+        self.good = {name: value[rows] for name, value in self.good.items()}
+        self.bad_updates = [self.bad_updates[place] for place in places]
+        self.data = self.data.of(places)
+        self.validation = None if self.validation is None else self.validation.of(places)
+        self.slots = list(slots)
+        self._restack()
+        for callback in self.callbacks if tell else ():
+            callback.keep(rows)
+
+    def _restack(self) -> None:
+        """The settings of the members in the stack, as numbers ``(rows,)``; a lone run has its own."""
+        settings = [self.settings[i] for i in self.slots]
+        first = settings[0]
+        self.generator, self.constraints, self.objective = first.generator, _stated(first), first.objective
+        if self.lead:
+            like = self.parameters[0].detach()
+            self.generator = stack_generators([own.generator for own in settings], like)
+            self.constraints = stack_constraints([_stated(own) for own in settings])
+            weights = {name: [getattr(own.objective, name) for own in settings] for name in vars(first.objective)}
+            self.objective = replace(first.objective, **{name: like.new_tensor(v) for name, v in weights.items()})
+
+
+def _stated(setting: Setting) -> Constraints:
+    if setting.constraints is None:
+        raise TypeError("constraints are inferred before a run is made")
+    return setting.constraints
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """A model without what distributes it."""
+    return model.module if isinstance(model, DistributedDataParallel) else model

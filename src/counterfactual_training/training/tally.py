@@ -1,0 +1,140 @@
+"""What happened in an epoch, by member; brought to the host once, at its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from counterfactual_training.search import evaluating
+from counterfactual_training.training.explanations import Round
+from counterfactual_training.training.objective import Batch
+from counterfactual_training.training.run import Run
+
+_TERMS = ("loss", "class_loss", "divergence", "ridge", "adversarial")
+
+
+class Tally:
+    """Sums of an epoch.
+
+    Attributes:
+        explaining: who trains with counterfactuals in this epoch, by row of the stack.
+        idle: ``(rows,)`` 1.0 for members that ride along without training, or ``None``.
+        bad: ``(*lead)`` of every update, 1.0 for whom it was left out.
+        broken: rows of the stack whose model has become unusable, with the reason.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.training, self.explaining = run, run.running, run.explaining()
+        self.idle = run.idle_rows()
+        self.bad: list[Tensor] = []
+        self.broken: dict[int, str] = {}
+        self.terms: list[Tensor] = []  # (batches, 6, *lead) each
+        self.rows: list[float] = []  # of every batch
+        self.rounds: list[Tensor] = []  # (2, *lead) each: share mature, steps
+
+    def active(self) -> list[bool]:
+        """Who still searches."""
+        return [own and slot not in self.broken for slot, own in enumerate(self.explaining)]
+
+    def break_off(self, slot: int, reason: str) -> None:
+        """A member ends with this epoch; until then it rides along."""
+        self.broken[slot] = reason
+        self.run.blank(slot)
+        self.idle = self.run.idle_rows(self.broken)
+
+    def searched(self, found: Round) -> None:
+        self.rounds.append(torch.stack([found.share_mature, found.mean_steps]))
+
+    def add(self, batches: Sequence[Batch], terms: Tensor) -> None:
+        """Count batches with their loss terms and the rows predicted right ``(batches, 6, *lead)``."""
+        size = self.run.ranks.size
+        counts = [float(batch.y.shape[-1]) for batch in batches]
+        if size > 1:  # the mean of the parts is that of the whole; rows at no share are there for company
+            shares = [batch.shares for batch in batches]
+            weights = terms.new_tensor([[1, c, x, x, a, size * (c > 0)] for c, x, a in shares])
+            terms = self.run.ranks.sum(terms * weights) / size
+            counts = [n * (c > 0) for n, (c, _, _) in zip(counts, shares, strict=True)]
+            counts = self.run.ranks.sum(terms.new_tensor(counts)).tolist()
+        self.terms.append(terms)
+        self.rows += counts
+
+    def close(self, started: float) -> tuple[list[int], dict[int, str]]:
+        """Write the records of the epoch; bad updates in a row by row of the stack, and who has broken."""
+        run, slots = self.run, len(self.run.slots)
+        bad = np.array([]).reshape(0, slots)
+        if self.bad:
+            bad = torch.stack(self.bad).reshape(-1, slots).cpu().numpy() > 0
+        limits = [run.settings[i].config.max_bad_updates for i in run.slots]
+        made, skipped, streaks = admitted(bad, run.bad_updates, limits)
+        columns = {**self._means(made), **self._search(), "skipped": skipped}
+        columns["validation_accuracy"] = self._accuracy()
+        columns["seconds"] = [(time.perf_counter() - started) / len(self.training)] * slots
+        for slot, i in enumerate(run.slots):
+            if i in self.training:
+                record = {name: values[slot] for name, values in columns.items()}
+                run.histories[i].records.append({"epoch": run.epoch, **record})
+        return streaks, self.broken
+
+    def _means(self, made: np.ndarray) -> dict[str, list[float]]:
+        """Over the batches of the updates made; NaN where there were none."""
+        slots = len(self.run.slots)
+        if not self.terms:
+            return {name: [float("nan")] * slots for name in (*_TERMS, "accuracy")}
+        terms = torch.cat(self.terms).reshape(-1, 6, slots).cpu().double().numpy()
+        counts = np.repeat(made, self.run.config.accumulate, 0)[: len(terms)]
+        used = self._used()
+        with np.errstate(invalid="ignore"):
+            sums = np.where(counts[:, None], terms, 0.0).sum(0)
+            rows = (np.array(self.rows)[:, None] * counts).sum(0)
+            means = {name: sums[j] * used[j] / counts.sum(0) for j, name in enumerate(_TERMS)}
+            return {name: value.tolist() for name, value in {**means, "accuracy": sums[5] / rows}.items()}
+
+    def _used(self) -> np.ndarray:
+        """``(5, rows)``: which terms a member computes; others in its stack may, for their own sake."""
+        objectives = [self.run.settings[i].objective for i in self.run.slots]
+        contrast = [own.needs_divergence and e for own, e in zip(objectives, self.explaining, strict=True)]
+        adversarial = [own.needs_adversarial and e for own, e in zip(objectives, self.explaining, strict=True)]
+        always = [True] * len(objectives)
+        return np.array([always, always, contrast, contrast, adversarial])
+
+    def _search(self) -> dict[str, list[float]]:
+        blank = [float("nan")] * len(self.explaining)
+        if not self.rounds:
+            return {"share_mature": blank, "mean_steps": blank}
+        ranks = self.run.ranks
+        found = (ranks.sum(torch.stack(self.rounds).float()) / ranks.size).mean(0).reshape(2, -1).tolist()
+        shown = [[v if e else float("nan") for v, e in zip(row, self.explaining, strict=True)] for row in found]
+        return {"share_mature": shown[0], "mean_steps": shown[1]}
+
+    def _accuracy(self) -> list[float]:
+        """On the validation rows, by row of the stack; NaN for whoever has just broken."""
+        run, slots = self.run, len(self.run.slots)
+        if run.validation is None or run.validation.num_rows == 0:
+            return [float("nan")] * slots
+        hits = torch.zeros(slots)
+        with evaluating(run.model), torch.no_grad():
+            for x, y, _ in run.validation.batches(4096, None, run.lead):
+                hits += (run.model(x).argmax(-1) == y).sum(-1).cpu()
+        shares = (hits / run.validation.num_rows).tolist()
+        return [float("nan") if slot in self.broken else share for slot, share in enumerate(shares)]
+
+
+def admitted(bad: np.ndarray, streaks: Sequence[int], limits: Sequence[int]) -> tuple[Any, list[int], list[int]]:
+    """Which updates ``(U, rows)`` count, how many were left out, and how many of these in a row at the end.
+
+    A member that reaches its limit has ended there: it goes back to its last sound epoch, whatever came after.
+    """
+    made, skipped, ends = ~bad.astype(bool), [0] * len(limits), list(streaks)
+    for slot in np.flatnonzero(bad.any(0) | (np.array(streaks) > 0)).tolist():
+        for update, missed in enumerate(bad[:, slot].tolist()):
+            ends[slot] = ends[slot] + 1 if missed else 0
+            skipped[slot] += missed
+            if ends[slot] >= limits[slot]:
+                made[update:, slot] = False
+                break
+    return made, skipped, ends
