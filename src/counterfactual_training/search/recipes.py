@@ -61,6 +61,12 @@ def register_generator(name: str, recipe: Recipe) -> None:
     GENERATORS[name] = recipe
 
 
+def recipe_settings(generator: Generator) -> dict[str, Any]:
+    """What recipes take, as this generator has it: its numbers, ``strict_epsilon``, ``decay`` and ``energy_ridge``."""
+    shapes = [{"decay": p.decay, "energy_ridge": p.ridge} for p in generator.penalties if isinstance(p, Energy)]
+    return {**generator.numbers(), "strict_epsilon": generator.strict_epsilon, **(shapes[0] if shapes else {})}
+
+
 def make_generator(name: str | Generator, x_train: Tensor | None = None, **settings: Any) -> Generator:
     """The generator of that name; ``x_train`` is used by recipes that learn from data first."""
     if isinstance(name, Generator):

@@ -202,7 +202,7 @@ def _with_constraints(member: Member, data: TrainingData, i: int) -> Member:
     constraints = member.constraints if member.constraints is not None else Constraints.infer(rows)
     constraints = constraints.to(rows)
     constraints.check_factuals(rows.flatten(1))
-    return replace(member, constraints=constraints)
+    return replace(member, setting=replace(member.setting, constraints=constraints))
 
 
 def _groups(members: Sequence[Member]) -> list[list[int]]:

@@ -14,13 +14,14 @@ from torch import Tensor, nn
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.constraints.stacking import stack_constraints
 from counterfactual_training.models.stack import StackedModel
-from counterfactual_training.search import Generator, ecco
+from counterfactual_training.search import Generator
 from counterfactual_training.search.stacking import stack_generators
 from counterfactual_training.training.callbacks import Callback, Run
 from counterfactual_training.training.config import TrainConfig
 from counterfactual_training.training.explanations import TrainingData
 from counterfactual_training.training.history import History
 from counterfactual_training.training.objective import Objective
+from counterfactual_training.training.setting import Setting
 from counterfactual_training.training.stacked_adam import StackedAdam
 
 # Members that have ended ride along, ignored, until a smaller stack is worth its price.
@@ -29,16 +30,26 @@ _COMPACT_AT = 0.75
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One model of a fleet and how it is trained; as the arguments of :func:`train`.
-
-    ``constraints`` are inferred from the member's training rows if not given.
-    """
+    """One model of a fleet and how it is trained; constraints that are not given are inferred from its rows."""
 
     model: nn.Module
-    generator: Generator = field(default_factory=ecco)
-    constraints: Constraints | None = None
-    objective: Objective = field(default_factory=Objective)
-    config: TrainConfig = field(default_factory=TrainConfig)
+    setting: Setting = field(default_factory=Setting)
+
+    @property
+    def generator(self) -> Generator:
+        return self.setting.generator
+
+    @property
+    def constraints(self) -> Constraints | None:
+        return self.setting.constraints
+
+    @property
+    def objective(self) -> Objective:
+        return self.setting.objective
+
+    @property
+    def config(self) -> TrainConfig:
+        return self.setting.config
 
 
 class FleetRun:
