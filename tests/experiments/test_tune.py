@@ -44,7 +44,7 @@ def test_no_test_row_is_trained_or_measured_on(data):
 def test_the_start_is_what_the_paper_ran(data):
     whole = named_dataset("moons")
     start = named_task(whole, Effort()).start
-    assert start.values()["lambda_reg"] == 0.25 and start.values()["decision_threshold"] == 0.9
+    assert start.numbers()["lambda_reg"] == 0.25 and start.numbers()["decision_threshold"] == 0.9
     assert start.config.epochs == 100 and start.config.num_counterfactuals == 1000
 
 

@@ -10,7 +10,7 @@ import torch
 from counterfactual_training import ecco, generic
 from counterfactual_training.errors import InputError
 from counterfactual_training.search import GENERATORS, Distance, Generator
-from counterfactual_training.search.recipes import recipe_settings
+from counterfactual_training.search.recipes import make_alike
 
 NUMBERS = {"decision_threshold": 0.6, "max_steps": 9, "learning_rate": 0.2, "epsilon": 0.4}
 
@@ -78,7 +78,23 @@ def test_one_number_of_steps_per_member_is_allowed():
     [generic(**NUMBERS), ecco(0.01, 3.0, "none", 0.5, strict_epsilon=True), ecco(epsilon=0.1)],
     ids=["generic", "as printed", "ecco"],
 )
-def test_a_recipe_rebuilds_a_generator_from_its_settings(generator):
-    again = GENERATORS[generator.name](**recipe_settings(generator))
+def test_a_recipe_rebuilds_a_generator_like_another(generator):
+    again = make_alike(generator.name, generator)
     assert again.penalties is not generator.penalties
     assert repr(again) == repr(generator)
+
+
+def test_what_is_stated_wins_and_what_a_recipe_does_not_take_has_no_effect():
+    printed = ecco(0.01, 3.0, "none", learning_rate=0.25, strict_epsilon=True)
+    made = make_alike("ecco", printed, lambda_energy=7.0, max_steps=4)
+    assert repr(made) == repr(ecco(0.01, 7.0, "none", learning_rate=0.25, strict_epsilon=True, max_steps=4))
+    plain = make_alike("generic", printed, lambda_energy=7.0)
+    assert repr(plain) == repr(generic(0.01, learning_rate=0.25, strict_epsilon=True))
+    with pytest.raises(InputError, match="Did you mean 'generic'"):
+        make_alike("generics", printed)
+
+
+def test_a_recipe_keeps_its_own_where_nothing_unusual_is_asked(monkeypatch):
+    monkeypatch.setitem(GENERATORS, "patient", lambda max_steps=99: generic(max_steps=max_steps))
+    assert make_alike("patient", ecco()).max_steps == 99
+    assert make_alike("patient", ecco(max_steps=7)).max_steps == 7

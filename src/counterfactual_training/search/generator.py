@@ -76,7 +76,7 @@ class Generator:
                 raise InputError(unknown(f"number of the generator {self.name!r}:", name, valid))
         changed = {id(p): replace(p, weight=numbers[name]) for name, p in named.items() if name in numbers}
         penalties = tuple(changed.get(id(penalty), penalty) for penalty in self.penalties)
-        return replace(self, penalties=penalties, **{name: numbers[name] for name in NUMBERS if name in numbers})
+        return self.replace(penalties=penalties, **{name: numbers[name] for name in NUMBERS if name in numbers})
 
     def _named(self) -> dict[str, Any]:
         """By the name of its weight, the first penalty that has one."""
@@ -89,7 +89,7 @@ class Generator:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and value >= 0 and float(value).is_integer()
+    return isinstance(value, Real) and not isinstance(value, bool) and float(value) >= 0 and float(value).is_integer()
 
 
 def _all(value: Number, holds: Any) -> bool:

@@ -64,7 +64,7 @@ class TrainConfig:
             value = getattr(self, name)
             if name == "threads" and value is None:
                 continue
-            if not isinstance(value, Integral) or isinstance(value, bool) or not value >= smallest:
+            if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < smallest:
                 least = "" if smallest == -math.inf else f" of at least {smallest}"
                 raise InputError(f"{name} must be a whole number{least}, got {value!r}.")
             object.__setattr__(self, name, int(value))

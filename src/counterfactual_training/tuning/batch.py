@@ -12,10 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor, nn
 
-from counterfactual_training.training import Fleet, FleetRun, History
+from counterfactual_training.training import Fleet, FleetRun, History, Member, Setting
 from counterfactual_training.tuning.goal import Goal, Limits, Metrics, excess
 from counterfactual_training.tuning.measures import Measure
-from counterfactual_training.tuning.setting import Setting
 from counterfactual_training.tuning.trials import Study
 
 # Trials of one objective are compared with earlier ones after these shares of the epochs.
@@ -83,11 +82,10 @@ def _by_shape(settings: Sequence[Setting]) -> list[list[int]]:
 
 
 def _train_fleet(task: Task, settings: Sequence[Setting], places: Sequence[int], watch: Watch | None) -> list[Trained]:
-    seeds = range(task.num_seeds)
     members = [
-        setting.seeded(setting.config.seed + seed).member(task.make_model)
-        for setting in (settings[place] for place in places)
-        for seed in seeds
+        Member(task.make_model(seed), settings[place].seeded(seed))
+        for place in places
+        for seed in range(settings[place].config.seed, settings[place].config.seed + task.num_seeds)
     ]
     reasons: dict[int, str] = {}
 
