@@ -21,7 +21,7 @@ from counterfactual_training.evaluation.evaluate import attack_curves, performan
 from counterfactual_training.evaluation.performance import predict_logits
 from counterfactual_training.evaluation.protocol import Protocol
 from counterfactual_training.experiments.grid import GridCell, Measurement, digest
-from counterfactual_training.experiments.grid_settings import config_of, generator_of, model_of, objective_of
+from counterfactual_training.experiments.grid_settings import model_of, setting_of
 from counterfactual_training.experiments.grid_store import Outcome, is_full
 from counterfactual_training.models.vae import VAE
 from counterfactual_training.training import Fleet, FleetRun, History, Member, TrainResult
@@ -181,13 +181,8 @@ def _member(cell: GridCell, bench: Bench) -> Member:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(cell.seed)
         model = model_of(cell.values, x.shape[1], bench.num_classes)
-    return Member(
-        model,
-        generator_of(cell.values, bench.vae, x),
-        bench.training_constraints[bool(cell.values["protected"])],
-        objective_of(cell.values),
-        config_of(cell.values, cell.seed),
-    )
+    rules = bench.training_constraints[bool(cell.values["protected"])]
+    return Member(model, setting_of(cell.values, cell.seed, rules, x, bench.vae))
 
 
 def _history(history: History) -> dict[str, np.ndarray]:

@@ -3,8 +3,8 @@
 A penalty is any callable ``penalty(state) -> (..., n)`` that returns one differentiable value per row, weight included.
 Two optional methods spare it the automatic derivative: ``add_gradient(state, grad)`` adds ∂/∂x′ to ``(..., n, d)``,
 ``add_logit_gradient(state, grad)`` adds ∂/∂logits to ``(..., n, k)``; a test holds them to what autograd says. A
-dataclass with a ``weight`` may name it by the class attribute ``number``; then :meth:`Generator.numbers` tells it, and it
-can be tuned by that name.
+dataclass with a ``weight`` may name it by the class attribute ``number``; then :meth:`Generator.numbers` tells it, and
+it can be tuned by that name.
 """
 
 from __future__ import annotations
