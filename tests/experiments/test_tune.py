@@ -61,6 +61,22 @@ def test_test_rows_are_looked_at_once(data, tuned, tmp_path):
         confirm(data, task, other, plan, EFFORT, tmp_path)
 
 
+def test_the_look_at_test_rows_trains_from_seeds_that_the_study_never_used(data, tuned, tmp_path):
+    task, plan, tuning = tuned
+    seeds = []
+
+    def make_model(seed):
+        seeds.append(seed)
+        return task.make_model(seed)
+
+    recorded = replace(task, make_model=make_model)
+    unseen = replace(plan, storage=tmp_path / "study.journal")
+    confirm(data, recorded, tuning, unseen, EFFORT, tmp_path)
+    of_study = {EFFORT.seed + i for i in range(EFFORT.num_seeds)}
+    assert len(set(seeds)) == EFFORT.confirm_seeds and not of_study & set(seeds)
+    assert sorted(seeds) == sorted(3 * list(set(seeds)))  # the same for all three settings
+
+
 def test_the_best_settings_are_a_grid_file(tuned):
     from counterfactual_training.experiments.grid_file import parse_grid
 
