@@ -47,12 +47,12 @@ def run(_: Environments, quick: bool) -> tuple[list[Table], list[str]]:
 
 
 def _against_training(data: Dataset, quick: bool) -> tuple[Value, ...]:
-    setup = Cell(TABULAR[0], "full").setup(data)  # a cell's settings are those of the data it is given
-    setup = setup._replace(config=replace(setup.config, epochs=2)) if quick else setup
+    setting = Cell(TABULAR[0], "full").setting(data)  # a cell's settings are those of the data it is given
+    setting = replace(setting, config=replace(setting.config, epochs=2)) if quick else setting
     protocol = replace(PUBLISHED, num_runs=2) if quick else PUBLISHED
     model = untrained(data, 0)
     started = time.process_time()
-    fit_model(model, data, setup, progress=False)
+    fit_model(model, data, setting, progress=False)
     trained = time.process_time()
     aggregate(counterfactual_table(model, data, protocol))
     done = time.process_time()

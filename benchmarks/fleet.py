@@ -10,7 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -64,7 +64,7 @@ KINDS = (
 
 
 @dataclass(frozen=True)
-class Setting:
+class Numbers:
     """One member's numbers."""
 
     lambda_div: float
@@ -77,27 +77,25 @@ class Setting:
         torch.manual_seed(self.seed)
         return ct.mlp(2, 2, (HIDDEN,))
 
-    def arguments(self, kind: Kind) -> dict[str, Any]:
+    def setting(self, kind: Kind, constraints: ct.Constraints) -> ct.Setting:
         weights = {"lambda_div": self.lambda_div, "lambda_reg": self.lambda_reg}
         objective = ct.Objective(**weights) if kind.num_counterfactuals else ct.make_objective("vanilla")
         num = max(kind.num_counterfactuals, 1)
-        return {
-            "generator": ct.ecco(self.lambda_cost, self.lambda_energy, decision_threshold=kind.threshold),
-            "objective": objective,
-            "config": ct.TrainConfig(2, kind.batch_size, num_counterfactuals=num, seed=self.seed, threads=1),
-        }
+        generator = ct.ecco(self.lambda_cost, self.lambda_energy, decision_threshold=kind.threshold)
+        config = ct.TrainConfig(2, kind.batch_size, num_counterfactuals=num, seed=self.seed, threads=1)
+        return ct.Setting(generator, constraints, objective, config)
 
 
-def settings(num: int) -> list[Setting]:
+def settings(num: int) -> list[Numbers]:
     """As in the paper's grids: a few values of each weight."""
     grid = [
-        Setting(div, reg, cost, energy, 0)
+        Numbers(div, reg, cost, energy, 0)
         for div in (0.1, 0.5, 1.0)
         for reg in (0.1, 0.25, 0.5)
         for cost in (0.001, 0.01)
         for energy in (1.0, 5.0, 10.0)
     ]
-    return [Setting(**{**vars(grid[i % len(grid)]), "seed": i}) for i in range(num)]
+    return [Numbers(**{**vars(grid[i % len(grid)]), "seed": i}) for i in range(num)]
 
 
 class Clock(ct.Callback):
@@ -126,10 +124,10 @@ class Problem(NamedTuple):
     def make(cls, num: int, epochs: int) -> Problem:
         x, y = moons(ROWS, torch.Generator().manual_seed(0))
         constraints = ct.Constraints.infer(x)
-        models = [setting.model() for setting in settings(num)]
+        models = [numbers.model() for numbers in settings(num)]
         config = ct.TrainConfig(epochs, batch_size=30, threads=1)
-        shared = (ct.ecco(), constraints, ct.make_objective("vanilla"), config)
-        Fleet([Member(model, *shared) for model in models]).train(x, y, progress=False)
+        setting = ct.Setting(constraints=constraints, config=config).conventional()
+        Fleet([Member(model, setting) for model in models]).train(x, y, progress=False)
         return cls(x, y, constraints, models)
 
     def rows(self, kind: Kind) -> tuple[Tensor, Tensor]:
@@ -139,8 +137,9 @@ class Problem(NamedTuple):
 def lone(kind: Kind, problem: Problem) -> float:
     """Seconds of the second epoch of one model."""
     clock = Clock()
-    given = {"constraints": problem.constraints, **settings(1)[0].arguments(kind)}
-    ct.train(deepcopy(problem.models[0]), *problem.rows(kind), callbacks=[clock], progress=False, **given)
+    given = settings(1)[0].setting(kind, problem.constraints)
+    parts = (given.generator, given.constraints, given.objective, given.config)
+    ct.train(deepcopy(problem.models[0]), *problem.rows(kind), *parts, callbacks=[clock], progress=False)
     return clock.second_epoch
 
 
@@ -148,7 +147,7 @@ def fleet(kind: Kind, num: int, problem: Problem) -> float:
     """Seconds of the second epoch of M models, all together."""
     clock = Clock()
     pairs = zip(problem.models, settings(num), strict=False)
-    members = [Member(deepcopy(m), constraints=problem.constraints, **s.arguments(kind)) for m, s in pairs]
+    members = [Member(deepcopy(m), s.setting(kind, problem.constraints)) for m, s in pairs]
     Fleet(members).train(*problem.rows(kind), on_epoch=clock.on_epoch_end, progress=False)
     return clock.second_epoch
 

@@ -111,8 +111,8 @@ def training(
 def fleet(members: int) -> Callable[[], object]:
     x, y = _data(3_000, 2, 2)
     config = ct.TrainConfig(1, 100, num_counterfactuals=1_000)
-    generator, constraints, objective = ct.ecco(decision_threshold=1.0), ct.Constraints.infer(x), ct.Objective()
-    ships = [Member(s.model(), generator, constraints, objective, config) for s in settings(members)]
+    setting = ct.Setting(ct.ecco(decision_threshold=1.0), ct.Constraints.infer(x), config=config)
+    ships = [Member(s.model(), setting) for s in settings(members)]
     return lambda: Fleet(ships).train(x, y, progress=False)
 
 

@@ -18,10 +18,10 @@ def models(name, kind="full", seeds=range(20), weights=None, search=None, sets=N
     cells = [Cell(name, kind.split()[0], "protected" in kind, seed) for seed in seeds]
     members, rows = [], []
     for cell, data in zip(cells, sets, strict=True):
-        generator, constraints, objective, settings = cell.setup(data)
-        generator, objective = replace(generator, **search or {}), replace(objective, **weights or {})
-        model = untrained(data, cell.seed)
-        members.append(ct.Member(model, generator, constraints, objective, replace(settings, **config)))
+        setting = cell.setting(data)
+        generator, objective = setting.generator.replace(**search or {}), replace(setting.objective, **weights or {})
+        setting = replace(setting, generator=generator, objective=objective, config=replace(setting.config, **config))
+        members.append(ct.Member(untrained(data, cell.seed), setting))
         rows.append(data.validation_split(torch.Generator().manual_seed(cell.seed))[0])
     x, y = (torch.stack([getattr(d, v)[r] for d, r in zip(sets, rows, strict=True)]) for v in ("x_train", "y_train"))
     return sets, cells, ct.Fleet(members).train(x, y, progress=False)

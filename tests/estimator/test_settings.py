@@ -2,27 +2,36 @@
 
 import numpy as np
 import pytest
+import torch
 
 import counterfactual_training as ct
 from counterfactual_training.errors import InputError
 from counterfactual_training.estimator import settings
-from counterfactual_training.training import Preset
 
 
 def test_a_preset_decides_what_is_not_stated():
-    own = Preset(
+    own = ct.Setting(
         generator=ct.ecco(lambda_energy=1.0, lambda_cost=0.7, max_steps=9),
         objective=ct.Objective(lambda_reg=0.9),
         config=ct.TrainConfig(epochs=3, burn_in=0.5, learning_rate=0.02),
     )
     params = ct.CounterfactualClassifier(preset=own, lambda_adv=0.3).get_params()
-    generator = settings.make_training_generator(params)
+    x = torch.zeros(500, 2)
+    made = settings.make_setting(params, x, ct.Constraints.infer(x), seed=1)
+    generator, objective, config = made.generator, made.objective, made.config
     assert [penalty.weight for penalty in generator.penalties] == [0.7, 1.0] and generator.max_steps == 9
-    objective = settings.make_training_objective(params)
     assert (objective.lambda_reg, objective.lambda_adv, objective.lambda_div) == (0.9, 0.3, 0.5)
-    config = settings.make_config(params, num_rows=500, seed=1)
     assert (config.epochs, config.burn_in, config.learning_rate, config.shuffle) == (3, 0.5, 0.02, True)
-    assert settings.make_config({**params, "epochs": np.int64(7)}, 500, 1).epochs == 7
+    assert (config.seed, config.batch_size, config.num_counterfactuals, made.num_std) == (1, 30, 125, 0.0)
+    stated = {**params, "epochs": np.int64(7), "num_std": None}
+    again = settings.make_setting(stated, x, ct.Constraints.infer(x), seed=1)
+    assert (again.config.epochs, again.num_std) == (7, 2.0)
+
+
+def test_constraints_of_a_preset_are_refused_because_columns_have_their_own(blobs):
+    own = ct.Setting(constraints=ct.Constraints.infer(blobs[0]))
+    with pytest.raises(InputError, match="state mutability, domain or schema"):
+        ct.CounterfactualClassifier(preset=own).fit(blobs[0].numpy(), blobs[1].numpy())
 
 
 def test_an_interrupted_fit_leaves_the_model_before(monkeypatch, blobs):

@@ -50,20 +50,20 @@ def test_training_uses_the_published_settings():
                  "OL": (30, 0.5, 1000, 0.25)}  # fmt: skip
     for name in SYNTHETIC:
         data = load_dataset(name, "as_run")
-        setup = Cell(name, "full", seed=3).setup(data)
-        found = (setup.config.batch_size, setup.generator.decision_threshold, setup.config.num_counterfactuals,
-                 setup.objective.lambda_reg)  # fmt: skip
+        setting = Cell(name, "full", seed=3).setting(data)
+        found = (setting.config.batch_size, setting.generator.decision_threshold, setting.config.num_counterfactuals,
+                 setting.objective.lambda_reg)  # fmt: skip
         assert found == published[name]
-        assert (setup.config.epochs, setup.config.learning_rate, setup.config.shuffle) == (100, 1e-3, False)
-        assert (setup.objective.lambda_div, setup.objective.lambda_adv) == (0.5, 0.25)
-        assert (setup.generator.max_steps, setup.generator.learning_rate) == (30, 0.1)
-        assert setup.config.seed == 3
-        assert not setup.constraints.immutable.any()
+        assert (setting.config.epochs, setting.config.learning_rate, setting.config.shuffle) == (100, 1e-3, False)
+        assert (setting.objective.lambda_div, setting.objective.lambda_adv) == (0.5, 0.25)
+        assert (setting.generator.max_steps, setting.generator.learning_rate) == (30, 0.1)
+        assert setting.config.seed == 3
+        assert not setting.constraints.immutable.any()
 
 
 def test_only_protected_cells_train_with_protected_features():
     data = load_dataset("LS", "as_run")
-    assert Cell("LS", "full", protected=True).setup(data).constraints.immutable.tolist() == [True, False]
+    assert Cell("LS", "full", protected=True).setting(data).constraints.immutable.tolist() == [True, False]
     assert Cell("LS", "full", protected=True).settings_measured == ("protected",)
     assert Cell("LS", "vanilla").settings_measured == ("free", "protected")
     assert Cell("LS", "adversarial").settings_measured == ("free",)
@@ -86,7 +86,7 @@ def test_cells_come_in_the_papers_order_and_changed_settings_are_checked():
     assert [(c.data, c.model) for c in cells] == [
         ("LS", "vanilla"), ("LS", "full protected"), ("MNIST", "vanilla"), ("MNIST", "full protected"),
     ]  # fmt: skip
-    assert cells[0].setup(load_dataset("LS", "as_run")).config.burn_in == 0.5
+    assert cells[0].setting(load_dataset("LS", "as_run")).config.burn_in == 0.5
     with pytest.raises(InputError, match="Did you mean 'burn_in'"):
         make_cells(["LS"], ["full"], changes={"burnin": 0.5})
     with pytest.raises(InputError, match="No data set"):

@@ -8,9 +8,9 @@ import pytest
 
 from counterfactual_training.data.catalog import load_dataset
 from counterfactual_training.errors import FileError, InputError
-from counterfactual_training.experiments.grid import GridCell, cells_of, grid_from
+from counterfactual_training.experiments.grid import GridCell, Measurement, cells_of, grid_from
 from counterfactual_training.experiments.grid_file import load_grid, parse_grid, shipped_grids
-from counterfactual_training.experiments.grid_settings import KEYS, canonical, generator_of, objective_of, published
+from counterfactual_training.experiments.grid_settings import KEYS, canonical, published, setting_of
 
 PAPER = {name: load_dataset(name, "as_run").settings for name in ("LS", "Moon", "OL")}
 TWO_AXES = """
@@ -120,10 +120,16 @@ def test_seed_data_and_measurement_decide_the_identity_and_order_does_not():
 def test_canonical_settings_build_what_the_full_ones_do():
     settings = {**published(PAPER["LS"]), "generator.name": "generic", "objective.name": "adversarial"}
     plain = canonical(settings)
-    assert vars(objective_of(plain)) == vars(objective_of(settings))
+    made = setting_of(plain, seed=3)
+    assert vars(made.objective) == vars(setting_of({**settings, "generator.name": "ecco"}).objective)
     assert "generator.lambda_energy" not in plain
-    assert repr(generator_of(plain)) == repr(generator_of({**plain}))
-    assert generator_of(plain).decision_threshold == 0.5
+    assert (made.generator.name, made.generator.decision_threshold) == ("generic", 0.5)
+    assert (made.config.seed, made.config.batch_size) == (3, PAPER["LS"].batch_size)
+
+
+def test_results_stored_by_earlier_versions_are_still_found():
+    cell = GridCell.of("LS", 0, published(PAPER["LS"]), Measurement())
+    assert cell.id == "LS-0f404aa6482e2231a344"
 
 
 def test_a_grid_survives_the_trip_through_json():

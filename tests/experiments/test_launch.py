@@ -16,7 +16,6 @@ import torch
 
 from counterfactual_training.errors import FileError, InputError
 from counterfactual_training.experiments.launch import Engine, Failed, launch
-from counterfactual_training.experiments.worker import keep_memory
 
 PATIENCE = 300  # seconds, on a machine that has other things to do
 
@@ -105,11 +104,6 @@ def test_workers_have_one_thread_keep_memory_unpack_once_and_end_with_the_iterat
     assert len({(outcome["pid"], outcome["shared"]) for outcome in found}) == len(pids)
     if platform.libc_ver()[0] == "glibc":
         assert found[-1]["faults"] < 4 * 2048  # pages of 8 MB; given back every time it would be 20 × 2,048
-
-
-def test_other_c_libraries_are_left_alone(monkeypatch):
-    monkeypatch.setattr("ctypes.CDLL", lambda name: object())
-    assert keep_memory() is False
 
 
 def alive(pid):

@@ -44,7 +44,7 @@ def test_no_test_row_is_trained_or_measured_on(data):
 def test_the_start_is_what_the_paper_ran(data):
     whole = named_dataset("moons")
     start = named_task(whole, Effort()).start
-    assert start.values()["lambda_reg"] == 0.25 and start.values()["decision_threshold"] == 0.9
+    assert start.numbers()["lambda_reg"] == 0.25 and start.numbers()["decision_threshold"] == 0.9
     assert start.config.epochs == 100 and start.config.num_counterfactuals == 1000
 
 
@@ -59,6 +59,22 @@ def test_test_rows_are_looked_at_once(data, tuned, tmp_path):
     other = replace(tuning, trials=[t for t in tuning.trials if t.number != tuning.best.number])
     with pytest.raises(InputError, match="A second look would choose by test rows"):
         confirm(data, task, other, plan, EFFORT, tmp_path)
+
+
+def test_the_look_at_test_rows_trains_from_seeds_that_the_study_never_used(data, tuned, tmp_path):
+    task, plan, tuning = tuned
+    seeds = []
+
+    def make_model(seed):
+        seeds.append(seed)
+        return task.make_model(seed)
+
+    recorded = replace(task, make_model=make_model)
+    unseen = replace(plan, storage=tmp_path / "study.journal")
+    confirm(data, recorded, tuning, unseen, EFFORT, tmp_path)
+    of_study = {EFFORT.seed + i for i in range(EFFORT.num_seeds)}
+    assert len(set(seeds)) == EFFORT.confirm_seeds and not of_study & set(seeds)
+    assert sorted(seeds) == sorted(3 * list(set(seeds)))  # the same for all three settings
 
 
 def test_the_best_settings_are_a_grid_file(tuned):

@@ -260,7 +260,7 @@ def test_constraints_on_other_features_are_refused(model):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"max_steps": -1}, "max_steps must be 0 or more"),
+        ({"max_steps": -1}, "max_steps must be a whole number of at least 0"),
         ({"decision_threshold": 0.0}, "probability"),
         ({"decision_threshold": 1.2}, "probability"),
         ({"decision_threshold": torch.tensor([0.5, 2.0])}, "probability"),

@@ -1,5 +1,6 @@
 """Each default once: as run, and as printed where the paper differs."""
 
+import numpy as np
 import pytest
 
 from counterfactual_training import TrainConfig, preset
@@ -46,6 +47,12 @@ def test_the_default_is_as_run():
         ({"epochs": 2.5}, "whole number"),
         ({"num_counterfactuals": 0}, "num_counterfactuals"),
         ({"max_bad_updates": 0}, "max_bad_updates"),
+        ({"seed": 1.5}, "seed must be a whole number, got 1.5"),
+        ({"seed": True}, "seed must be a whole number, got True"),
+        ({"seed": None}, "seed must be a whole number, got None"),
+        ({"threads": 0}, "threads must be a whole number of at least 1, got 0"),
+        ({"threads": 2.5}, "threads must be a whole number of at least 1, got 2.5"),
+        ({"threads": True}, "threads must be a whole number"),
         ({"burn_in": 1.5}, r"share of the epochs in \[0, 1\], got 1.5"),
         ({"burn_in": float("nan")}, "share of the epochs"),
         ({"refresh": "epochs"}, "Did you mean 'epoch'"),
@@ -57,6 +64,12 @@ def test_the_default_is_as_run():
 def test_settings_that_make_no_sense_are_refused(setting, message):
     with pytest.raises(InputError, match=message):
         TrainConfig(**setting)
+
+
+def test_numbers_of_numpy_are_as_good():
+    config = TrainConfig(seed=np.int64(-3), threads=np.int32(2))
+    assert (config.seed, config.threads) == (-3, 2) and type(config.seed) is type(config.threads) is int
+    assert TrainConfig(threads=None).threads is None
 
 
 @pytest.mark.parametrize(("burn_in", "epochs", "expected"), [(0.0, 10, 0), (0.25, 10, 2), (0.3, 10, 3), (1.0, 10, 10)])

@@ -20,7 +20,7 @@ def test_the_start_is_the_first_trial_and_nothing_worse_comes_out(toy):
     found = run(toy)
     assert found.num_finished == 7
     first = found.trials[0]
-    values = toy.make_task().start.values()
+    values = toy.make_task().start.numbers()
     assert first.published and first.settings == {name: values[name] for name in toy.TUNED}
     assert found.best.values <= found.published.values
     assert [trial.number for trial in found.trials if trial.published] == [0]
@@ -30,10 +30,10 @@ def test_a_trial_is_the_lone_training_of_its_settings(toy):
     task = toy.make_task()
     found = run(toy, num_trials=4)
     trial = found.complete[-1]
-    setting = task.start.changed(trial.settings)
-    member = setting.member(toy.make_model)
-    train(member.model, task.x, task.y, *vars(setting).values(), progress=False)
-    assert task.measure([[member.model]])[0] == pytest.approx(trial.metrics, abs=1e-4)
+    setting = task.start.with_numbers(trial.settings)
+    model, parts = toy.make_model(setting.config.seed), (setting.generator, setting.constraints, setting.objective)
+    train(model, task.x, task.y, *parts, setting.config, progress=False)
+    assert task.measure([[model]])[0] == pytest.approx(trial.metrics, abs=1e-4)
 
 
 def test_trials_differ_and_a_lone_study_is_repeatable(toy):
@@ -63,7 +63,7 @@ def test_measures_are_means_over_seeds(toy):
 
 def test_trials_of_other_shapes_train_beside_each_other(toy):
     task = toy.make_task()
-    settings = [task.start.changed({"num_counterfactuals": num}) for num in (10, 12, 10)]
+    settings = [task.start.with_numbers({"num_counterfactuals": num}) for num in (10, 12, 10)]
     together = train_batch(task, settings)
     alone = train_batch(task, settings[1:2])[0]
     for mine, its in zip(together[1].models[0].parameters(), alone.models[0].parameters(), strict=True):
@@ -144,6 +144,6 @@ def test_members_that_all_diverge_at_once_are_given_up(toy):
 def test_a_batch_is_watched_only_while_somebody_trains(toy):
     task = toy.make_task()
     seen = []
-    lost = task.start.changed({"learning_rate": 1e30})
+    lost = task.start.with_numbers({"learning_rate": 1e30})
     (outcome,) = train_batch(task, [lost], lambda looks: seen.append(looks) or {})
     assert outcome.stopped is not None and all(seen)

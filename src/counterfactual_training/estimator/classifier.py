@@ -197,7 +197,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
                 progress=self.progress,
             ).history
         # Only now: a fit that fails or is interrupted leaves what was learned before.
-        self._adopt(finder.encoder, prepared.classes, model.eval(), history, prepared.num_std, setting.generator)
+        self._adopt(finder.encoder, prepared.classes, model.eval(), history, setting.num_std, setting.generator)
         return self
 
     def tune(

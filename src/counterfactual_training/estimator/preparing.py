@@ -16,7 +16,7 @@ from counterfactual_training.data.encode import Encoder
 from counterfactual_training.estimator import settings
 from counterfactual_training.estimator.finding import Finder
 from counterfactual_training.estimator.inputs import resolve_schema
-from counterfactual_training.tuning import Setting
+from counterfactual_training.training import Setting
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,6 @@ class Prepared:
         x, y: ``(n, d)`` rows in model space and ``(n,)`` class indices.
         setting: how to train; its seed is the one of the model's weights.
         make_model: another untrained model, its weights drawn by a seed.
-        num_std: n_σ of the inferred domain.
     """
 
     finder: Finder
@@ -38,7 +37,6 @@ class Prepared:
     y: Tensor
     setting: Setting
     make_model: Callable[[int], nn.Module]
-    num_std: float
 
 
 def prepare(params: Mapping[str, Any], frame: pd.DataFrame, labels: np.ndarray, seed: int) -> Prepared:
@@ -47,18 +45,12 @@ def prepare(params: Mapping[str, Any], frame: pd.DataFrame, labels: np.ndarray, 
     encoder = Encoder(schema, unknown=params["unseen"], missing=params["missing"]).fit(frame)
     classes, y_index = np.unique(labels, return_inverse=True)
     make_model = partial(_model, params, len(encoder.names_), len(classes))
-    stated = params["num_std"]
-    num_std = settings.make_preset(params).num_std if stated is None else float(stated)
-    finder = Finder(make_model(seed), encoder, encoder.constraints(num_std, keep_sign=True))
+    rules = encoder.constraints(settings.make_preset(params).num_std, keep_sign=True)
+    finder = Finder(make_model(seed), encoder, rules)
     x = finder.encode(frame)
-    setting = Setting(
-        settings.make_training_generator(params, x),
-        finder.training_constraints,
-        settings.make_training_objective(params),
-        settings.make_config(params, len(frame), seed),
-    )
+    setting = settings.make_setting(params, x, finder.training_constraints, seed)
     y = torch.as_tensor(y_index.astype(np.int64), device=x.device)
-    return Prepared(finder, classes, x, y, setting, make_model, num_std)
+    return Prepared(finder, classes, x, y, setting, make_model)
 
 
 def _model(params: Mapping[str, Any], num_features: int, num_classes: int, seed: int) -> nn.Module:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError
-from counterfactual_training.training import Fleet, History
-from counterfactual_training.tuning import Measure, Setting
+from counterfactual_training.training import Fleet, History, Member, Setting
+from counterfactual_training.tuning import Measure
 
 # Of the rows, held out of training to choose on.
 VALIDATION_SHARE = 0.2
@@ -54,7 +54,8 @@ def best_restart(
     Chosen is the most plausible among those whose validation accuracy is within one standard error of the best.
     """
     train, held_out = (rows.to(x.device) for rows in validation_split(y, VALIDATION_SHARE, setting.config.seed))
-    members = [setting.seeded(setting.config.seed + i).member(make_model) for i in range(num)]
+    seeds = range(setting.config.seed, setting.config.seed + num)
+    members = [Member(make_model(seed), setting.seeded(seed)) for seed in seeds]
     validation = (x[held_out], y[held_out])
     results = Fleet(members).train(x[train], y[train], validation=validation, progress=progress)
     measured = Measure(*validation, constraints)([[result.model] for result in results])

@@ -5,26 +5,36 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError, ModelError, unknown
 from counterfactual_training.models import VAE, linear, mlp
-from counterfactual_training.search import GENERATORS, Distance, Energy, Generator, LatentSpace, make_generator
+from counterfactual_training.search import GENERATORS, Generator, LatentSpace
+from counterfactual_training.search.recipes import make_alike
 from counterfactual_training.training import Objective, Setting, TrainConfig, make_objective, preset
+from counterfactual_training.training.setting import OF_OBJECTIVE, in_parts
 
 MODELS = ("mlp", "linear")
 Params = Mapping[str, Any]
 
+# Of the generator: numbers of the search, and weights of penalties.
+_SEARCH = ("max_steps", "decision_threshold", "epsilon", "search_learning_rate")
+WEIGHTS = ("lambda_cost", "lambda_energy")
+
 
 def make_preset(params: Params) -> Setting:
+    """What holds where nothing is stated."""
     given = params["preset"]
-    return given if isinstance(given, Setting) else preset(given)
+    found = given if isinstance(given, Setting) else preset(given)
+    if found.constraints is not None:
+        raise InputError("A preset's constraints have no effect: state mutability, domain or schema, column by column.")
+    return found if params["num_std"] is None else replace(found, num_std=float(params["num_std"]))
 
 
 def make_model(spec: Any, hidden: Any, num_features: int, num_classes: int) -> nn.Module:
@@ -48,45 +58,37 @@ def make_model(spec: Any, hidden: Any, num_features: int, num_classes: int) -> n
     raise InputError(unknown("model", spec, [*MODELS, "or a function (num_features, num_classes) -> nn.Module"]))
 
 
+def make_setting(params: Params, x_train: Tensor, constraints: Constraints, seed: int) -> Setting:
+    """All that decides the training on these rows ``(n, d)``."""
+    return replace(
+        make_preset(params),
+        generator=make_training_generator(params, x_train),
+        constraints=constraints,
+        objective=_objective(params),
+        config=_config(params, len(x_train), seed),
+    )
+
+
 def make_training_generator(params: Params, x_train: Tensor | None = None, vae: VAE | None = None) -> Generator:
     """The generator of the counterfactuals in training; ``x_train`` or ``vae`` serve recipes that need a VAE."""
     spec = params["generator"]
-    names = {"search_learning_rate": "learning_rate"}
-    search = ("max_steps", "decision_threshold", "epsilon", "search_learning_rate")
-    settings = {names.get(name, name): params[name] for name in search if params[name] is not None}
-    weights = {name: params[name] for name in ("lambda_cost", "lambda_energy") if params[name] is not None}
+    stated = in_parts(_stated(params, (*_SEARCH, *WEIGHTS)))["generator"]
     if isinstance(spec, Generator):
-        if weights:
-            raise InputError(
-                f"{next(iter(weights))} has no effect on a ready-made generator; state it when you make one."
-            )
-        return spec.replace(**settings)
-    base = make_preset(params).generator
-    if spec in GENERATORS:
-        takes = inspect.signature(GENERATORS[spec]).parameters
-        energy = next((penalty for penalty in base.penalties if isinstance(penalty, Energy)), None)
-        distance = next((penalty for penalty in base.penalties if isinstance(penalty, Distance)), None)
-        recipe: dict[str, Any] = {} if distance is None else {"lambda_cost": distance.weight}
-        if energy is not None:
-            recipe |= {"lambda_energy": energy.weight, "decay": energy.decay, "energy_ridge": energy.ridge}
-        recipe |= weights | ({} if vae is None else {"vae": vae})
-        made = make_generator(spec, x_train, **{name: value for name, value in recipe.items() if name in takes})
-        return made.replace(**{**_unusual(base), **settings})
-    return make_generator(spec)  # says which names there are
+        for name in WEIGHTS:
+            if name in stated:
+                raise InputError(f"{name} has no effect on a ready-made generator; state it when you make one.")
+        return spec.with_numbers(stated)
+    if vae is not None:
+        stated["vae"] = vae
+    return make_alike(spec, make_preset(params).generator, x_train, **stated)
 
 
 def params_of(generator: Generator) -> dict[str, Any]:
     """The parameters that :func:`make_training_generator` makes this generator of; itself, if no others do."""
-    names = {"search_learning_rate": "learning_rate"}
-    search = ("max_steps", "decision_threshold", "epsilon", "search_learning_rate")
-    params = {name: getattr(generator, names.get(name, name)) for name in search}
-    weights: dict[str, Any] = {"lambda_cost": None, "lambda_energy": None}
-    for penalty in generator.penalties:
-        if isinstance(penalty, (Distance, Energy)):
-            weights["lambda_cost" if isinstance(penalty, Distance) else "lambda_energy"] = penalty.weight
-    params |= {"generator": generator.name, **weights}
+    numbers = Setting(generator).numbers()
+    params = {name: numbers.get(name) for name in (*_SEARCH, *WEIGHTS)} | {"generator": generator.name}
     if generator.name in GENERATORS:
-        again = make_training_generator({**params, "preset": "as_run"}, vae=vae_of(generator))
+        again = make_training_generator({**params, "preset": "as_run", "num_std": None}, vae=vae_of(generator))
         if _content(again) == _content(generator):
             return params
     return {"generator": generator}
@@ -99,37 +101,31 @@ def _content(generator: Generator) -> tuple[Any, ...]:
     return values, penalties, type(generator.space), vars(generator.space)
 
 
-def _unusual(base: Generator) -> dict[str, Any]:
-    """The search settings in which a preset differs from a plain generator."""
-    plain = {field.name: field.default for field in fields(Generator)}
-    names = ("learning_rate", "max_steps", "decision_threshold", "epsilon", "strict_epsilon")
-    return {name: getattr(base, name) for name in names if getattr(base, name) != plain[name]}
-
-
 def vae_of(generator: Generator) -> VAE | None:
     """The VAE whose latent space a generator searches, if it does."""
     return generator.space.vae if isinstance(generator.space, LatentSpace) else None
 
 
-def make_training_objective(params: Params) -> Objective:
-    names = ("lambda_div", "lambda_reg", "lambda_adv")
-    weights = {name: params[name] for name in names if params[name] is not None}
+def _objective(params: Params) -> Objective:
+    weights = _stated(params, OF_OBJECTIVE)
     spec = params["objective"]
     if isinstance(spec, Objective):
         return replace(spec, **weights)
     return make_objective(spec, **(vars(make_preset(params).objective) | weights))
 
 
-def make_config(params: Params, num_rows: int, seed: int) -> TrainConfig:
-    """Training settings for so many rows."""
-    names = ("epochs", "learning_rate", "burn_in", "shuffle")
+def _config(params: Params, num_rows: int, seed: int) -> TrainConfig:
     return replace(
         make_preset(params).config,
         batch_size=_number(params, "batch_size", min(1000, max(30, num_rows // 100))),
         num_counterfactuals=_number(params, "num_counterfactuals", min(5000, max(100, num_rows // 4))),
         seed=seed,
-        **{name: params[name] for name in names if params[name] is not None},
+        **_stated(params, ("epochs", "learning_rate", "burn_in", "shuffle")),
     )
+
+
+def _stated(params: Params, names: Iterable[str]) -> dict[str, Any]:
+    return {name: params[name] for name in names if params[name] is not None}
 
 
 def _number(params: Params, name: str, automatic: int) -> int:

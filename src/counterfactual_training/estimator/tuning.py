@@ -10,14 +10,12 @@ from typing import Any
 from counterfactual_training.errors import InputError
 from counterfactual_training.estimator.preparing import Prepared
 from counterfactual_training.estimator.restarts import validation_split
+from counterfactual_training.estimator.settings import WEIGHTS
 from counterfactual_training.search import Generator
 from counterfactual_training.training import Objective, make_objective
-from counterfactual_training.tuning import Goal, Measure, Plan, Task, Tuning, tune
+from counterfactual_training.tuning import Goal, Measure, Plan, Task, Tuning, make_space, tune
 from counterfactual_training.tuning.progress import Lines
 from counterfactual_training.tuning.space import FIXED
-
-# What a ready-made generator has fixed.
-_OF_RECIPES = ("lambda_cost", "lambda_energy")
 
 
 def tune_settings(
@@ -34,14 +32,19 @@ def tune_settings(
     named = objective if isinstance(objective, Objective) else make_objective(objective)
     if not named.needs_counterfactuals:
         raise InputError("This objective trains without counterfactuals: there is nothing to tune.")
+    ready_made = isinstance(params["generator"], Generator)
+    fixed = [n for n in prepared.setting.numbers() if n not in params or (ready_made and n in WEIGHTS)]
     changes: Any = space
-    if isinstance(params["generator"], Generator):
-        if isinstance(space, str | Path) or set(_OF_RECIPES) & set(space or {}):
+    if ready_made:
+        if isinstance(space, str | Path) or set(WEIGHTS) & set(space or {}):
             raise InputError(
-                f"{' and '.join(_OF_RECIPES)} of a ready-made generator cannot be tuned: name a generator, such as "
+                f"{' and '.join(WEIGHTS)} of a ready-made generator cannot be tuned: name a generator, such as "
                 "'ecco', or give the ranges of the other settings as a dict."
             )
-        changes = {name: FIXED for name in _OF_RECIPES if name in prepared.setting.values()} | dict(space or {})
+        changes = dict.fromkeys(fixed, FIXED) | dict(space or {})
+    for name in fixed:
+        if name in make_space(prepared.setting, changes):
+            raise InputError(f"{name!r} is no parameter of the classifier and cannot be tuned by it.")
     train, held_out = validation_split(prepared.y, validation_share, prepared.setting.config.seed)
     x, y = prepared.x, prepared.y
     task = Task(

@@ -6,14 +6,13 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from counterfactual_training.constraints import Constraints
 from counterfactual_training.data.catalog import CATALOG
 from counterfactual_training.data.dataset import Dataset
 from counterfactual_training.errors import InputError, unknown
-from counterfactual_training.search import Generator, ecco
-from counterfactual_training.training import OBJECTIVES, Objective, TrainConfig, make_objective
+from counterfactual_training.search import ecco
+from counterfactual_training.training import OBJECTIVES, Setting, TrainConfig, make_objective
 
 # Raised whenever stored results of older code must not be mixed with new ones.
 FORMAT = 1
@@ -58,25 +57,6 @@ class Effort:
 
 FULL = Effort()
 QUICK = Effort("quick", 20, 10, 50, 300, 4, 10)
-
-
-class Setup(NamedTuple):
-    """What :func:`train` needs for a cell."""
-
-    generator: Generator
-    constraints: Constraints
-    objective: Objective
-    config: TrainConfig
-
-    def describe(self) -> dict[str, Any]:
-        """All settings as plain values."""
-        generator, objective = self.generator, vars(self.objective)
-        names = ("max_steps", "learning_rate", "decision_threshold", "epsilon")
-        return {
-            "generator": {"name": generator.name, **{name: getattr(generator, name) for name in names}},
-            "objective": dict(objective),
-            "training": asdict(self.config),
-        }
 
 
 @dataclass(frozen=True)
@@ -127,7 +107,7 @@ class Cell:
             return ("protected",)
         return ("free", "protected") if self.objective == "vanilla" else ("free",)
 
-    def setup(self, data: Dataset) -> Setup:
+    def setting(self, data: Dataset) -> Setting:
         """The published settings for this data set."""
         paper = data.settings
         constraints = data.training_constraints
@@ -137,7 +117,7 @@ class Cell:
             num_counterfactuals=paper.num_counterfactuals,
             seed=self.seed,
         )
-        return Setup(
+        return Setting(
             generator=ecco(decision_threshold=paper.decision_threshold),
             constraints=data.protect(constraints) if self.protected else constraints,
             objective=make_objective(self.objective, lambda_reg=paper.lambda_reg),

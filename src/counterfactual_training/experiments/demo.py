@@ -21,8 +21,8 @@ from counterfactual_training.experiments.loan import loan_dataset
 from counterfactual_training.experiments.panels import TARGET, Panel, make_panel
 from counterfactual_training.experiments.trained import as_classifier, encoder_of
 from counterfactual_training.models import linear, mlp
-from counterfactual_training.search import Generator, ecco, generic
-from counterfactual_training.training import Objective, TrainConfig, make_objective, train
+from counterfactual_training.search import ecco, generic
+from counterfactual_training.training import Objective, Setting, TrainConfig, make_objective, train
 
 METRICS = ("accuracy", "implausibility", "implausibility_mmd", "cost", "validity", "robust_accuracy")
 TRAININGS = ("conventional", "counterfactual")
@@ -39,9 +39,7 @@ class Plan:
 
     data: Dataset
     make_model: Callable[[int, int], nn.Module]
-    generator: Generator
-    objective: Objective
-    config: TrainConfig
+    setting: Setting
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,15 +98,17 @@ def make_plans(quick: bool = False, seed: int = 0) -> tuple[Plan, Plan]:
     loan = Plan(
         data=loan_dataset(200 if quick else 1000, 100 if quick else 400),
         make_model=linear,
-        generator=generic(),
-        objective=Objective(lambda_div=0.5, lambda_reg=0.01, lambda_adv=0.1),
-        config=TrainConfig(
-            epochs=10 if quick else 80,
-            batch_size=50,
-            learning_rate=0.03,
-            num_counterfactuals=60 if quick else 300,
-            burn_in=0.25,
-            seed=seed,
+        setting=Setting(
+            generator=generic(),
+            objective=Objective(lambda_div=0.5, lambda_reg=0.01, lambda_adv=0.1),
+            config=TrainConfig(
+                epochs=10 if quick else 80,
+                batch_size=50,
+                learning_rate=0.03,
+                num_counterfactuals=60 if quick else 300,
+                burn_in=0.25,
+                seed=seed,
+            ),
         ),
     )
     moons = load_dataset("moons")
@@ -116,14 +116,16 @@ def make_plans(quick: bool = False, seed: int = 0) -> tuple[Plan, Plan]:
     moon = Plan(
         data=replace(moons, x_train=moons.x_train[:rows], y_train=moons.y_train[:rows]),
         make_model=mlp,
-        generator=ecco(decision_threshold=moons.settings.decision_threshold),
-        objective=make_objective("full", lambda_reg=moons.settings.lambda_reg),
-        config=TrainConfig(
-            epochs=10 if quick else 60,
-            batch_size=50,
-            learning_rate=0.005,
-            num_counterfactuals=100 if quick else 500,
-            seed=seed,
+        setting=Setting(
+            generator=ecco(decision_threshold=moons.settings.decision_threshold),
+            objective=make_objective("full", lambda_reg=moons.settings.lambda_reg),
+            config=TrainConfig(
+                epochs=10 if quick else 60,
+                batch_size=50,
+                learning_rate=0.005,
+                num_counterfactuals=100 if quick else 500,
+                seed=seed,
+            ),
         ),
     )
     return loan, moon
@@ -172,25 +174,26 @@ def measure(trial: Trial, protocol: Protocol) -> dict[str, Any]:
 
 def _panel(trial: Trial, letter: str) -> Panel:
     title = f"({letter}) {trial.training} training, {f'{trial.held} immutable' if trial.held else 'all mutable'}"
-    generator = trial.plan.generator.replace(max_steps=SEARCH_STEPS)
+    generator = trial.plan.setting.generator.replace(max_steps=SEARCH_STEPS)
     return make_panel(trial.data, trial.model, generator, trial.constraints, title)
 
 
 def _trained(plan: Plan, training: str, constraints: Constraints, notify: Notify) -> nn.Module:
     started = time.perf_counter()
+    setting = plan.setting if training == "counterfactual" else plan.setting.conventional()
+    config = setting.config
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(plan.config.seed)
+        torch.manual_seed(config.seed)
         model = plan.make_model(plan.data.num_features, plan.data.num_classes)
-    objective = plan.objective if training == "counterfactual" else make_objective("vanilla")
     train(
         model,
         plan.data.x_train,
         plan.data.y_train,
-        plan.generator,
+        setting.generator,
         constraints,
-        objective,
-        plan.config,
-        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=plan.config.learning_rate, amsgrad=True),
+        setting.objective,
+        config,
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=config.learning_rate, amsgrad=True),
     )
     held = [plan.data.feature_names[j] for j in constraints.immutable.nonzero().flatten().tolist()]
     protection = f", {', '.join(held)} protected" if held else ""
@@ -206,7 +209,7 @@ def _advice(plan: Plan, models: dict[str, nn.Module]) -> pd.DataFrame:
     people = refused.iloc[places]
     out = people.reset_index(drop=True)
     for training, model in models.items():
-        classifier = as_classifier(model, data, plan.generator, data.protected_names)
+        classifier = as_classifier(model, data, plan.setting.generator, data.protected_names)
         told = classifier.explain(people, data.class_names[TARGET], max_steps=SEARCH_STEPS)
         out[training] = [sentence.split(": ", 1)[1] for sentence in told.changes()]
         out[f"{training}_debt"] = told.frame["debt"].to_numpy()
@@ -222,7 +225,8 @@ def debt_per_year(data: Dataset, model: nn.Module) -> float:
 
 
 def _settings(plan: Plan) -> dict[str, Any]:
-    data, config, generator, objective = plan.data, plan.config, plan.generator, plan.objective
+    data, setting = plan.data, plan.setting
+    generator, objective, config = setting.generator, setting.objective, setting.config
     return {
         "title": data.title,
         "model": "linear classifier"

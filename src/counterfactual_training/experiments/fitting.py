@@ -9,9 +9,8 @@ import torch
 from torch import nn
 
 from counterfactual_training.data.dataset import Dataset
-from counterfactual_training.experiments.cells import Setup
 from counterfactual_training.models import mlp
-from counterfactual_training.training import History, train
+from counterfactual_training.training import History, Setting, train
 
 
 def untrained(data: Dataset, seed: int, hidden: Sequence[int] = (32,)) -> nn.Module:
@@ -22,18 +21,18 @@ def untrained(data: Dataset, seed: int, hidden: Sequence[int] = (32,)) -> nn.Mod
 
 
 def fit_model(
-    model: nn.Module, data: Dataset, setup: Setup, checkpoint: Path | None = None, progress: bool | None = None
+    model: nn.Module, data: Dataset, setting: Setting, checkpoint: Path | None = None, progress: bool | None = None
 ) -> History:
     """Train the model in place, on the rows that validation does not hold out."""
-    rows, held_out = data.validation_split(torch.Generator().manual_seed(setup.config.seed))
+    rows, held_out = data.validation_split(torch.Generator().manual_seed(setting.config.seed))
     return train(
         model,
         data.x_train[rows],
         data.y_train[rows],
-        setup.generator,
-        setup.constraints,
-        setup.objective,
-        setup.config,
+        setting.generator,
+        setting.constraints,
+        setting.objective,
+        setting.config,
         validation=(data.x_train[held_out], data.y_train[held_out]) if len(held_out) else None,
         checkpoint=checkpoint,
         progress=progress,

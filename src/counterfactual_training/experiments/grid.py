@@ -15,7 +15,7 @@ from counterfactual_training.data.dataset import PaperSettings
 from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.protocol import PUBLISHED, Protocol
 from counterfactual_training.experiments.cells import short_name
-from counterfactual_training.experiments.grid_settings import Settings, canonical, objective_of, published
+from counterfactual_training.experiments.grid_settings import Settings, canonical, is_conventional, published
 
 # Raised whenever results of older code must not be mixed with new ones.
 FORMAT = 1
@@ -95,7 +95,7 @@ class GridCell:
     @property
     def is_conventional(self) -> bool:
         """Whether it is a baseline: trained without counterfactuals."""
-        return not objective_of(self.values).needs_counterfactuals
+        return is_conventional(self.values)
 
     @property
     def shape(self) -> tuple[Any, ...]:

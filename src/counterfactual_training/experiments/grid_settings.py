@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
+from counterfactual_training.constraints import Constraints
 from counterfactual_training.data.dataset import PaperSettings
 from counterfactual_training.errors import InputError, unknown
 from counterfactual_training.models import mlp
 from counterfactual_training.models.classifiers import ACTIVATIONS
 from counterfactual_training.models.vae import VAE
 from counterfactual_training.search import GENERATORS, Generator, ecco, make_generator
-from counterfactual_training.training import OBJECTIVES, Objective, TrainConfig, make_objective
+from counterfactual_training.search.generator import NUMBERS
+from counterfactual_training.training import OBJECTIVES, Objective, Setting, TrainConfig, make_objective
 
 Settings = dict[str, Any]
 
-_SEARCH = ("max_steps", "learning_rate", "decision_threshold", "epsilon")
-_PENALTIES = ("lambda_cost", "lambda_energy")
-# The seed is the cell's; how many threads there are decides no number.
-_TRAINING = tuple(f.name for f in fields(TrainConfig) if f.name not in ("seed", "threads"))
+_PENALTIES = tuple(name for name in ecco().numbers() if name not in NUMBERS)
+# Of TrainConfig. They are part of every cell's identity: one more would make strangers of all results stored before.
+_TRAINING = (
+    "epochs", "batch_size", "learning_rate", "num_counterfactuals", "burn_in", "refresh", "shuffle", "target_rule",
+    "adversarial_label", "immature", "max_bad_updates",
+)  # fmt: skip
 TYPES: dict[type, str] = {
     int: "a whole number",
     float: "a number",
@@ -86,9 +90,9 @@ def _make_keys() -> dict[str, Key]:
         Key("objective.name", str, _among("objective", OBJECTIVES)),
         *(Key(f"objective.{name}", float, _partial(Objective, name)) for name in vars(Objective())),
     ]
-    for name in _SEARCH:
+    for name in NUMBERS:
         kind = int if name == "max_steps" else float
-        keys.append(Key(f"generator.{name}", kind, _partial(_generator, name)))
+        keys.append(Key(f"generator.{name}", kind, _partial(_search_only, name)))
     keys += [Key(f"training.{n}", type(getattr(default, n)), _partial(TrainConfig, n)) for n in _TRAINING]
     return {key.name: key for key in keys}
 
@@ -97,7 +101,7 @@ def _partial(make: Callable[..., object], name: str) -> Callable[[Any], object]:
     return lambda value: make(**{name: value})
 
 
-def _generator(**settings: Any) -> Generator:
+def _search_only(**settings: Any) -> Generator:
     return Generator("check", **settings)
 
 
@@ -106,7 +110,6 @@ KEYS = _make_keys()
 
 def published(paper: PaperSettings) -> Settings:
     """Every setting as the paper had it for a data set."""
-    recipe = {name: parameter.default for name, parameter in inspect.signature(ecco).parameters.items()}
     generator = ecco(decision_threshold=paper.decision_threshold)
     config = TrainConfig(batch_size=paper.batch_size, num_counterfactuals=paper.num_counterfactuals)
     return {
@@ -114,8 +117,7 @@ def published(paper: PaperSettings) -> Settings:
         "model.hidden": inspect.signature(mlp).parameters["hidden"].default,
         "model.activation": inspect.signature(mlp).parameters["activation"].default,
         "generator.name": "ecco",
-        **{f"generator.{name}": getattr(generator, name) for name in _SEARCH},
-        **{f"generator.{name}": recipe[name] for name in _PENALTIES},
+        **{f"generator.{name}": number for name, number in generator.numbers().items()},
         "objective.name": "full",
         **{f"objective.{name}": weight for name, weight in vars(Objective(lambda_reg=paper.lambda_reg)).items()},
         **{f"training.{name}": getattr(config, name) for name in _TRAINING},
@@ -128,7 +130,7 @@ def canonical(settings: Settings) -> Settings:
     An objective is its weights. A conventional model knows no counterfactuals; only ECCo knows an energy penalty.
     """
     out = dict(settings)
-    objective = objective_of(settings)
+    objective = _objective(settings)
     del out["objective.name"]
     out |= {f"objective.{name}": float(weight) for name, weight in vars(objective).items()}
     if not objective.needs_counterfactuals:
@@ -140,16 +142,32 @@ def canonical(settings: Settings) -> Settings:
     return {k: v for k, v in out.items() if k.removeprefix("generator.") not in _PENALTIES or k[10:] in known}
 
 
-def objective_of(settings: Settings) -> Objective:
-    """The weights of Eq. 2."""
+def is_conventional(settings: Settings) -> bool:
+    """Whether the model is trained without counterfactuals."""
+    return not _objective(settings).needs_counterfactuals
+
+
+def setting_of(
+    settings: Settings,
+    seed: int = TrainConfig.seed,
+    constraints: Constraints | None = None,
+    x_train: Tensor | None = None,
+    vae: VAE | None = None,
+) -> Setting:
+    """What these settings mean for :func:`train`; ``x_train`` or ``vae`` serve generators that need a VAE."""
+    config = TrainConfig(**{name: settings[f"training.{name}"] for name in _TRAINING}, seed=seed)
+    return Setting(_generator(settings, x_train, vae), constraints, _objective(settings), config)
+
+
+def _objective(settings: Settings) -> Objective:
     weights = {name: settings[f"objective.{name}"] for name in vars(Objective())}
     if "objective.name" not in settings:
         return Objective(**weights)
     return make_objective(settings["objective.name"], **weights)
 
 
-def generator_of(settings: Settings, vae: VAE | None = None, x_train: Tensor | None = None) -> Generator:
-    """The generator of training; a conventional model, which never uses one, gets the default."""
+def _generator(settings: Settings, x_train: Tensor | None, vae: VAE | None) -> Generator:
+    """A conventional model, which never uses one, gets the default."""
     if "generator.name" not in settings:
         return ecco()
     options = {k.removeprefix("generator."): v for k, v in settings.items() if k.startswith("generator.")}
@@ -157,11 +175,6 @@ def generator_of(settings: Settings, vae: VAE | None = None, x_train: Tensor | N
     if vae is not None and "vae" in inspect.signature(GENERATORS[name]).parameters:
         options["vae"] = vae
     return make_generator(name, x_train=x_train, **options)
-
-
-def config_of(settings: Settings, seed: int) -> TrainConfig:
-    """All other settings of training."""
-    return TrainConfig(**{name: settings[f"training.{name}"] for name in _TRAINING}, seed=seed)
 
 
 def model_of(settings: Settings, num_features: int, num_classes: int) -> nn.Module:

@@ -21,10 +21,10 @@ from counterfactual_training.evaluation.evaluate import attack_curves, performan
 from counterfactual_training.evaluation.performance import predict_logits
 from counterfactual_training.evaluation.protocol import Protocol
 from counterfactual_training.experiments.grid import GridCell, Measurement, digest
-from counterfactual_training.experiments.grid_settings import config_of, generator_of, model_of, objective_of
+from counterfactual_training.experiments.grid_settings import model_of, setting_of
 from counterfactual_training.experiments.grid_store import Outcome, is_full
 from counterfactual_training.models.vae import VAE
-from counterfactual_training.training import Fleet, FleetRun, History, Member, TrainResult
+from counterfactual_training.training import Callback, Fleet, History, Member, Run, TrainResult
 
 Rows = tuple[Tensor, Tensor]
 
@@ -141,7 +141,7 @@ def _fleet(bench: Bench, task: GridTask, checkpoint: str | None) -> list[TrainRe
         *bench.rows["train"],
         validation=bench.rows["validation"],
         checkpoint=checkpoint,
-        on_epoch=_Heartbeat(task.heartbeat),
+        callbacks=[_Heartbeat(task.heartbeat)],
         progress=False,
     )
 
@@ -181,13 +181,8 @@ def _member(cell: GridCell, bench: Bench) -> Member:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(cell.seed)
         model = model_of(cell.values, x.shape[1], bench.num_classes)
-    return Member(
-        model,
-        generator_of(cell.values, bench.vae, x),
-        bench.training_constraints[bool(cell.values["protected"])],
-        objective_of(cell.values),
-        config_of(cell.values, cell.seed),
-    )
+    rules = bench.training_constraints[bool(cell.values["protected"])]
+    return Member(model, setting_of(cell.values, cell.seed, rules, x, bench.vae))
 
 
 def _history(history: History) -> dict[str, np.ndarray]:
@@ -195,13 +190,13 @@ def _history(history: History) -> dict[str, np.ndarray]:
     return {name: table[name].to_numpy(dtype=float) for name in _KEPT if name in table}
 
 
-class _Heartbeat:
+class _Heartbeat(Callback):
     """Says after every epoch how far the fleet is, for whoever watches."""
 
     def __init__(self, path: str | None) -> None:
         self.path = None if path is None else Path(path)
 
-    def __call__(self, run: FleetRun) -> None:
+    def on_epoch_end(self, run: Run) -> None:
         if self.path is not None:
             # Nobody depends on it: a full disk is for those to report who do.
             with contextlib.suppress(OSError):

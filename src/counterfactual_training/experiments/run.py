@@ -41,7 +41,7 @@ def trained(cell: Cell, store: Store, data: Dataset) -> nn.Module:
     if store.is_trained(cell):
         return store.load_model(cell, model)
     started = time.perf_counter()
-    history = fit_model(model, data, cell.setup(data), store.checkpoint(cell), progress=False).to_frame()
+    history = fit_model(model, data, cell.setting(data), store.checkpoint(cell), progress=False).to_frame()
     # A resumed run knows how long its earlier epochs took.
     seconds = max(time.perf_counter() - started, float(history["seconds"].sum()))
     store.save_model(cell, model, history, seconds)
@@ -58,8 +58,7 @@ def run_cell(cell: Cell, root: str | Path, command: str = "", data: Dataset | No
         model = trained(cell, store, data)
         began = time.perf_counter()
         tensors, numbers = measure(model, data, cell)
-        settings = cell.setup(data).describe()
-        store.save_result(cell, tensors, numbers, settings, command, time.perf_counter() - began)
+        store.save_result(cell, tensors, numbers, cell.setting(data).describe(), command, time.perf_counter() - began)
     return time.perf_counter() - started
 
 

@@ -14,13 +14,12 @@ from counterfactual_training.data.dataset import Dataset, Variant
 from counterfactual_training.data.encode import Encoder
 from counterfactual_training.errors import FileError, InputError, unknown
 from counterfactual_training.estimator import CounterfactualClassifier
-from counterfactual_training.experiments.cells import Setup
 from counterfactual_training.experiments.fitting import fit_model, untrained
 from counterfactual_training.experiments.loan import loan_dataset
 from counterfactual_training.models import mlp
 from counterfactual_training.persistence import load_file, load_weights, save_file
 from counterfactual_training.search import Generator, make_generator
-from counterfactual_training.training import TrainConfig, make_objective
+from counterfactual_training.training import Setting, TrainConfig, make_objective
 
 KIND = "data set classifier"
 
@@ -48,6 +47,25 @@ class Recipe:
     learning_rate: float = TrainConfig.learning_rate
     burn_in: float = TrainConfig.burn_in
     seed: int = TrainConfig.seed
+
+    def setting(self, data: Dataset) -> Setting:
+        """How to train on the data set that the recipe names."""
+        paper = data.settings
+        # The generator of a latent space learns it from the training rows; held-out ones are for the log only.
+        rows, _ = data.validation_split(torch.Generator().manual_seed(self.seed))
+        return Setting(
+            make_generator(self.generator, data.x_train[rows], decision_threshold=paper.decision_threshold),
+            protected_constraints(data, data.training_constraints, self.protected),
+            make_objective(self.objective, lambda_reg=paper.lambda_reg),
+            TrainConfig(
+                epochs=self.epochs,
+                batch_size=paper.batch_size,
+                learning_rate=self.learning_rate,
+                num_counterfactuals=paper.num_counterfactuals,
+                burn_in=self.burn_in,
+                seed=self.seed,
+            ),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,23 +119,7 @@ def named_dataset(name: str, variant: Variant = "default") -> Dataset:
 def fit(recipe: Recipe, data: Dataset, progress: bool | None = None) -> Trained:
     """Train as the recipe says, on the rows that validation does not hold out."""
     model = untrained(data, recipe.seed, recipe.hidden)
-    paper = data.settings
-    # The generator of a latent space learns it from the training rows; held-out ones are for the log only.
-    rows, _ = data.validation_split(torch.Generator().manual_seed(recipe.seed))
-    setup = Setup(
-        make_generator(recipe.generator, data.x_train[rows], decision_threshold=paper.decision_threshold),
-        protected_constraints(data, data.training_constraints, recipe.protected),
-        make_objective(recipe.objective, lambda_reg=paper.lambda_reg),
-        TrainConfig(
-            epochs=recipe.epochs,
-            batch_size=paper.batch_size,
-            learning_rate=recipe.learning_rate,
-            num_counterfactuals=paper.num_counterfactuals,
-            burn_in=recipe.burn_in,
-            seed=recipe.seed,
-        ),
-    )
-    history = fit_model(model, data, setup, progress=progress)
+    history = fit_model(model, data, recipe.setting(data), progress=progress)
     numbers = {
         "training_accuracy": "accuracy",
         "validation_accuracy": "validation_accuracy",

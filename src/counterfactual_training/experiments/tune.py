@@ -20,14 +20,11 @@ from counterfactual_training.errors import InputError
 from counterfactual_training.models import mlp
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.search import ecco
-from counterfactual_training.training import TrainConfig, make_objective
-from counterfactual_training.tuning import METRICS, Goal, Measure, Plan, Setting, Task, Tuning, train_batch
-from counterfactual_training.tuning.setting import TUNABLE
+from counterfactual_training.training import Setting, TrainConfig, make_objective
+from counterfactual_training.training.setting import in_parts
+from counterfactual_training.tuning import METRICS, Goal, Measure, Plan, Task, Tuning, train_batch
 from counterfactual_training.tuning.storage import open_study
 
-# Where a grid file has what is tuned; of a penalty, the weight goes by its own name.
-_TABLES = {"distance": "generator", "energy": "generator", "config": "training"}
-_PENALTIES = ("distance", "energy")
 _NOTE = "confirmation"
 
 
@@ -111,7 +108,7 @@ def _looked(data: Dataset, task: Task, tuning: Tuning, effort: Effort) -> dict[s
     settings = {
         "conventional": task.start.conventional(),
         "published": task.start,
-        "tuned": task.start.changed(best.settings),
+        "tuned": task.start.with_numbers(best.settings),
     }
     # Other seeds than those of the study: it may have been lucky with its own.
     fresh = [setting.seeded(effort.seed + 1000) for setting in settings.values()]
@@ -140,14 +137,12 @@ def _nested(table: pd.DataFrame) -> dict[str, dict[str, float | None]]:
 def best_file(data: str, tuning: Tuning, effort: Effort) -> str:
     """The chosen setting as a grid file of one cell."""
     best = tuning.best
+    parts = in_parts(tuning.settings(best))
     tables: dict[str, dict[str, Any]] = {
-        "generator": {"name": "ecco"},
-        "objective": {"name": "full"},
-        "training": {"epochs": effort.epochs},
+        "generator": {"name": "ecco", **parts["generator"]},
+        "objective": {"name": "full", **parts["objective"]},
+        "training": {"epochs": effort.epochs, **parts["config"]},
     }
-    for name, value in tuning.settings(best).items():
-        knob = TUNABLE[name]
-        tables[_TABLES.get(knob.place, knob.place)][name if knob.place in _PENALTIES else knob.field] = value
     reached = ", ".join(f"{name} {best.metrics[name]:.4f}" for name in METRICS)
     lines = [
         f"# Trial {best.number} of {tuning.num_finished}: the best found for {tuning.goal.describe()}.",

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Real
 from typing import Any
 
 from torch import Tensor
 
 from counterfactual_training.core.broadcast import Number
-from counterfactual_training.errors import InputError
+from counterfactual_training.errors import InputError, unknown
 from counterfactual_training.search.penalties import Penalty, PenaltyGradients
 from counterfactual_training.search.spaces import FeatureSpace, Space
+
+# The numbers of every search; penalties add theirs.
+NUMBERS = ("decision_threshold", "max_steps", "learning_rate", "epsilon")
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +44,10 @@ class Generator:
     strict_epsilon: bool = False
 
     def __post_init__(self) -> None:
-        if not _all(self.max_steps, lambda v: v >= 0):
-            raise InputError(f"max_steps must be 0 or more, got {self.max_steps}.")
+        if not _all(self.max_steps, _is_count):
+            raise InputError(f"max_steps must be a whole number of at least 0, got {self.max_steps}.")
+        if not isinstance(self.max_steps, Tensor):
+            object.__setattr__(self, "max_steps", int(self.max_steps))
         if not _all(self.decision_threshold, lambda v: 0 < v <= 1):
             raise InputError(f"decision_threshold is a probability in (0, 1], got {self.decision_threshold}.")
         if not _all(self.learning_rate, lambda v: v > 0) or not _all(self.epsilon, lambda v: v >= 0):
@@ -55,6 +62,34 @@ class Generator:
     def replace(self, **changes: Any) -> Generator:
         """A copy with some settings changed."""
         return replace(self, **changes)
+
+    def numbers(self) -> dict[str, Number]:
+        """All its numbers by name: :data:`NUMBERS`, and of each penalty that names one (``lambda_cost``) its weight."""
+        weights = {name: penalty.weight for name, penalty in self._named().items()}
+        return {name: getattr(self, name) for name in NUMBERS} | weights
+
+    def with_numbers(self, numbers: Mapping[str, Number]) -> Generator:
+        """The inverse of :meth:`numbers`: a copy with some of them changed."""
+        named, valid = self._named(), self.numbers()
+        for name in numbers:
+            if name not in valid:
+                raise InputError(unknown(f"number of the generator {self.name!r}:", name, valid))
+        changed = {id(p): replace(p, weight=numbers[name]) for name, p in named.items() if name in numbers}
+        penalties = tuple(changed.get(id(penalty), penalty) for penalty in self.penalties)
+        return self.replace(penalties=penalties, **{name: numbers[name] for name in NUMBERS if name in numbers})
+
+    def _named(self) -> dict[str, Any]:
+        """By the name of its weight, the first penalty that has one."""
+        named: dict[str, Any] = {}
+        for penalty in self.penalties:
+            name = getattr(penalty, "number", None)
+            if isinstance(name, str):
+                named.setdefault(name, penalty)
+        return named
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and float(value) >= 0 and float(value).is_integer()
 
 
 def _all(value: Number, holds: Any) -> bool:

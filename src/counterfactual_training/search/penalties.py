@@ -2,14 +2,16 @@
 
 A penalty is any callable ``penalty(state) -> (..., n)`` that returns one differentiable value per row, weight included.
 Two optional methods spare it the automatic derivative: ``add_gradient(state, grad)`` adds ∂/∂x′ to ``(..., n, d)``,
-``add_logit_gradient(state, grad)`` adds ∂/∂logits to ``(..., n, k)``; a test holds them to what autograd says.
+``add_logit_gradient(state, grad)`` adds ∂/∂logits to ``(..., n, k)``; a test holds them to what autograd says. A
+dataclass with a ``weight`` may name it by the class attribute ``number``; then :meth:`Generator.numbers` tells it, and
+it can be tuned by that name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -60,6 +62,7 @@ class PenaltyGradients(NamedTuple):
 class Distance:
     """``λ_cost · ‖x′ − x‖₁``, sub-gradient 0 at 0 (Wachter et al. 2017)."""
 
+    number: ClassVar = "lambda_cost"
     weight: Number
 
     def __call__(self, state: SearchState) -> Tensor:
@@ -80,6 +83,7 @@ class Energy:
     the small ridge ρ. ``decay="none", ridge=0`` is the printed one.
     """
 
+    number: ClassVar = "lambda_energy"
     weight: Number
     decay: Decay = "polynomial"
     ridge: float = 1e-3

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 from torch import Tensor
 
 from counterfactual_training.errors import InputError, unknown
 from counterfactual_training.models.vae import VAE, fit_vae
-from counterfactual_training.search.generator import Generator
+from counterfactual_training.search.generator import NUMBERS, Generator
 from counterfactual_training.search.penalties import Decay, Distance, Energy
 from counterfactual_training.search.spaces import LatentSpace
 
@@ -65,9 +66,35 @@ def make_generator(name: str | Generator, x_train: Tensor | None = None, **setti
     """The generator of that name; ``x_train`` is used by recipes that learn from data first."""
     if isinstance(name, Generator):
         return name.replace(**settings) if settings else name
-    if name not in GENERATORS:
-        raise InputError(unknown("generator", name, GENERATORS))
-    recipe = GENERATORS[name]
+    recipe = _recipe(name)
     if x_train is not None and "x_train" in inspect.signature(recipe).parameters:
         settings = {"x_train": x_train, **settings}
     return recipe(**settings)
+
+
+def make_alike(name: str, like: Generator, x_train: Tensor | None = None, **settings: Any) -> Generator:
+    """The generator of that name, in all that is not stated as ``like`` where that can be said of both.
+
+    A weight, ``decay`` or ``energy_ridge`` that the recipe does not take has no effect. Of the settings of the search,
+    those count in which ``like`` differs from a plain :class:`Generator`, because a recipe may have its own.
+    """
+    usual = {f.name: f.default for f in fields(Generator) if f.name in (*NUMBERS, "strict_epsilon")}
+    search = {n: getattr(like, n) for n, plain in usual.items() if getattr(like, n) != plain}
+    search |= {n: value for n, value in settings.items() if n in usual}
+    rest = _penalty_settings(like) | settings
+    takes = inspect.signature(_recipe(name)).parameters
+    made = make_generator(name, x_train, **{n: v for n, v in rest.items() if n in takes and n not in usual})
+    return made.replace(**search)
+
+
+def _penalty_settings(generator: Generator) -> dict[str, Any]:
+    """What a recipe must be told to make such penalties."""
+    energies = [{"decay": p.decay, "energy_ridge": p.ridge} for p in generator.penalties if isinstance(p, Energy)]
+    weights = {name: weight for name, weight in generator.numbers().items() if name not in NUMBERS}
+    return weights | (energies[0] if energies else {})
+
+
+def _recipe(name: str) -> Recipe:
+    if name not in GENERATORS:
+        raise InputError(unknown("generator", name, GENERATORS))
+    return GENERATORS[name]

@@ -5,6 +5,7 @@ Where the paper prints something else there is a named setting, and :data:`setti
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from numbers import Integral
 from typing import Any, Literal, get_args
@@ -15,6 +16,9 @@ Refresh = Literal["epoch", "batch"]
 TargetRule = Literal["not_predicted", "not_true", "uniform", "prior"]
 AdversarialLabel = Literal["true", "predicted"]
 Immature = Literal["replace", "drop", "keep"]
+
+# Whole numbers, and the smallest allowed.
+_WHOLE = {"epochs": 0, "batch_size": 1, "accumulate": 1, "num_counterfactuals": 1, "max_bad_updates": 1, "seed": -math.inf, "threads": 1}
 
 
 @dataclass(frozen=True)
@@ -58,12 +62,13 @@ class TrainConfig:
     accumulate: int = 1
 
     def __post_init__(self) -> None:
-        for name, smallest in (
-            ("epochs", 0), ("batch_size", 1), ("accumulate", 1), ("num_counterfactuals", 1), ("max_bad_updates", 1)
-        ):  # fmt: skip
+        for name, smallest in _WHOLE.items():
             value = getattr(self, name)
-            if not isinstance(value, Integral) or isinstance(value, bool) or value < smallest:
-                raise InputError(f"{name} must be a whole number of at least {smallest}, got {value!r}.")
+            if name == "threads" and value is None:
+                continue
+            if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < smallest:
+                least = "" if smallest == -math.inf else f" of at least {smallest}"
+                raise InputError(f"{name} must be a whole number{least}, got {value!r}.")
             object.__setattr__(self, name, int(value))
         if not 0 < self.learning_rate < float("inf"):
             raise InputError(f"learning_rate must be positive and finite, got {self.learning_rate}.")

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError, unknown
 from counterfactual_training.search import Generator, ecco
 from counterfactual_training.training.config import TrainConfig
 from counterfactual_training.training.objective import Objective, make_objective
+
+Value = float | int
+
+# Numbers of a setting, by the names that CounterfactualClassifier has for them; all others are the generator's.
+OF_OBJECTIVE = ("lambda_div", "lambda_reg", "lambda_adv")
+OF_CONFIG = ("learning_rate", "burn_in", "num_counterfactuals")
+WHOLE = ("max_steps", "num_counterfactuals")
+_SEARCH_NAMES = {"learning_rate": "search_learning_rate"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +50,53 @@ class Setting:
 
     def seeded(self, seed: int) -> Setting:
         return replace(self, config=replace(self.config, seed=seed))
+
+    def numbers(self) -> dict[str, Value]:
+        """The numbers that have an effect, whole ones as ``int``; ablated terms and absent penalties are left out.
+
+        They go by the names of :data:`OF_OBJECTIVE`, :data:`OF_CONFIG` and :meth:`Generator.numbers`, where the
+        generator's learning rate is ``search_learning_rate``.
+        """
+        found: dict[str, Any] = {_SEARCH_NAMES.get(n, n): number for n, number in self.generator.numbers().items()}
+        found |= {name: getattr(self.objective, name) for name in OF_OBJECTIVE}
+        found |= {name: getattr(self.config, name) for name in OF_CONFIG}
+        plain = {name: number for name, number in found.items() if not isinstance(number, Tensor)}
+        used = {name: number for name, number in plain.items() if number or name not in OF_OBJECTIVE}
+        return {name: int(number) if name in WHOLE else float(number) for name, number in used.items()}
+
+    def with_numbers(self, numbers: Mapping[str, Value]) -> Setting:
+        """The inverse of :meth:`numbers`: a copy with some of them changed."""
+        valid = [*self.numbers(), *OF_OBJECTIVE]
+        for name, number in numbers.items():
+            if name not in valid:
+                raise InputError(unknown("number of this setting:", name, dict.fromkeys(valid)))
+            if name in WHOLE and not float(number).is_integer():
+                raise InputError(f"{name} is a whole number, got {number!r}.")
+        parts = in_parts({name: int(number) if name in WHOLE else float(number) for name, number in numbers.items()})
+        return replace(
+            self,
+            generator=self.generator.with_numbers(parts["generator"]),
+            objective=replace(self.objective, **parts["objective"]),
+            config=replace(self.config, **parts["config"]),
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """All but the constraints as plain values."""
+        return {
+            "generator": {"name": self.generator.name, **self.generator.numbers()},
+            "objective": dict(vars(self.objective)),
+            "training": asdict(self.config),
+        }
+
+
+def in_parts(numbers: Mapping[str, Value]) -> dict[str, dict[str, Any]]:
+    """The numbers of a setting by the part they belong to and the name they have there."""
+    parts: dict[str, dict[str, Any]] = {"generator": {}, "objective": {}, "config": {}}
+    inside = {outside: own for own, outside in _SEARCH_NAMES.items()}
+    for name, number in numbers.items():
+        part = "objective" if name in OF_OBJECTIVE else "config" if name in OF_CONFIG else "generator"
+        parts[part][inside.get(name, name)] = number
+    return parts
 
 
 AS_RUN = Setting()

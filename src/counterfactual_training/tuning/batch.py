@@ -12,10 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor, nn
 
-from counterfactual_training.training import Fleet, FleetRun, History
+from counterfactual_training.training import Callback, Fleet, History, Run, Member, Setting
 from counterfactual_training.tuning.goal import Goal, Limits, Metrics, excess
 from counterfactual_training.tuning.measures import Measure
-from counterfactual_training.tuning.setting import Setting
 from counterfactual_training.tuning.trials import Study
 
 # Trials of one objective are compared with earlier ones after these shares of the epochs.
@@ -83,36 +82,42 @@ def _by_shape(settings: Sequence[Setting]) -> list[list[int]]:
 
 
 def _train_fleet(task: Task, settings: Sequence[Setting], places: Sequence[int], watch: Watch | None) -> list[Trained]:
-    seeds = range(task.num_seeds)
     members = [
-        setting.seeded(setting.config.seed + seed).member(task.make_model)
-        for setting in (settings[place] for place in places)
-        for seed in seeds
+        Member(task.make_model(seed), settings[place].seeded(seed))
+        for place in places
+        for seed in range(settings[place].config.seed, settings[place].config.seed + task.num_seeds)
     ]
-    reasons: dict[int, str] = {}
+    watcher = _Watcher(places, task.num_seeds, watch)
+    validation = (task.measure.x, task.measure.y)
+    results = Fleet(members).train(task.x, task.y, validation=validation, callbacks=[watcher], progress=False)
+    outcomes = []
+    for trial, place in enumerate(places):
+        own = results[trial * task.num_seeds : (trial + 1) * task.num_seeds]
+        stopped = watcher.reasons.get(place) or next((r.history.stopped for r in own if r.history.stopped), None)
+        outcomes.append(Trained([r.model for r in own], [r.history for r in own], stopped))
+    return outcomes
 
-    def on_epoch(run: FleetRun) -> None:
+
+class _Watcher(Callback):
+    """Shows the trials that still train to the watch after every epoch, and ends those it names."""
+
+    def __init__(self, places: Sequence[int], num_seeds: int, watch: Watch | None) -> None:
+        self.places, self.num_seeds, self.watch = places, num_seeds, watch
+        self.reasons: dict[int, str] = {}
+
+    def on_epoch_end(self, run: Run) -> None:
         running: dict[int, list[int]] = defaultdict(list)
         for i in run.running:
-            running[places[run.members[i] // task.num_seeds]].append(i)
+            running[self.places[run.members[i] // self.num_seeds]].append(i)
         looks = [
             Look(place, run.epoch, [run.histories[i] for i in own], partial(_models, run, own))
             for place, own in running.items()
         ]
         # When the last ones have just left for infinity, there is nothing to look at.
-        for place, reason in (watch(looks) if watch is not None and looks else {}).items():
-            reasons[place] = reason
+        for place, reason in (self.watch(looks) if self.watch is not None and looks else {}).items():
+            self.reasons[place] = reason
             for i in running[place]:
-                run.stop(i, reason)
-
-    validation = (task.measure.x, task.measure.y)
-    results = Fleet(members).train(task.x, task.y, validation=validation, on_epoch=on_epoch, progress=False)
-    outcomes = []
-    for trial, place in enumerate(places):
-        own = results[trial * task.num_seeds : (trial + 1) * task.num_seeds]
-        stopped = reasons.get(place) or next((r.history.stopped for r in own if r.history.stopped), None)
-        outcomes.append(Trained([r.model for r in own], [r.history for r in own], stopped))
-    return outcomes
+                run.stop(reason, i)
 
 
 def mean_accuracy(histories: Sequence[History]) -> list[float]:
@@ -121,8 +126,8 @@ def mean_accuracy(histories: Sequence[History]) -> list[float]:
     return [float(np.mean([record["validation_accuracy"] for record in epoch])) for epoch in records]
 
 
-def _models(run: FleetRun, own: Sequence[int]) -> list[nn.Module]:
-    return [run.model(i) for i in own]
+def _models(run: Run, own: Sequence[int]) -> list[nn.Module]:
+    return [run.snapshot(i) for i in own]
 
 
 @dataclass(eq=False)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from counterfactual_training.errors import InputError
+from counterfactual_training.training.setting import Value
 from counterfactual_training.tuning.goal import Goal, Limits, Metrics, excess, front
 from counterfactual_training.tuning.measures import METRICS
-from counterfactual_training.tuning.setting import Value
 from counterfactual_training.tuning.trials import Trial
 
 

@@ -11,8 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from counterfactual_training.errors import FileError, InputError, unknown
-from counterfactual_training.tuning.setting import TUNABLE, Setting, Value
+from counterfactual_training.training import Setting
+from counterfactual_training.training.setting import OF_CONFIG, OF_OBJECTIVE, WHOLE, Value
 
+# What there is to tune; a generator of one's own may add to it.
+TUNABLE = (
+    "decision_threshold", "max_steps", "search_learning_rate", "epsilon", "lambda_cost", "lambda_energy", *OF_OBJECTIVE,
+    *OF_CONFIG,
+)  # fmt: skip
 # Said of a setting instead of a range: it stays as it is.
 FIXED = "published"
 
@@ -105,11 +111,11 @@ def make_space(start: Setting, changes: Mapping[str, Any] | str | Path | None = 
         changes: by name, a pair ``(low, high)``, a list of choices, a table with ``low``, ``high`` and ``log`` or with
             ``choices``, or :data:`FIXED`; or a TOML file with the same.
     """
-    values = start.values()
+    values = start.numbers()
     wanted: dict[str, Any] = {name: domain for name, domain in RANGES.items() if name in values}
     for name, given in (_read(changes) if isinstance(changes, str | Path) else changes or {}).items():
-        if name not in TUNABLE:
-            raise InputError(unknown("setting to tune", name, TUNABLE))
+        if name not in {*TUNABLE, *values}:
+            raise InputError(unknown("setting to tune", name, dict.fromkeys([*TUNABLE, *values])))
         if name not in values:
             raise InputError(f"{name!r} cannot be tuned here: this generator or objective does not use it.")
         if given == FIXED:
@@ -134,7 +140,7 @@ def neighbours(space: Space, start: Mapping[str, Value], num: int, seed: int) ->
 
 
 def _domain(name: str, given: Any) -> Domain:
-    whole = TUNABLE[name].whole
+    whole = name in WHOLE
     if isinstance(given, Range | Choices):
         return given
     if isinstance(given, Mapping):
@@ -173,9 +179,9 @@ def _is_number(value: object) -> bool:
 def _number(name: str, value: Any) -> Value:
     if not _is_number(value):
         raise InputError(f"{name}: expected a number, got {value!r}.")
-    if TUNABLE[name].whole and value != round(value):
+    if name in WHOLE and value != round(value):
         raise InputError(f"{name} is a whole number, got {value!r}.")
-    return int(value) if TUNABLE[name].whole else float(value)
+    return int(value) if name in WHOLE else float(value)
 
 
 def _read(path: str | Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from counterfactual_training.errors import InputError
+from counterfactual_training.training import TrainConfig
 from counterfactual_training.tuning.batch import Look, Pruner, Task, mean_accuracy, train_batch
 from counterfactual_training.tuning.goal import Goal, Limits, Metrics
 from counterfactual_training.tuning.result import Tuning, num_finished
@@ -96,7 +97,7 @@ def description(task: Task, goal: Goal, space: Space) -> dict[str, Any]:
     return {
         "goal": goal.to_dict(),
         "space": {name: _plain(domain) for name, domain in space.items()},
-        "start": task.start.values(),
+        "start": task.start.numbers(),
         "training": {k: v for k, v in asdict(task.start.config).items() if k != "threads"},
         "num_seeds": task.num_seeds,
         "rows": _digest(task.x, task.y, task.measure.x, task.measure.y),
@@ -120,6 +121,9 @@ def _check_same(study: Study, name: str, wanted: dict[str, Any]) -> None:
     if found is None:
         study.set_note("description", wanted)
         return
+    # A study of an older version knows nothing of settings that came later: it had their defaults.
+    found = {**found, "training": {**asdict(TrainConfig()), **found["training"]}}
+    wanted = {**wanted, "training": {**asdict(TrainConfig()), **wanted["training"]}}
     other = [key for key in wanted if found.get(key) != wanted[key]]
     if other:
         raise InputError(
@@ -156,7 +160,7 @@ class _Tuner:
 
     def _batch(self, asked: list[Trial], limits: Limits, references: dict[str, Any]) -> None:
         started, conventional = time.monotonic(), references["conventional"]
-        settings = [self.task.start.changed(trial.settings) for trial in asked]
+        settings = [self.task.start.with_numbers(trial.settings) for trial in asked]
         numbers = [trial.number for trial in asked]
         pruner = Pruner(self.study, numbers, settings, self.goal, limits, references["pace"], self.task.measure)
         state = self._state(limits, conventional)
@@ -199,7 +203,7 @@ class _Tuner:
             seconds = time.monotonic() - started
             self.study.complete(claimed.number, self.goal.values(published), published, violations, seconds)
             # Random settings are mostly bad ones. Half of the first batch looks around the start instead.
-            for near in neighbours(self.space, self.task.start.values(), self.plan.batch // 2, self.plan.seed):
+            for near in neighbours(self.space, self.task.start.numbers(), self.plan.batch // 2, self.plan.seed):
                 self.study.enqueue(near)
 
     def _watch_references(self, looks: list[Look]) -> dict[int, str]:
@@ -213,7 +217,7 @@ class _Tuner:
         if any(trial.state == "RUNNING" for trial in known):
             return None
         if not any(trial.state == "WAITING" for trial in known):
-            values = self.task.start.values()
+            values = self.task.start.numbers()
             self.study.enqueue({name: values[name] for name in self.space}, published=True)
         asked = self.study.ask(self.space, 1)
         if asked and not asked[0].published:
@@ -222,7 +226,7 @@ class _Tuner:
         return asked[0] if asked else None
 
     def _state(self, limits: Limits, conventional: Metrics) -> Tuning:
-        return Tuning(self.goal, limits, conventional, self.task.start.values(), self.study.trials())
+        return Tuning(self.goal, limits, conventional, self.task.start.numbers(), self.study.trials())
 
     def _announce(self, state: Tuning | None, epoch: int) -> None:
         finished, total = 0 if state is None else state.num_finished, self.plan.num_trials

@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from counterfactual_training.training.setting import Value
 from counterfactual_training.tuning.extra import optuna
-from counterfactual_training.tuning.setting import Value
 from counterfactual_training.tuning.space import Domain, Range, Space
 from counterfactual_training.tuning.worker import EVERY_SECONDS, Worker, is_dead
 

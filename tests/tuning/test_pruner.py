@@ -1,0 +1,29 @@
+"""Trials that are given up while they train."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from counterfactual_training.training import History, Setting, TrainConfig
+from counterfactual_training.tuning.batch import Look, Pruner
+from counterfactual_training.tuning.goal import Goal, Limits
+
+EPOCH = 4  # of 9; trials are looked at from the third on
+
+
+def given_up(pace, accuracy):
+    """Whether a trial with this accuracy is given up after :data:`EPOCH`."""
+    study = SimpleNamespace(alive=lambda: None)
+    measure = SimpleNamespace(quick=lambda models: [])
+    settings = [Setting(config=TrainConfig(epochs=9))]
+    limits = Limits(accuracy=0.0, validity=0.0, patience=0.1)
+    pruner = Pruner(study, [0], settings, Goal(("ip", "cost")), limits, pace, measure)
+    history = History([{"validation_accuracy": accuracy}] * EPOCH)
+    return 0 in pruner([Look(0, EPOCH, [history], list)])
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.0, 1.0), (1.0, 0.0)], ids=["rising", "falling"])
+def test_a_trial_is_held_to_the_pace_of_the_same_epoch(before, after):
+    pace = [before] * (EPOCH - 1) + [0.6] + [after] * (9 - EPOCH)
+    assert not given_up(pace, 0.55)  # within what patience forgives
+    assert given_up(pace, 0.45)
