@@ -84,6 +84,7 @@ class Fleet:
         callbacks: Sequence[Callback] = (),
         checkpoint: str | Path | None = None,
         progress: bool | None = None,
+        keep_memory: bool = True,
     ) -> list[TrainResult]:
         """Train all members, in place; their results in the order of the members.
 
@@ -96,6 +97,8 @@ class Fleet:
             callbacks: listeners; they hear of one group of members after the other.
             checkpoint: files beside this path are saved to while training, and resumed from if they exist.
             progress: show a bar; by default on a terminal.
+            keep_memory: let the C library keep freed memory until training is over, which saves it page faults
+                (:mod:`allocator`).
         """
         count = len(self.members)
         settings = [member.setting for member in self.members]
@@ -126,7 +129,7 @@ class Fleet:
             else:
                 results.update(zip(group, run.results(), strict=True))
 
-        with keeping_memory():
+        with keeping_memory(keep_memory):
             for group in self._groups(settings, data):
                 for part in _fitting(group, self.models[group[0]], settings[group[0]], data):
                     train_together(part)

@@ -71,9 +71,9 @@ class Tally:
             bad = torch.stack(self.bad).reshape(-1, slots).cpu().numpy() > 0
         limits = [run.settings[i].config.max_bad_updates for i in run.slots]
         made, skipped, streaks = admitted(bad, run.bad_updates, limits)
-        columns = {**self._means(made), **self._search(), "skipped": skipped}
-        columns["validation_accuracy"] = self._accuracy()
+        columns = {**self._means(made), "skipped": skipped, **self._search()}
         columns["seconds"] = [(time.perf_counter() - started) / len(self.training)] * slots
+        columns["validation_accuracy"] = self._accuracy()
         for slot, i in enumerate(run.slots):
             if i in self.training:
                 record = {name: values[slot] for name, values in columns.items()}
