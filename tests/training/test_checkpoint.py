@@ -16,7 +16,7 @@ from torch import nn
 from counterfactual_training import Callback, Constraints, Generator, TrainConfig, fit_vae, generic, mlp, revise, train
 from counterfactual_training.errors import FileError
 from counterfactual_training.persistence import load_file, save_file
-from counterfactual_training.training import Run
+from counterfactual_training.training import Run, checkpoint
 
 QUICK = TrainConfig(epochs=5, batch_size=20, num_counterfactuals=12, learning_rate=0.01)
 KIND = "training checkpoint"
@@ -160,6 +160,7 @@ def test_kill_minus_nine_then_resume(tmp_path):
 def test_a_write_that_fails_leaves_the_checkpoint_before(blobs, tmp_path, monkeypatch):
     x, y = blobs
     path = tmp_path / "run.ckpt"
+    monkeypatch.setattr(checkpoint, "_SPARING", 0)
     real, calls = os.fsync, []
 
     def failing(handle):
@@ -180,8 +181,8 @@ def test_a_write_that_fails_leaves_the_checkpoint_before(blobs, tmp_path, monkey
     assert torch.equal(weights(resumed), weights(whole))
 
 
-def test_an_unsound_state_is_not_saved(blobs, tmp_path):
-    """A run that diverged leaves its last sound epoch, not the wreck, to be resumed from."""
+def test_a_run_that_diverged_is_saved_as_it_ended(blobs, tmp_path):
+    """With its last sound epoch, not the wreck; started again it ends the same way at once."""
     x, y = blobs
     path = tmp_path / "run.ckpt"
 
@@ -191,10 +192,14 @@ def test_an_unsound_state_is_not_saved(blobs, tmp_path):
                 for group in run.optimizer.param_groups:
                     group["lr"] = 1e30
 
+    model, again = fresh(), fresh()
     with pytest.warns(UserWarning, match="last sound epoch"):
-        train(fresh(), x, y, config=QUICK, checkpoint=path, callbacks=[Wreck()])
+        history = train(model, x, y, config=QUICK, checkpoint=path, callbacks=[Wreck()]).history
     tensors, content = load_file(path, KIND)
-    assert content["epoch"] == 3 and all(bool(torch.isfinite(t).all()) for t in tensors.values())
+    assert all(bool(torch.isfinite(tensors[name]).all()) for name in tensors if "/model" in name or "/good" in name)
+    resumed = train(again, x, y, config=QUICK, checkpoint=path).history
+    assert torch.equal(weights(again), weights(model)) and bool(torch.isfinite(weights(model)).all())
+    assert resumed.stopped == history.stopped and told(resumed.records) == told(history.records)
 
 
 # ---- ours or refused -----------------------------------------------------------------------------------------------

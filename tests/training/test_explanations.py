@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from counterfactual_training import Constraints, TrainConfig, ecco, mlp, search
-from counterfactual_training.training.explanations import TrainingData, explain_round
+from counterfactual_training.training.explanations import explain_round
+from counterfactual_training.training.rows import Rows
 
 # Some rows arrive within these few steps, some do not.
 GENERATOR = ecco(learning_rate=0.3, max_steps=4, decision_threshold=0.8)
@@ -20,7 +21,7 @@ def setting(make_blobs):
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
-    return model, TrainingData.of(x, y, 3)
+    return model, Rows(x, y, 3)
 
 
 def explain(setting, constraints=None, num=40, seed=1, generator=GENERATOR, **config):
@@ -81,8 +82,7 @@ def test_drop_takes_the_immature_out_of_the_means(setting):
 
 def test_labels_of_the_nascent(setting):
     model, data = setting
-    data = data._replace(y=(data.y + 1) % 3)  # so that truth and prediction differ
-    data = TrainingData.of(data.x, data.y, 3)
+    data = Rows(data.x, (data.y + 1) % 3, 3)  # so that truth and prediction differ
     generator = GENERATOR.replace(epsilon=0.0)
     true = explain((model, data), generator=generator, adversarial_label="true").explanations
     predicted = explain((model, data), generator=generator, adversarial_label="predicted").explanations
@@ -125,7 +125,7 @@ def test_every_target_rule_runs(setting, rule):
 
 def test_images_are_protected_pixel_by_pixel(setting):
     model, data = setting
-    images = TrainingData.of(data.x.reshape(-1, 1, 3), data.y, 3)
+    images = Rows(data.x.reshape(-1, 1, 3), data.y, 3)
     shaped = torch.nn.Sequential(torch.nn.Flatten(), model)
     rules = Constraints.infer(data.x, {0: "none"})
     found = explain((shaped, images), rules).explanations

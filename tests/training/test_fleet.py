@@ -27,10 +27,20 @@ from counterfactual_training import (
     train,
 )
 from counterfactual_training.errors import FileError, InputError, ModelError
-from counterfactual_training.training import Fleet, Member
+from counterfactual_training.training import Callback, Fleet, Member, Setting, checkpoint
 from counterfactual_training.training import fleet as fleet_module
 
 ROWS = 120
+
+
+class After(Callback):
+    """Calls a function after every epoch."""
+
+    def __init__(self, do):
+        self.do = do
+
+    def on_epoch_end(self, run):
+        self.do(run)
 
 
 def blobs(seed=0, rows=ROWS):
@@ -59,7 +69,7 @@ def expect_alone(members, x, y, validation=None, results=None):
         if validation is not None and validation[1].dim() > 1:
             held = (validation[0][i], validation[1][i])
         lone = train(
-            model, *own, member.generator, member.constraints, member.objective, member.config, validation=held
+            model, *own, setting=member.setting, validation=held
         )
         assert result.model is member.model and not result.model.training
         for mine, its in zip(member.model.parameters(), model.parameters(), strict=True):
@@ -106,7 +116,7 @@ OPTIONS = {
 def test_a_member_equals_the_run_alone_whatever_differs(option):
     x, y = blobs()
     defaults = {"generator": ecco(), "constraints": Constraints.build(2), "objective": Objective(), "config": config()}
-    members = [Member(model_of(i), **{**defaults, **change}) for i, change in enumerate(OPTIONS[option])]
+    members = [Member(model_of(i), Setting(**{**defaults, **change})) for i, change in enumerate(OPTIONS[option])]
     results = expect_alone(members, x, y, validation=blobs(5, 40))
     weights = [torch.cat([p.flatten() for p in result.model.parameters()]) for result in results]
     assert not torch.equal(weights[0], weights[1])
@@ -130,7 +140,7 @@ SHARED = {
 def test_a_member_equals_the_run_alone_under_every_rule(rule):
     x, y = blobs()
     members = [
-        Member(model_of(i), ecco(), None, Objective(), config(seed=i, burn_in=0.4 * i, **SHARED[rule]))
+        Member(model_of(i), Setting(ecco(), None, Objective(), config(seed=i, burn_in=0.4 * i, **SHARED[rule])))
         for i in range(3)
     ]
     expect_alone(members, x, y)
@@ -141,9 +151,9 @@ def test_revise_trains_beside_the_others_as_a_group_of_its_own():
     vae = fit_vae(x, epochs=5)
     generators = [ecco(), revise(vae, max_steps=9), generic(), revise(vae, lambda_cost=0.1, reencode=True)]
     seen = []
-    members = [Member(model_of(i), g, None, Objective(), config(seed=i)) for i, g in enumerate(generators)]
-    twins = [Member(copy.deepcopy(m.model), *(m.generator, None, m.objective, m.config)) for m in members]
-    Fleet(twins).train(x, y, on_epoch=lambda run: seen.append(tuple(run.members)))
+    members = [Member(model_of(i), Setting(g, None, Objective(), config(seed=i))) for i, g in enumerate(generators)]
+    twins = [Member(copy.deepcopy(m.model), m.setting) for m in members]
+    Fleet(twins).train(x, y, callbacks=[After(lambda run: seen.append(tuple(run.members)))])
     assert sorted(set(seen)) == [(0, 2), (1, 3)]
     expect_alone(members, x, y)
 
@@ -154,7 +164,7 @@ def test_members_may_have_rows_of_their_own():
     held = [blobs(9 + seed, 31) for seed in range(3)]
     validation = torch.stack([h[0] for h in held]), torch.stack([h[1] for h in held])
     for shuffle in (False, True):
-        members = [Member(model_of(i), ecco(), None, Objective(), config(seed=i, shuffle=shuffle)) for i in range(3)]
+        members = [Member(model_of(i), Setting(ecco(), None, Objective(), config(seed=i, shuffle=shuffle))) for i in range(3)]
         expect_alone(members, x, y, validation)
 
 
@@ -165,7 +175,7 @@ def test_images_and_convolutions():
     for i in range(2):
         torch.manual_seed(i)
         model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 2)).double()
-        members.append(Member(model, ecco(max_steps=5), None, Objective(), config(epochs=2, seed=i)))
+        members.append(Member(model, Setting(ecco(max_steps=5), None, Objective(), config(epochs=2, seed=i))))
     expect_alone(members, x, y)
 
 
@@ -180,7 +190,7 @@ def test_linear_models_repeated_activations_and_frozen_layers():
         return model
 
     for make in (deep, lambda: linear(2, 3).double()):
-        expect_alone([Member(make(), config=config(seed=i)) for i in range(2)], x, y)
+        expect_alone([Member(make(), Setting(config=config(seed=i))) for i in range(2)], x, y)
 
 
 @pytest.mark.parametrize("rate", [1e100, 1e300])
@@ -188,7 +198,7 @@ def test_a_member_that_leaves_for_infinity_does_not_touch_the_others(rate):
     x, y = blobs()
     rates = [0.02, rate, 0.01]
     members = [
-        Member(model_of(i), ecco(), None, Objective(), config(epochs=4, learning_rate=r, max_bad_updates=3))
+        Member(model_of(i), Setting(ecco(), None, Objective(), config(epochs=4, learning_rate=r, max_bad_updates=3)))
         for i, r in enumerate(rates)
     ]
     alone = [copy.deepcopy(member.model) for member in members]
@@ -197,7 +207,7 @@ def test_a_member_that_leaves_for_infinity_does_not_touch_the_others(rate):
     assert results[1].history.stopped is not None
     assert all(bool(torch.isfinite(p).all()) for p in members[1].model.parameters())
     for i in (0, 2):
-        train(alone[i], x, y, ecco(), None, Objective(), members[i].config)
+        train(alone[i], x, y, ecco(), None, Objective(), members[i].setting.config)
         assert results[i].history.stopped is None and len(results[i].history.records) == 4
         for mine, its in zip(members[i].model.parameters(), alone[i].parameters(), strict=True):
             assert_close(mine, its, atol=1e-9, rtol=1e-7)
@@ -205,7 +215,7 @@ def test_a_member_that_leaves_for_infinity_does_not_touch_the_others(rate):
 
 def test_members_can_be_ended_early_and_the_stack_gets_smaller():
     x, y = blobs()
-    members = [Member(model_of(i), config=config(epochs=6, seed=i)) for i in range(4)]
+    members = [Member(model_of(i), Setting(config=config(epochs=6, seed=i))) for i in range(4)]
     alone = copy.deepcopy(members[3].model)
     widths, kept = [], {}
 
@@ -213,33 +223,33 @@ def test_members_can_be_ended_early_and_the_stack_gets_smaller():
         widths.append(len(run.slots))
         if run.epoch == 2:
             for i in (0, 2):
-                kept[i] = run.model(i)
-                run.stop(i, "pruned")
+                kept[i] = run.snapshot(i)
+                run.stop("pruned", i)
 
-    results = Fleet(members).train(x, y, on_epoch=on_epoch)
+    results = Fleet(members).train(x, y, callbacks=[After(on_epoch)])
     assert [len(r.history.records) for r in results] == [2, 6, 2, 6]
     assert [r.history.stopped for r in results] == ["pruned", None, "pruned", None]
     assert widths == [4, 4, 2, 2, 2, 2]
     for i, model in kept.items():
         for mine, its in zip(members[i].model.parameters(), model.parameters(), strict=True):
             assert torch.equal(mine, its)
-    train(alone, x, y, config=members[3].config)
+    train(alone, x, y, config=members[3].setting.config)
     for mine, its in zip(members[3].model.parameters(), alone.parameters(), strict=True):
         assert_close(mine, its, atol=1e-9, rtol=1e-7)
 
 
 @pytest.mark.parametrize("pruned_at", [None, 2])
 def test_a_killed_fleet_resumes_from_its_checkpoint(tmp_path, monkeypatch, pruned_at):
-    monkeypatch.setattr("counterfactual_training.training.fleet_checkpoint._SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(checkpoint, "_SPARING", 0)
     x, y = blobs()
 
     def members():
-        return [Member(model_of(i), config=config(epochs=6, seed=i)) for i in range(3)]
+        return [Member(model_of(i), Setting(config=config(epochs=6, seed=i))) for i in range(3)]
 
     def prune(run):
         if run.epoch == pruned_at:
-            run.stop(0, "pruned")
-            run.stop(1, "pruned")
+            run.stop("pruned", 0)
+            run.stop("pruned", 1)
 
     def stop_at(epoch):
         def on_epoch(run):
@@ -249,12 +259,12 @@ def test_a_killed_fleet_resumes_from_its_checkpoint(tmp_path, monkeypatch, prune
 
         return on_epoch
 
-    whole = Fleet(members()).train(x, y, on_epoch=prune)
+    whole = Fleet(members()).train(x, y, callbacks=[After(prune)])
     with pytest.raises(KeyboardInterrupt):
-        Fleet(members()).train(x, y, checkpoint=tmp_path / "fleet.safetensors", on_epoch=stop_at(4))
+        Fleet(members()).train(x, y, checkpoint=tmp_path / "fleet.safetensors", callbacks=[After(stop_at(4))])
     again, epochs = members(), []
     results = Fleet(again).train(
-        x, y, checkpoint=tmp_path / "fleet.safetensors", on_epoch=lambda run: epochs.append(run.epoch)
+        x, y, checkpoint=tmp_path / "fleet.safetensors", callbacks=[After(lambda run: epochs.append(run.epoch))]
     )
     assert epochs == [4, 5, 6]  # the epoch that was interrupted was not saved yet
     for mine, its in zip(results, whole, strict=True):
@@ -266,11 +276,11 @@ def test_a_killed_fleet_resumes_from_its_checkpoint(tmp_path, monkeypatch, prune
 def test_a_damaged_checkpoint_is_refused(tmp_path):
     x, y = blobs()
     path = tmp_path / "fleet.safetensors"
-    Fleet([Member(model_of(0), config=config()), Member(model_of(1), config=config())]).train(x, y, checkpoint=path)
+    Fleet([Member(model_of(0), Setting(config=config())), Member(model_of(1), Setting(config=config()))]).train(x, y, checkpoint=path)
     (written,) = tmp_path.iterdir()
     written.write_bytes(written.read_bytes()[:-50])
     with pytest.raises(FileError):
-        Fleet([Member(model_of(0), config=config()), Member(model_of(1), config=config())]).train(x, y, checkpoint=path)
+        Fleet([Member(model_of(0), Setting(config=config())), Member(model_of(1), Setting(config=config()))]).train(x, y, checkpoint=path)
 
 
 def test_kill_9_and_resume(tmp_path):
@@ -278,18 +288,19 @@ def test_kill_9_and_resume(tmp_path):
         """
         import sys, torch
         from counterfactual_training import mlp, TrainConfig
-        from counterfactual_training.training import Fleet, Member, fleet_checkpoint
-        fleet_checkpoint._SECONDS_BETWEEN = 0.0
+        from counterfactual_training.training import Callback, Fleet, Member, Setting, checkpoint
+        checkpoint._SPARING = 0
         torch.manual_seed(0)
         x = torch.randn(60, 2); y = (x[:, 0] > 0).long()
         configs = [TrainConfig(epochs=8, num_counterfactuals=10, seed=i) for i in range(3)]
-        members = [Member(mlp(2, 2, (5,)), config=c) for c in configs]
-        def on_epoch(run):
-            print(run.epoch, flush=True)
-            if len(sys.argv) > 2 and run.epoch == 5:
-                import os, signal
-                os.kill(os.getpid(), signal.SIGKILL)
-        Fleet(members).train(x, y, checkpoint=sys.argv[1] + "/f.safetensors", on_epoch=on_epoch)
+        members = [Member(mlp(2, 2, (5,)), Setting(config=c)) for c in configs]
+        class Kill(Callback):
+            def on_epoch_end(self, run):
+                print(run.epoch, flush=True)
+                if len(sys.argv) > 2 and run.epoch == 5:
+                    import os, signal
+                    os.kill(os.getpid(), signal.SIGKILL)
+        Fleet(members).train(x, y, checkpoint=sys.argv[1] + "/f.safetensors", callbacks=[Kill()])
         print(*[f"{float(p.double().sum()):.12f}" for m in members for p in m.model.parameters()])
         """
     )
@@ -324,12 +335,12 @@ def with_dropout():
 def test_models_that_cannot_be_stacked_are_trained_one_by_one(make, why):
     x, y = blobs()
     torch.manual_seed(0)
-    members = [Member(make(), config=config(seed=i)) for i in range(2)]
+    members = [Member(make(), Setting(config=config(seed=i))) for i in range(2)]
     alone = [copy.deepcopy(member.model) for member in members]
     with pytest.warns(UserWarning, match=why):
         results = Fleet(members).train(x, y)
     for i, model in enumerate(alone):
-        train(model, x, y, config=members[i].config)
+        train(model, x, y, config=members[i].setting.config)
         for mine, its in zip(results[i].model.parameters(), model.parameters(), strict=True):
             assert torch.equal(mine, its)
 
@@ -338,14 +349,14 @@ def test_a_fleet_too_large_for_the_memory_is_split(monkeypatch):
     x, y = blobs()
 
     def members():
-        return [Member(model_of(i), config=config(seed=i)) for i in range(5)]
+        return [Member(model_of(i), Setting(config=config(seed=i))) for i in range(5)]
 
     whole = Fleet(members()).train(x, y)
     each = fleet_module.memory_per_member(model_of(0), 2, ROWS, config())
     monkeypatch.setattr(fleet_module, "free_memory", lambda device: int(3.5 * each))
     sizes = set()
     with pytest.warns(UserWarning, match="2 at a time"):
-        split = Fleet(members()).train(x, y, on_epoch=lambda run: sizes.add(len(run.members)))
+        split = Fleet(members()).train(x, y, callbacks=[After(lambda run: sizes.add(len(run.members)))])
     assert sizes == {2, 1}
     for mine, its in zip(split, whole, strict=True):
         for a, b in zip(mine.model.parameters(), its.model.parameters(), strict=True):
@@ -354,20 +365,20 @@ def test_a_fleet_too_large_for_the_memory_is_split(monkeypatch):
 
 def test_an_allocation_that_fails_halves_the_fleet(monkeypatch):
     x, y = blobs()
-    real = fleet_module.train_group
+    real = fleet_module.fit
 
-    def small(group, *args, **kwargs):
-        if len(group) > 2:
-            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate …")
-        return real(group, *args, **kwargs)
+    def small(run, saver):
+        if len(run.members) > 2:
+            raise torch.OutOfMemoryError("tried to allocate more than there is")
+        return real(run, saver)
 
-    monkeypatch.setattr(fleet_module, "train_group", small)
+    monkeypatch.setattr(fleet_module, "fit", small)
     with pytest.warns(UserWarning, match="No memory for 4 members"):
-        results = Fleet([Member(model_of(i), config=config()) for i in range(4)]).train(x, y)
+        results = Fleet([Member(model_of(i), Setting(config=config())) for i in range(4)]).train(x, y)
     assert [len(r.history.records) for r in results] == [3] * 4
-    monkeypatch.setattr(fleet_module, "train_group", lambda *a, **k: (_ for _ in ()).throw(RuntimeError("other")))
+    monkeypatch.setattr(fleet_module, "fit", lambda *a, **k: (_ for _ in ()).throw(RuntimeError("other")))
     with pytest.raises(RuntimeError, match="other"):
-        Fleet([Member(model_of(i), config=config()) for i in range(4)]).train(x, y)
+        Fleet([Member(model_of(i), Setting(config=config())) for i in range(4)]).train(x, y)
 
 
 def test_what_does_not_fit_is_refused():
@@ -376,7 +387,7 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(InputError, match="at least one member"):
         Fleet([])
     with pytest.raises(InputError, match="share batch_size: member 0 has 30, member 1 7"):
-        Fleet([Member(model, config=config()), Member(model_of(1), config=config(batch_size=7))])
+        Fleet([Member(model, Setting(config=config())), Member(model_of(1), Setting(config=config(batch_size=7)))])
     with pytest.raises(ModelError, match="share parameters"):
         Fleet([Member(model), Member(model)]).train(x, y)
     with pytest.raises(ModelError, match="same architecture"):
@@ -398,7 +409,7 @@ def test_a_cnn_of_the_package_can_be_stacked():
     for seed in range(2):
         torch.manual_seed(seed)
         members.append(
-            Member(cnn(784, 3), ecco(max_steps=2), config=TrainConfig(epochs=1, num_counterfactuals=4, seed=seed))
+            Member(cnn(784, 3), Setting(ecco(max_steps=2), config=TrainConfig(epochs=1, num_counterfactuals=4, seed=seed)))
         )
     results = Fleet(members).train(x, y)
     assert all(len(result.history.records) == 1 for result in results)

@@ -11,12 +11,21 @@ from torch.testing import assert_close
 
 from counterfactual_training import Constraints, TrainConfig, ecco, mlp, train
 from counterfactual_training.errors import InputError
-from counterfactual_training.training import Fleet, Member, fleet_loop, memory
-from counterfactual_training.training.explanations import TrainingData
-from counterfactual_training.training.fleet_checkpoint import fingerprint
-from counterfactual_training.training.fleet_run import FleetRun
+from counterfactual_training.training import Callback, Fleet, Member, Run, Setting, checkpoint, loop, memory
+from counterfactual_training.training.fingerprint import fingerprint
+from counterfactual_training.training.rows import Rows
 
 ROWS = 60
+
+
+class After(Callback):
+    """Calls a function after every epoch."""
+
+    def __init__(self, do):
+        self.do = do
+
+    def on_epoch_end(self, run):
+        self.do(run)
 
 
 def rows(seed=0, num=ROWS):
@@ -28,7 +37,7 @@ def member(seed, make=None, **changes):
     torch.manual_seed(seed)
     settings = {"epochs": 6, "batch_size": 20, "num_counterfactuals": 10, "seed": seed, **changes}
     model = mlp(2, 2, (5,)).double() if make is None else make()
-    return Member(model, ecco(max_steps=5), config=TrainConfig(**settings))
+    return Member(model, Setting(ecco(max_steps=5), config=TrainConfig(**settings)))
 
 
 def weights(model):
@@ -46,7 +55,7 @@ def expect_same(mine, its, skip=("seconds",), exact=True):
 
 @pytest.fixture
 def _saved_every_epoch(monkeypatch):
-    monkeypatch.setattr("counterfactual_training.training.fleet_checkpoint._SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(checkpoint, "_SPARING", 0)
 
 
 # Who stops after which epoch, in fleets of four: with and without a smaller stack in between, and with nobody left.
@@ -64,7 +73,7 @@ STOPS = {
 def test_a_fleet_resumes_whoever_has_stopped_before(tmp_path, stops, own_rows):
     def prune(run, killed_at=None):
         for i in STOPS[stops].get(run.epoch, ()):
-            run.stop(i, "pruned")
+            run.stop("pruned", i)
         if run.epoch == killed_at:
             raise KeyboardInterrupt
 
@@ -77,12 +86,12 @@ def test_a_fleet_resumes_whoever_has_stopped_before(tmp_path, stops, own_rows):
     def fleet():
         return Fleet([member(i) for i in range(4)])
 
-    whole = fleet().train(x, y, validation=validation, on_epoch=prune)
+    whole = fleet().train(x, y, validation=validation, callbacks=[After(prune)])
     file = tmp_path / "f.safetensors"
     with contextlib.suppress(KeyboardInterrupt):
-        fleet().train(x, y, validation=validation, checkpoint=file, on_epoch=lambda run: prune(run, 4))
+        fleet().train(x, y, validation=validation, checkpoint=file, callbacks=[After(lambda run: prune(run, 4))])
     epochs = []
-    resumed = fleet().train(x, y, validation=validation, checkpoint=file, on_epoch=lambda run: epochs.append(run.epoch))
+    resumed = fleet().train(x, y, validation=validation, checkpoint=file, callbacks=[After(lambda run: epochs.append(run.epoch))])
     assert epochs == ([] if stops == "compaction, then all" else [4, 5, 6])
     for mine, its in zip(resumed, whole, strict=True):
         expect_same(mine, its)
@@ -93,12 +102,12 @@ def test_a_second_stop_changes_nothing():
 
     def on_epoch(run):
         if run.epoch == 2:
-            before = weights(run.model(0))
-            run.stop(0, "first")
-            run.stop(0, "second")
-            assert torch.equal(weights(run.model(0)), before)
+            before = weights(run.snapshot(0))
+            run.stop("first", 0)
+            run.stop("second", 0)
+            assert torch.equal(weights(run.snapshot(0)), before)
 
-    results = Fleet([member(0), member(1)]).train(x, y, on_epoch=on_epoch)
+    results = Fleet([member(0), member(1)]).train(x, y, callbacks=[After(on_epoch)])
     assert results[0].history.stopped == "first" and bool(weights(results[0].model).any())
 
 
@@ -121,7 +130,7 @@ def test_a_member_whose_numbers_break_ends_as_it_would_alone(how, rate):
     twins = [copy.deepcopy(one.model) for one in fleet]
     results = Fleet(fleet).train(x, y, validation=held)
     for one, model, result in zip(fleet, twins, results, strict=True):
-        lone = train(model, x, y, one.generator, None, one.objective, one.config, validation=held)
+        lone = train(model, x, y, setting=one.setting, validation=held)
         expect_same(result, lone, exact=False)
     assert results[1].history.stopped is not None and results[0].history.stopped is None
 
@@ -140,7 +149,7 @@ def test_a_broken_member_is_in_the_checkpoint(tmp_path):
 
     whole = fleet().train(x, y)
     with pytest.raises(KeyboardInterrupt):
-        fleet().train(x, y, checkpoint=tmp_path / "f.safetensors", on_epoch=kill)
+        fleet().train(x, y, checkpoint=tmp_path / "f.safetensors", callbacks=[After(kill)])
     for mine, its in zip(fleet().train(x, y, checkpoint=tmp_path / "f.safetensors"), whole, strict=True):
         expect_same(mine, its)
     assert whole[1].history.stopped is not None
@@ -158,11 +167,11 @@ class Shifted(nn.Module):
 
 def test_the_fingerprint_knows_rules_and_buffers():
     x, y = torch.eye(2, dtype=torch.float64).repeat(6, 1), torch.arange(12) % 2
-    data = TrainingData.of(x, y, 2)
+    data = Rows(x, y, 2)
 
     def digest(constraints, shift=0.0):
         torch.manual_seed(0)
-        return fingerprint(FleetRun([0], [Member(Shifted(shift), constraints=constraints)], data))
+        return fingerprint(Run([Shifted(shift)], [Setting(constraints=constraints)], data))
 
     plain = Constraints.build(2, None, (0.0, 1.0))
     grouped = Constraints.build(2, None, (0.0, 1.0), groups=[[0, 1]])
@@ -205,12 +214,12 @@ def test_listeners_hear_of_members_trained_one_by_one():
         assert len(run.histories[0].records) == run.epoch and run.running == [0]
         heard.append((run.members, run.epoch, run.epochs))
         if run.members == [1] and run.epoch == 2:
-            kept.append(weights(run.model(0)))
-            run.stop(0, "pruned")
+            kept.append(weights(run.snapshot(0)))
+            run.stop("pruned", 0)
             assert run.running == []
 
     kept: list = []
-    results = Fleet([member(i, with_dropout, epochs=3) for i in range(3)]).train(x, y, on_epoch=on_epoch)
+    results = Fleet([member(i, with_dropout, epochs=3) for i in range(3)]).train(x, y, callbacks=[After(on_epoch)])
     assert heard == [([i], epoch, 3) for i in range(3) for epoch in (1, 2, 3) if (i, epoch) != (1, 3)]
     assert [r.history.stopped for r in results] == [None, "pruned", None]
     assert torch.equal(kept[0], weights(results[1].model))
@@ -232,16 +241,16 @@ def test_threads_are_chosen_by_the_rows_of_a_batch(monkeypatch, own_rows):
     if own_rows:
         x, y = x.expand(2, *x.shape), y.expand(2, -1)
     shapes = []
-    real = fleet_loop.sensible_threads
+    real = loop.sensible_threads
 
     def seen(model, batch, threads):
         shapes.append(tuple(batch.shape))
         return real(model, batch, threads)
 
-    monkeypatch.setattr(fleet_loop, "sensible_threads", seen)
+    monkeypatch.setattr(loop, "sensible_threads", seen)
 
     def flat():
         return nn.Sequential(nn.Flatten(), nn.Linear(25, 2)).double()
 
     Fleet([member(i, flat, epochs=1, batch_size=8) for i in range(2)]).train(x, y)
-    assert shapes == [(8, 1, 5, 5)]
+    assert shapes == [(18, 1, 5, 5)], "a batch and the counterfactuals of an epoch"

@@ -142,8 +142,9 @@ def test_unknown_names_are_refused():
         make_objective("full", needs_divergence=1.0)
 
 
-def test_rows_slices_everything(batch):
-    part = batch[3]._replace(weight=torch.arange(5.0)).rows(slice(1, 3))
-    assert all(len(value) == 2 for value in part)
+def test_split_cuts_everything(batch):
+    weights = {"weight": torch.arange(5.0), "weight_adv": torch.arange(5.0)}
+    first, part, last = batch[3]._replace(**weights).split([1, 2, 2])
+    assert all(len(value) == 2 for value in part) and len(first.x_cf) == 1
     assert torch.equal(part.x_cf, batch[3].x_cf[1:3]) and part.weight.tolist() == [1.0, 2.0]
-    assert batch[3].rows(slice(0, 2)).weight is None
+    assert last.weight_adv.tolist() == [3.0, 4.0] and batch[3].split([5])[0].weight is None

@@ -144,16 +144,16 @@ def test_shuffling_draws_new_batches(blobs):
 
 
 def test_refresh_per_batch_searches_for_every_batch(blobs, monkeypatch):
-    import counterfactual_training.training.loop as loop
+    import counterfactual_training.training.batches as batches
 
     rounds = []
-    real = loop.explain_round
+    real = batches.explain_round
 
     def counting(*args):
         rounds.append(args[5])
         return real(*args)
 
-    monkeypatch.setattr(loop, "explain_round", counting)
+    monkeypatch.setattr(batches, "explain_round", counting)
     x, y = blobs
     train(fresh(), x, y, config=with_changes(epochs=1))
     assert rounds == [12]
@@ -273,7 +273,7 @@ class Listening(Callback):
     def on_epoch_end(self, run: Run) -> None:
         self.heard.append(f"epoch {run.epoch}")
         if run.epoch == self.stop_at:
-            run.stop = "heard enough"
+            run.stop("heard enough")
 
     def on_train_end(self, run: Run) -> None:
         self.heard.append("end")

@@ -38,7 +38,7 @@ class Adam(Optimizer):
             self._fused(grads, rates[0], bad if not self.lead else None)
         else:
             self.even = False
-            self._masked(grads[0], torch.tensor(rates).to(self.tensors[0]).unsqueeze(-1), bad)
+            self._masked(grads[0], self.tensors[0].new_tensor(rates).unsqueeze(-1), bad)
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """As any optimizer: by the gradients that the parameters hold."""
@@ -60,7 +60,7 @@ class Adam(Optimizer):
         go = (bad == 0).unsqueeze(-1)
         weights, mean, square = self.tensors[0], self.mean[0], self.square[0]
         self.updates += 1 - bad
-        count = self.updates.unsqueeze(-1)
+        count = self.updates.to(weights.dtype).unsqueeze(-1)
         grad = torch.where(go, grad, 0.0)
         mean.copy_(torch.where(go, mean.lerp(grad, 1 - _BETAS[0]), mean))
         square.copy_(torch.where(go, (_BETAS[1] * square).addcmul_(grad, grad, value=1 - _BETAS[1]), square))

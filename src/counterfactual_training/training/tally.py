@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -36,6 +35,7 @@ class Tally:
         self.terms: list[Tensor] = []  # (batches, 6, *lead) each
         self.rows: list[float] = []  # of every batch
         self.rounds: list[Tensor] = []  # (2, *lead) each: share mature, steps
+        self.ends: dict[int, tuple[int, int]] = {}  # after how many updates and rounds a row has broken
 
     def active(self) -> list[bool]:
         """Who still searches."""
@@ -43,7 +43,7 @@ class Tally:
 
     def break_off(self, slot: int, reason: str) -> None:
         """A member ends with this epoch; until then it rides along."""
-        self.broken[slot] = reason
+        self.broken[slot], self.ends[slot] = reason, (len(self.bad), len(self.rounds))
         self.run.blank(slot)
         self.idle = self.run.idle_rows(self.broken)
 
@@ -70,7 +70,8 @@ class Tally:
         if self.bad:
             bad = torch.stack(self.bad).reshape(-1, slots).cpu().numpy() > 0
         limits = [run.settings[i].config.max_bad_updates for i in run.slots]
-        made, skipped, streaks = admitted(bad, run.bad_updates, limits)
+        ends = [self.ends.get(slot, (len(bad), 0))[0] for slot in range(slots)]
+        made, skipped, streaks = admitted(bad, run.bad_updates, limits, ends)
         columns = {**self._means(made), "skipped": skipped, **self._search()}
         columns["seconds"] = [(time.perf_counter() - started) / len(self.training)] * slots
         columns["validation_accuracy"] = self._accuracy()
@@ -103,13 +104,17 @@ class Tally:
         return np.array([always, always, contrast, contrast, adversarial])
 
     def _search(self) -> dict[str, list[float]]:
-        blank = [float("nan")] * len(self.explaining)
-        if not self.rounds:
-            return {"share_mature": blank, "mean_steps": blank}
-        ranks = self.run.ranks
-        found = (ranks.sum(torch.stack(self.rounds).float()) / ranks.size).mean(0).reshape(2, -1).tolist()
-        shown = [[v if e else float("nan") for v, e in zip(row, self.explaining, strict=True)] for row in found]
-        return {"share_mature": shown[0], "mean_steps": shown[1]}
+        ranks, columns = self.run.ranks, []
+        found = torch.stack(self.rounds).float().reshape(len(self.rounds), 2, -1) if self.rounds else None
+        found = None if found is None else (ranks.sum(found) / ranks.size).cpu().numpy()
+        for slot, explaining in enumerate(self.explaining):
+            rounds = self.ends.get(slot, (0, len(self.rounds)))[1]
+            if found is None or not explaining or not rounds:
+                columns.append((float("nan"), float("nan")))
+            else:
+                columns.append(tuple(found[:rounds, :, slot].mean(0).tolist()))
+        mature, steps = zip(*columns, strict=True)
+        return {"share_mature": list(mature), "mean_steps": list(steps)}
 
     def _accuracy(self) -> list[float]:
         """On the validation rows, by row of the stack; NaN for whoever has just broken."""
@@ -124,17 +129,21 @@ class Tally:
         return [float("nan") if slot in self.broken else share for slot, share in enumerate(shares)]
 
 
-def admitted(bad: np.ndarray, streaks: Sequence[int], limits: Sequence[int]) -> tuple[Any, list[int], list[int]]:
+def admitted(
+    bad: np.ndarray, streaks: Sequence[int], limits: Sequence[int], ends: Sequence[int]
+) -> tuple[np.ndarray, list[int], list[int]]:
     """Which updates ``(U, rows)`` count, how many were left out, and how many of these in a row at the end.
 
-    A member that reaches its limit has ended there: it goes back to its last sound epoch, whatever came after.
+    A member that reaches its limit has ended there: it goes back to its last sound epoch, whatever came after. The same
+    holds for one that has broken after ``ends`` updates.
     """
-    made, skipped, ends = ~bad.astype(bool), [0] * len(limits), list(streaks)
-    for slot in np.flatnonzero(bad.any(0) | (np.array(streaks) > 0)).tolist():
-        for update, missed in enumerate(bad[:, slot].tolist()):
-            ends[slot] = ends[slot] + 1 if missed else 0
-            skipped[slot] += missed
-            if ends[slot] >= limits[slot]:
+    made, skipped, now = ~bad.astype(bool), [0] * len(limits), list(streaks)
+    for slot in np.flatnonzero(bad.any(0) | (np.array(streaks) > 0) | (np.array(ends) < len(bad))).tolist():
+        made[ends[slot] :, slot] = False
+        for update, missed in enumerate(bad[: ends[slot], slot].tolist()):
+            now[slot] = now[slot] + 1 if missed else 0
+            skipped[slot] += int(missed)
+            if now[slot] >= limits[slot]:
                 made[update:, slot] = False
                 break
-    return made, skipped, ends
+    return made, skipped, now
