@@ -138,8 +138,7 @@ def lone(kind: Kind, problem: Problem) -> float:
     """Seconds of the second epoch of one model."""
     clock = Clock()
     given = settings(1)[0].setting(kind, problem.constraints)
-    parts = (given.generator, given.constraints, given.objective, given.config)
-    ct.train(deepcopy(problem.models[0]), *problem.rows(kind), *parts, callbacks=[clock], progress=False)
+    ct.train(deepcopy(problem.models[0]), *problem.rows(kind), setting=given, callbacks=[clock], progress=False)
     return clock.second_epoch
 
 

@@ -13,10 +13,11 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from counterfactual_training.constraints import Constraints
 from counterfactual_training.data.schema import Schema
 from counterfactual_training.errors import ConstraintError, InputError, ModelError
 from counterfactual_training.estimator import CounterfactualClassifier
-from counterfactual_training.estimator.settings import make_config, make_training_generator
+from counterfactual_training.estimator.settings import make_setting, make_training_generator
 from counterfactual_training.models import linear
 from counterfactual_training.search import generic
 from counterfactual_training.training import Objective
@@ -107,9 +108,14 @@ def test_objective_and_weights_reach_the_training(points, make_quick):
 
 def test_sizes_that_follow_the_number_of_rows():
     params = CounterfactualClassifier().get_params()
-    sizes = [(c.batch_size, c.num_counterfactuals) for c in (make_config(params, n, 0) for n in (50, 3600, 200_000))]
+
+    def config(num_rows, **changes):
+        x = torch.zeros(num_rows, 1)
+        return make_setting({**params, **changes}, x, Constraints.infer(x), 0).config
+
+    sizes = [(c.batch_size, c.num_counterfactuals) for c in (config(50), config(3600), config(200_000))]
     assert sizes == [(30, 100), (36, 900), (1000, 5000)]
-    stated = make_config({**params, "batch_size": 7, "num_counterfactuals": 11}, 50, 0)
+    stated = config(50, batch_size=7, num_counterfactuals=11)
     assert (stated.batch_size, stated.num_counterfactuals, stated.shuffle) == (7, 11, True)
 
 

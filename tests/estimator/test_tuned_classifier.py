@@ -1,5 +1,8 @@
 """``CounterfactualClassifier.tune`` and ``n_restarts``: better settings and better seeds, by rows held out."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 import pytest
 import torch
@@ -8,11 +11,22 @@ from sklearn.base import clone
 from counterfactual_training.errors import InputError
 from counterfactual_training.estimator import CounterfactualClassifier, restarts
 from counterfactual_training.estimator.restarts import validation_split
-from counterfactual_training.search import ecco
+from counterfactual_training.search import Generator, ecco
 from counterfactual_training.tuning import RANGES
 
 QUICK = {"epochs": 6, "num_counterfactuals": 30, "learning_rate": 0.02, "random_state": 0}
 SPACE = {**dict.fromkeys(RANGES, "published"), "lambda_reg": (0.01, 1.0), "max_steps": [5, 30]}
+
+
+@dataclass(frozen=True)
+class Sparsity:
+    """A penalty of a user's own, its weight named."""
+
+    number: ClassVar = "lambda_sparse"
+    weight: float
+
+    def __call__(self, state):
+        return self.weight * state.delta.abs().sum(-1)
 
 
 @pytest.fixture
@@ -69,6 +83,11 @@ class TestTune:
     def test_bad_input_is_refused_before_anything_runs(self, small, params, options, message):
         with pytest.raises(InputError, match=message):
             CounterfactualClassifier(**{**QUICK, **params}).tune(*small, **options)
+
+    def test_a_weight_that_is_no_parameter_of_the_classifier_is_refused_before_anything_runs(self, small):
+        own = Generator("own", penalties=(Sparsity(0.1),))
+        with pytest.raises(InputError, match="'lambda_sparse' is no parameter of the classifier"):
+            CounterfactualClassifier(**QUICK, generator=own).tune(*small, space={"lambda_sparse": (0.1, 1.0)})
 
     def test_a_ready_made_generator_keeps_its_weights(self, small):
         pytest.importorskip("optuna", reason="tuning needs the extra 'tune'")

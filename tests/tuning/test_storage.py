@@ -3,6 +3,7 @@
 import signal
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -39,6 +40,19 @@ def test_a_study_made_for_something_else_is_refused(toy, tmp_path, change):
         tune(task, goal, plan, space)
     with pytest.raises(InputError, match="other objectives"):
         tune(toy.make_task(), Goal(("ip", "cost")), plan, toy.SPACE)
+
+
+def test_a_study_made_before_a_setting_of_training_existed_is_gone_on_with(toy, tmp_path):
+    storage = tmp_path / "study.journal"
+    tune(toy.make_task(), toy.GOAL, Plan(1, 1, storage), toy.SPACE)
+    lines = storage.read_text()
+    assert '"immature":"replace",' in lines
+    storage.write_text(lines.replace('"immature":"replace",', ""))
+    assert tune(toy.make_task(), toy.GOAL, Plan(2, 1, storage), toy.SPACE).num_finished == 2
+    task = toy.make_task()
+    other = replace(task, start=replace(task.start, config=replace(task.start.config, immature="drop")))
+    with pytest.raises(InputError, match="training differ"):
+        tune(other, toy.GOAL, Plan(2, 1, storage), toy.SPACE)
 
 
 def test_killed_at_work_nothing_is_lost_and_nothing_done_twice(toy, tmp_path, start_worker):

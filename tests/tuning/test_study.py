@@ -31,8 +31,8 @@ def test_a_trial_is_the_lone_training_of_its_settings(toy):
     found = run(toy, num_trials=4)
     trial = found.complete[-1]
     setting = task.start.with_numbers(trial.settings)
-    model, parts = toy.make_model(setting.config.seed), (setting.generator, setting.constraints, setting.objective)
-    train(model, task.x, task.y, *parts, setting.config, progress=False)
+    model = toy.make_model(setting.config.seed)
+    train(model, task.x, task.y, setting=setting, progress=False)
     assert task.measure([[model]])[0] == pytest.approx(trial.metrics, abs=1e-4)
 
 

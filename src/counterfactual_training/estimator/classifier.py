@@ -186,16 +186,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
                 prepared.make_model, x, classes, setting, finder.constraints, restarts, self.progress
             )
         else:
-            history = train(
-                model,
-                x,
-                classes,
-                setting.generator,
-                setting.constraints,
-                setting.objective,
-                setting.config,
-                progress=self.progress,
-            ).history
+            history = train(model, x, classes, setting=setting, progress=self.progress).history
         # Only now: a fit that fails or is interrupted leaves what was learned before.
         self._adopt(finder.encoder, prepared.classes, model.eval(), history, setting.num_std, setting.generator)
         return self

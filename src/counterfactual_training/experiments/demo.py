@@ -181,19 +181,16 @@ def _panel(trial: Trial, letter: str) -> Panel:
 def _trained(plan: Plan, training: str, constraints: Constraints, notify: Notify) -> nn.Module:
     started = time.perf_counter()
     setting = plan.setting if training == "counterfactual" else plan.setting.conventional()
-    config = setting.config
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
+        torch.manual_seed(setting.config.seed)
         model = plan.make_model(plan.data.num_features, plan.data.num_classes)
     train(
         model,
         plan.data.x_train,
         plan.data.y_train,
-        setting.generator,
-        constraints,
-        setting.objective,
-        config,
-        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=config.learning_rate, amsgrad=True),
+        constraints=constraints,
+        setting=setting,
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=setting.config.learning_rate, amsgrad=True),
     )
     held = [plan.data.feature_names[j] for j in constraints.immutable.nonzero().flatten().tolist()]
     protection = f", {', '.join(held)} protected" if held else ""
