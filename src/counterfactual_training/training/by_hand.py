@@ -8,7 +8,7 @@ gets the same bits, a stack the same numbers up to rounding.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,13 @@ from counterfactual_training.search.chain import Activation, activation, chain_l
 from counterfactual_training.training.objective import ADVERSARIAL, CLASS, COUNTERFACTUAL, POSITIVE, Batch, Objective
 
 _LINEAR = (nn.Linear,)
+
+
+class Found(NamedTuple):
+    """A gradient by each parameter, ``None`` where one has none; and a number ``(*lead)`` that is finite if the loss is."""
+
+    gradients: list[Tensor | None]
+    witness: Tensor
 
 
 class Walk:
@@ -34,6 +41,9 @@ class Walk:
 
     def arranged(self, x: Tensor) -> Tensor:
         return x
+
+    def size(self, logits: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(logits)
 
     def logits(self, x: Tensor) -> Tensor:
         self.seen = [x]
@@ -74,6 +84,9 @@ class StackedWalk:
 
     def arranged(self, x: Tensor) -> Tensor:
         return x.transpose(-1, -2)
+
+    def size(self, logits: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(logits, dim=(-2, -1))
 
     def logits(self, x: Tensor) -> Tensor:
         self.seen = [x]
@@ -135,7 +148,7 @@ class ByHand:
         self.layout: tuple[Any, tuple[Tensor, ...]] = (None, ())
 
     @torch.no_grad()
-    def gradients(self, objective: Objective, batches: Sequence[Batch]) -> Iterator[list[Tensor]]:
+    def gradients(self, objective: Objective, batches: Sequence[Batch]) -> Iterator[Found]:
         """∂/∂parameters of Eq. 2, batch by batch; the rows of all batches are laid side by side first."""
         walk = self.walk
         needs = objective.needs_divergence, objective.needs_adversarial
@@ -164,7 +177,8 @@ class ByHand:
             if contrast:
                 grad += (ridge.narrow(walk.rows, start, size) * logits[-1]).add_(energy.narrow(walk.rows, start, size))
             start += size
-            yield walk.gradients(grad)
+            # The loss itself is told later, all at once; what squares of logits overflow, the ridge does too.
+            yield Found([*walk.gradients(grad)], walk.size(logits[-1]))
         share = (torch.ones_like(count) if weight is None else weight) / count
         self.terms = _told(objective, torch.cat(logits, walk.rows), torch.cat(logp, walk.rows), onehot, walk.classes,
                            number, role, share, len(batches))  # fmt: skip

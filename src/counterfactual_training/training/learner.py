@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +14,8 @@ from torch.optim import Optimizer
 from counterfactual_training.errors import ModelError
 from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.training.adam import Adam
-from counterfactual_training.training.by_hand import ByHand, walk_of
+from counterfactual_training.training.by_hand import ByHand, Found, walk_of
 from counterfactual_training.training.objective import Batch, Objective
-
-
-Gradients = list[Tensor | None]  # one per parameter; None where a parameter has none
 
 
 class ByAutograd:
@@ -32,12 +30,12 @@ class ByAutograd:
     def __init__(self, model: nn.Module, parameters: Sequence[Tensor]) -> None:
         self.model, self.parameters = model, parameters
 
-    def gradients(self, objective: Objective, batches: Sequence[Batch]) -> Iterator[Gradients]:
+    def gradients(self, objective: Objective, batches: Sequence[Batch]) -> Iterator[Found]:
         told = []
         for batch in batches:
             self.again = lambda batch=batch: self._backward(objective, batch)
             told.append(self.again())
-            yield [parameter.grad for parameter in self.parameters]
+            yield Found([parameter.grad for parameter in self.parameters], told[-1][0])
         self.terms = torch.stack(told)
 
     def _backward(self, objective: Objective, batch: Batch) -> Tensor:
@@ -66,23 +64,22 @@ def scaled(objective: Objective, rows: float, contrast: float, adversarial: floa
     )
 
 
-def accumulated(gradients: Iterator[Gradients], size: int) -> Iterator[Gradients]:
+def accumulated(every: Iterator[Found], size: int) -> Iterator[Found]:
     """Means over so many gradients in a row; the last ones may be fewer."""
-    held: Gradients = []
-    count = 0
-    for found in gradients:
-        if size == 1:
-            yield found
-            continue
-        # What is found is overwritten by what is found next.
-        pairs = zip(held or [None] * len(found), found, strict=True)
-        held = [old if new is None else new.clone() if old is None else old.add_(new) for old, new in pairs]
-        count += 1
-        if count == size:
-            yield [None if grad is None else grad / count for grad in held]
-            held, count = [], 0
-    if count:
-        yield [None if grad is None else grad / count for grad in held]
+    if size == 1:
+        yield from every
+        return
+    while held := list(_copies(islice(every, size))):
+        columns = zip(*(found.gradients for found in held), strict=True)
+        given = [[grad for grad in column if grad is not None] for column in columns]
+        means = [torch.stack(grads).sum(0) / len(held) if grads else None for grads in given]
+        yield Found(means, torch.stack([found.witness for found in held]).sum(0))
+
+
+def _copies(every: Iterable[Found]) -> Iterator[Found]:
+    """What is found is overwritten by what is found next."""
+    for gradients, witness in every:
+        yield Found([None if grad is None else grad.clone() for grad in gradients], witness)
 
 
 class Learner:
@@ -126,7 +123,7 @@ class Learner:
             ByAutograd(self.whole, self.parameters) if walk is None else ByHand(walk, self.num_classes)
         )
 
-    def gradients(self, objective: Objective, batches: Sequence[Batch], accumulate: int = 1) -> Iterator[Gradients]:
+    def gradients(self, objective: Objective, batches: Sequence[Batch], accumulate: int = 1) -> Iterator[Found]:
         """∇ of Eq. 2 for every update, each the mean over so many batches."""
         return accumulated(self.gradient.gradients(objective, batches), accumulate)
 
@@ -135,7 +132,7 @@ class Learner:
         for module in self.training:
             module.training = True
 
-    def expose(self, grads: Gradients) -> None:
+    def expose(self, grads: list[Tensor | None]) -> None:
         """Show gradients where torch's own functions look for them."""
         for parameter, grad in zip(self.parameters, grads, strict=True):
             parameter.grad = grad
@@ -153,17 +150,17 @@ class Learner:
     def terms(self) -> Tensor:
         return self.gradient.terms
 
-    def bad(self, grads: Gradients, idle: Tensor | None = None) -> Tensor:
-        """``(*lead)``: 1.0 for the idle, and where the gradient is not finite; nobody waits for the answer."""
-        given = [grad for grad in grads if grad is not None]
+    def bad(self, found: Found, idle: Tensor | None = None) -> Tensor:
+        """``(*lead)``: 1.0 for the idle, and where loss or gradient is not finite; nobody waits for the answer."""
+        given = [grad for grad in found.gradients if grad is not None]
         if self.lead:
-            found = (~torch.isfinite(given[0].sum(-1))).to(self.one.dtype)
-            return found if idle is None else torch.maximum(found, idle)
-        found = torch.zeros((), device=self.one.device)
-        torch._amp_foreach_non_finite_check_and_unscale_(given, found, self.one)
-        return found
+            bad = (~torch.isfinite(given[0].sum(-1) + found.witness)).to(self.one.dtype)
+            return bad if idle is None else torch.maximum(bad, idle)
+        bad = torch.zeros((), device=self.one.device)
+        torch._amp_foreach_non_finite_check_and_unscale_([*given, found.witness], bad, self.one)
+        return bad
 
-    def step(self, grads: Gradients, bad: Tensor) -> None:
+    def step(self, grads: list[Tensor | None], bad: Tensor) -> None:
         """One update of all that are not bad."""
         optimizer = self.optimizer
         if isinstance(optimizer, Adam):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from counterfactual_training.threads import sensible_threads
 from counterfactual_training.training.batches import explain, mini_batches
+from counterfactual_training.training.by_hand import Found
 from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.distributed import shares
 from counterfactual_training.training.objective import Batch
@@ -56,8 +57,8 @@ def _epoch(run: Run) -> Tally:
     tally = Tally(run)
     objective = run.objective_for(tally.explaining)
     for batches in _explained(run, rngs if run.lead else rngs[0], tally):
-        for gradients in run.learner.gradients(objective, batches, run.config.accumulate):  # ∇ of Eq. 2
-            _update(run, gradients, tally)
+        for found in run.learner.gradients(objective, batches, run.config.accumulate):  # ∇ of Eq. 2
+            _update(run, found, tally)
         tally.add(batches, run.learner.terms)
     return tally
 
@@ -83,14 +84,14 @@ def _explained(run: Run, rng: Streams, tally: Tally) -> Iterator[list[Batch]]:
         yield group
 
 
-def _update(run: Run, gradients: list[Tensor | None], tally: Tally) -> None:
-    """One step of the optimizer for every member that still trains and whose gradient is finite."""
-    run.gradients = gradients
+def _update(run: Run, found: Found, tally: Tally) -> None:
+    """One step of the optimizer for every member that still trains and whose loss and gradient are finite."""
+    run.gradients = found.gradients
     for callback in run.listeners("before_step"):
-        run.learner.expose(gradients)
+        run.learner.expose(found.gradients)
         callback.before_step(run)
-    bad = run.learner.bad(gradients, tally.idle)
-    run.learner.step(gradients, bad)
+    bad = run.learner.bad(found, tally.idle)
+    run.learner.step(found.gradients, bad)
     tally.bad.append(bad)
     for callback in run.listeners("on_batch_end"):
         callback.on_batch_end(run)
