@@ -13,16 +13,17 @@ _BETAS, _EPSILON = (0.9, 0.999), 1e-8  # torch's own
 
 
 class Adam(Optimizer):
-    """The numbers of ``torch.optim.Adam(fused=True)`` with its default β and ε, without its overhead per call.
+    """The numbers of ``torch.optim.Adam(fused=True)`` with its default ε, without its overhead per call.
 
-    A fleet has one parameter group per member, each with its own learning rate, so that torch's schedulers work on
+    A fleet has one parameter group per member, each with its own learning rate and β, so that torch's schedulers work on
     fleets too; its weights are one tensor ``(M, P)``, and a member may be left out of an update.
     """
 
     def __init__(self, parameters: Sequence[Tensor], rates: Sequence[float], lead: torch.Size) -> None:
         self.tensors, self.lead = list(parameters), lead
         own = [[rows] for rows in self.tensors[0].detach()] if lead else [self.tensors]
-        super().__init__([{"params": p, "lr": r} for p, r in zip(own, rates, strict=True)], {"lr": 0.0})
+        groups = [{"params": p, "lr": r} for p, r in zip(own, rates, strict=True)]
+        super().__init__(groups, {"lr": 0.0, "betas": _BETAS})
         self.mean = [torch.zeros_like(p) for p in self.tensors]
         self.square = [torch.zeros_like(p) for p in self.tensors]
         # Updates made, per member; a lone run's count stays in the precision that torch's kernel reads.
@@ -33,39 +34,39 @@ class Adam(Optimizer):
     def apply(self, grads: Sequence[Tensor], bad: Tensor) -> None:
         """One update by these gradients, but of none whose ``bad`` ``(*lead)`` is 1.0."""
         self._opt_called = True  # what schedulers look at
-        rates = [group["lr"] for group in self.param_groups]
-        if not self.lead or (self.even and len(set(rates)) == 1 and bad.device.type == "cpu" and not bool(bad.any())):
-            self._fused(grads, rates[0], bad if not self.lead else None)
+        numbers = [(group["lr"], *group["betas"]) for group in self.param_groups]
+        if not self.lead or (self.even and len(set(numbers)) == 1 and bad.device.type == "cpu" and not bool(bad.any())):
+            self._fused(grads, *numbers[0], bad if not self.lead else None)
         else:
             self.even = False
-            self._masked(grads[0], self.tensors[0].new_tensor(rates).unsqueeze(-1), bad)
+            self._masked(grads[0], *self.tensors[0].new_tensor(numbers).T.unsqueeze(-1), bad)
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """As any optimizer: by the gradients that the parameters hold."""
         self.apply([_gradient(p) for p in self.tensors], torch.zeros_like(self.updates))
 
-    def _fused(self, grads: Sequence[Tensor], rate: float, bad: Tensor | None) -> None:
+    def _fused(self, grads: Sequence[Tensor], rate: float, beta1: float, beta2: float, bad: Tensor | None) -> None:
         self.updates += 1
         step = self.updates.flatten()[0]
         torch._fused_adam_(
             self.tensors, list(grads), self.mean, self.square, [], [step] * len(self.tensors), lr=rate,
-            beta1=_BETAS[0], beta2=_BETAS[1], weight_decay=0.0, eps=_EPSILON, amsgrad=False, maximize=False,
+            beta1=beta1, beta2=beta2, weight_decay=0.0, eps=_EPSILON, amsgrad=False, maximize=False,
             found_inf=bad,
         )  # fmt: skip
         if bad is not None:
             self.updates -= bad
 
-    def _masked(self, grad: Tensor, rate: Tensor, bad: Tensor) -> None:
-        """By formula, with a rate and a count of updates for every member."""
+    def _masked(self, grad: Tensor, rate: Tensor, beta1: Tensor, beta2: Tensor, bad: Tensor) -> None:
+        """By formula, with numbers ``(M, 1)`` and a count of updates for every member."""
         go = (bad == 0).unsqueeze(-1)
         weights, mean, square = self.tensors[0], self.mean[0], self.square[0]
         self.updates += 1 - bad
         count = self.updates.to(weights.dtype).unsqueeze(-1)
         grad = torch.where(go, grad, 0.0)
-        mean.copy_(torch.where(go, mean.lerp(grad, 1 - _BETAS[0]), mean))
-        square.copy_(torch.where(go, (_BETAS[1] * square).addcmul_(grad, grad, value=1 - _BETAS[1]), square))
-        size = rate / (1 - _BETAS[0] ** count)
-        spread = square.sqrt().div_((1 - _BETAS[1] ** count).sqrt()).add_(_EPSILON)
+        mean.copy_(torch.where(go, mean.lerp(grad, 1 - beta1), mean))
+        square.copy_(torch.where(go, (beta2 * square).addcmul_(grad, grad * (1 - beta2)), square))
+        size = rate / (1 - beta1**count)
+        spread = square.sqrt().div_((1 - beta2**count).sqrt()).add_(_EPSILON)
         weights.sub_(torch.where(go, mean / spread * size, 0.0))
 
     def keep(self, members: Tensor, weights: Tensor) -> None:

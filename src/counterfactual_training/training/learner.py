@@ -134,8 +134,13 @@ class Learner:
 
     def expose(self, grads: list[Tensor | None]) -> None:
         """Show gradients where torch's own functions look for them."""
+        self.shown = list(grads)
         for parameter, grad in zip(self.parameters, grads, strict=True):
             parameter.grad = grad
+
+    def exposed(self, grads: list[Tensor | None]) -> list[Tensor | None]:
+        """Gradients shown before; where somebody has put another one in its place, that one."""
+        return [mine if p.grad is shown else p.grad for p, shown, mine in zip(self.parameters, self.shown, grads, strict=True)]
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows of the stack."""
@@ -156,7 +161,7 @@ class Learner:
         if self.lead:
             bad = (~torch.isfinite(given[0].sum(-1) + found.witness)).to(self.one.dtype)
             return bad if idle is None else torch.maximum(bad, idle)
-        bad = torch.zeros((), device=self.one.device)
+        bad = torch.zeros((), device=self.one.device) if idle is None else idle.clone()
         torch._amp_foreach_non_finite_check_and_unscale_([*given, found.witness], bad, self.one)
         return bad
 

@@ -86,15 +86,22 @@ def _explained(run: Run, rng: Streams, tally: Tally) -> Iterator[list[Batch]]:
 
 def _update(run: Run, found: Found, tally: Tally) -> None:
     """One step of the optimizer for every member that still trains and whose loss and gradient are finite."""
-    run.gradients = found.gradients
-    for callback in run.listeners("before_step"):
-        run.learner.expose(found.gradients)
-        callback.before_step(run)
-    bad = run.learner.bad(found, tally.idle)
-    run.learner.step(found.gradients, bad)
+    run.gradients = list(found.gradients)
+    _tell(run, "before_step", tally)
+    bad = run.learner.bad(found._replace(gradients=run.gradients), tally.idle)
+    run.learner.step(run.gradients, bad)
     tally.bad.append(bad)
-    for callback in run.listeners("on_batch_end"):
-        callback.on_batch_end(run)
+    _tell(run, "on_batch_end", tally)
+
+
+def _tell(run: Run, event: str, tally: Tally) -> None:
+    """Call whoever listens; heed gradients they have replaced, modes they have changed and members they have stopped."""
+    for callback in run.listeners(event):
+        run.learner.expose(run.gradients)
+        getattr(callback, event)(run)
+        run.gradients = run.learner.exposed(run.gradients)
+        run.learner.train_mode()
+        tally.heed()
 
 
 def _seed_global(seed: int, device: torch.device) -> None:
