@@ -261,7 +261,7 @@ def test_a_plateau_is_each_members_own(blobs):
     x, y = blobs
 
     def plateau(optimizer):
-        return schedulers.ReduceLROnPlateau(optimizer, factor=0.1, patience=0, threshold=0.5)
+        return schedulers.ReduceLROnPlateau(optimizer, factor=0.1, patience=0, threshold=0.9)
 
     mine, its = fresh(), fresh()
     train(mine, x, y, objective=VANILLA, config=PLAIN, callbacks=[Schedule(plateau)])
