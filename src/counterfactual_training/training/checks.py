@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -150,12 +151,24 @@ def check_modes(model: nn.Module, setting: Setting, data: Rows) -> None:
             "trained. To keep parts frozen call model.train() first, then .eval() on these parts.",
             stacklevel=3,
         )
-    alone = data.num_rows % setting.config.batch_size == 1 or setting.config.batch_size == 1
-    if alone and any(module.training or not model.training for module in norms.values()):
+    # Counterfactuals share the forward pass of their batch; without any the row may be alone in it.
+    plain = setting.config.burn_in_epochs > 0 or not setting.objective.needs_counterfactuals
+    if norms and plain and data.smallest_batch(setting.config.batch_size) == 1 and not _takes_one_row(model, data):
         raise InputError(
             f"{data.num_rows} rows in batches of {setting.config.batch_size} leave one with a single row, on which "
             f"{next(iter(norms))!r} cannot compute statistics; choose another batch_size."
         )
+
+
+def _takes_one_row(model: nn.Module, data: Rows) -> bool:
+    """Whether a forward pass of training works on one row: of an image there are many values, of a table one."""
+    twin = copy.deepcopy(model) if model.training else copy.deepcopy(model).train()
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            twin(data.first(1)[0])
+    except ValueError:
+        return False
+    return True
 
 
 def check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:

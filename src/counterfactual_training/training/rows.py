@@ -83,6 +83,10 @@ class Rows:
     def num_batches(self, size: int) -> int:
         return -(-self.num_rows // size)
 
+    def smallest_batch(self, size: int) -> int:
+        """Rows of the smallest batch of an epoch."""
+        return self.num_rows % size or size
+
     @property
     def divided(self) -> bool:
         """Whether the batches of several processes are different ones already."""
@@ -139,6 +143,11 @@ class FetchedRows(Rows):
 
     def num_batches(self, size: int) -> int:
         return super().num_batches(size) if self.loader is None else len(self.loader)
+
+    def smallest_batch(self, size: int) -> int:
+        own = None if self.loader is None else self.loader.batch_size
+        dropped = own is not None and self.loader is not None and self.loader.drop_last
+        return own if own is not None and dropped else super().smallest_batch(own or size)
 
     @property
     def divided(self) -> bool:
