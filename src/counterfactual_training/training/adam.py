@@ -29,7 +29,6 @@ class Adam(Optimizer):
         self.updates = torch.zeros(lead, device=self.tensors[0].device)
         self.even = True  # whether all members have made the same number of updates
 
-    @torch.no_grad()
     def apply(self, grads: Sequence[Tensor], bad: Tensor) -> None:
         """One update by these gradients, but of none whose ``bad`` ``(*lead)`` is 1.0."""
         self._opt_called = True  # what schedulers look at
@@ -40,15 +39,16 @@ class Adam(Optimizer):
             self.even = False
             self._masked(grads[0], self.tensors[0].new_tensor(rates).unsqueeze(-1), bad)
 
+    @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """As any optimizer: by the gradients that the parameters hold."""
         self.apply([_gradient(p) for p in self.tensors], torch.zeros_like(self.updates))
 
     def _fused(self, grads: Sequence[Tensor], rate: float, bad: Tensor | None) -> None:
         self.updates += 1
-        step = self.updates.flatten()[0]
+        step = self.updates if not self.lead else self.updates[0]
         torch._fused_adam_(
-            self.tensors, list(grads), self.mean, self.square, [], [step] * len(self.tensors), lr=rate,
+            self.tensors, grads, self.mean, self.square, [], [step] * len(self.tensors), lr=rate,
             beta1=_BETAS[0], beta2=_BETAS[1], weight_decay=0.0, eps=_EPSILON, amsgrad=False, maximize=False,
             found_inf=bad,
         )  # fmt: skip

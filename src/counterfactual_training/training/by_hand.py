@@ -8,7 +8,7 @@ gets the same bits, a stack the same numbers up to rounding.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,51 +21,42 @@ from counterfactual_training.training.objective import ADVERSARIAL, CLASS, COUNT
 _LINEAR = (nn.Linear,)
 
 
-class Found(NamedTuple):
-    """A gradient by each parameter, ``None`` where one has none; and a number ``(*lead)`` that is finite if the loss is."""
-
-    gradients: list[Tensor | None]
-    witness: Tensor
-
-
 class Walk:
-    """A lone chain on rows ``(n, d)``: logits, and the gradients of its trainable parameters."""
+    """A lone chain on rows ``(n, d)``: logits, and the gradients of its trainable parameters, in their order."""
 
     rows, classes = -2, -1  # dimensions of a batch
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
-        self.layers = list(layers)
-        self.steps: list[Activation | None] = [activation(layer) for layer in layers]  # None: linear
+        # Of each layer its activation, or its weight and bias.
+        self.steps = [activation(layer) or (layer.weight, layer.bias) for layer in layers]
         trained = [i for i, layer in enumerate(layers) if any(p.requires_grad for p in layer.parameters())]
-        self.lowest = min(trained, default=len(layers))
+        self.lowest = min(trained)
 
     def arranged(self, x: Tensor) -> Tensor:
         return x
 
-    def size(self, logits: Tensor) -> Tensor:
-        return torch.linalg.vector_norm(logits)
-
     def logits(self, x: Tensor) -> Tensor:
         self.seen = [x]
-        for layer, step in zip(self.layers, self.steps, strict=True):
-            x = linear(x, layer.weight, layer.bias) if step is None else step.forward(x)  # type: ignore[arg-type]
+        for step in self.steps:
+            x = step.forward(x) if isinstance(step, Activation) else linear(x, *step)
             self.seen.append(x)
         return x
 
     def gradients(self, grad: Tensor) -> list[Tensor]:
-        """In the order of the parameters, given ∂/∂logits."""
+        """Given ∂/∂logits."""
         found: list[Tensor] = []
-        for i in range(len(self.layers) - 1, self.lowest - 1, -1):
-            layer, step, x = self.layers[i], self.steps[i], self.seen[i]
-            if step is not None:
-                grad = step.backward(grad, x, self.seen[i + 1])
+        for i in range(len(self.steps) - 1, self.lowest - 1, -1):
+            step = self.steps[i]
+            if isinstance(step, Activation):
+                grad = step.backward(grad, self.seen[i], self.seen[i + 1])
                 continue
-            if layer.bias is not None and layer.bias.requires_grad:
+            weight, bias = step
+            if bias is not None and bias.requires_grad:
                 found.append(grad.sum(0))
-            if layer.weight.requires_grad:
-                found.append(grad.t().mm(x))
+            if weight.requires_grad:
+                found.append(grad.t().mm(self.seen[i]))
             if i > self.lowest:
-                grad = grad.mm(layer.weight)  # type: ignore[arg-type]
+                grad = grad.mm(weight)
         return found[::-1]
 
 
@@ -84,9 +75,6 @@ class StackedWalk:
 
     def arranged(self, x: Tensor) -> Tensor:
         return x.transpose(-1, -2)
-
-    def size(self, logits: Tensor) -> Tensor:
-        return torch.linalg.vector_norm(logits, dim=(-2, -1))
 
     def logits(self, x: Tensor) -> Tensor:
         self.seen = [x]
@@ -147,8 +135,7 @@ class ByHand:
         self.walk, self.num_classes = walk, num_classes
         self.layout: tuple[Any, tuple[Tensor, ...]] = (None, ())
 
-    @torch.no_grad()
-    def gradients(self, objective: Objective, batches: Sequence[Batch]) -> Iterator[Found]:
+    def gradients(self, objective: Objective, batches: Sequence[Batch]) -> Iterator[list[Tensor]]:
         """∂/∂parameters of Eq. 2, batch by batch; the rows of all batches are laid side by side first."""
         walk = self.walk
         needs = objective.needs_divergence, objective.needs_adversarial
@@ -168,17 +155,18 @@ class ByHand:
         cross, energy, ridge = cross.neg_(), energy.neg_(), ridge.mul_(2)
         contrast = any(kind == POSITIVE for _, kind, *_ in parts)
 
-        logits, logp, start = [], [], 0
-        for size in torch.bincount(number).tolist():
-            logits.append(walk.logits(x.narrow(walk.rows, start, size)))
-            logp.append(torch.log_softmax(logits[-1], walk.classes))
-            own = cross.narrow(walk.rows, start, size)
-            grad = torch._log_softmax_backward_data(own, logp[-1], walk.classes, x.dtype)
+        sizes = torch.bincount(number).tolist()
+        columns = [value.split(sizes, walk.rows) for value in (x, cross, energy, ridge)]
+        logits, logp = [], []
+        for own_x, own_cross, own_energy, own_ridge in zip(*columns, strict=True):
+            out = walk.logits(own_x)
+            log_probability = torch.log_softmax(out, walk.classes)
+            grad = torch._log_softmax_backward_data(own_cross, log_probability, walk.classes, x.dtype)
             if contrast:
-                grad += (ridge.narrow(walk.rows, start, size) * logits[-1]).add_(energy.narrow(walk.rows, start, size))
-            start += size
-            # The loss itself is told later, all at once; what squares of logits overflow, the ridge does too.
-            yield Found([*walk.gradients(grad)], walk.size(logits[-1]))
+                grad += (own_ridge * out).add_(own_energy)
+            logits.append(out)
+            logp.append(log_probability)
+            yield walk.gradients(grad)
         share = (torch.ones_like(count) if weight is None else weight) / count
         self.terms = _told(objective, torch.cat(logits, walk.rows), torch.cat(logp, walk.rows), onehot, walk.classes,
                            number, role, share, len(batches))  # fmt: skip

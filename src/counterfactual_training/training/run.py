@@ -77,7 +77,7 @@ class Run:
         self.slots = list(range(len(models)))  # which member each row of the stack is
         self._ended: dict[int, dict[str, Tensor]] = {}  # members that no longer train, as they ended
         self.bad_updates = [0] * len(models)  # of each member, in a row, up to now
-        self.gradients: list[Tensor | None] = []
+        self.gradients: Sequence[Tensor | None] = []
         self.ranks = Ranks.of(models[0])
         model = StackedModel(models) if len(models) > 1 else models[0]
         rates = [setting.config.learning_rate for setting in self.settings]
