@@ -168,8 +168,10 @@ class ByHand:
             logp.append(log_probability)
             yield walk.gradients(grad)
         share = (torch.ones_like(count) if weight is None else weight) / count
-        self.terms = _told(objective, torch.cat(logits, walk.rows), torch.cat(logp, walk.rows), onehot, walk.classes,
-                           number, role, share, len(batches))  # fmt: skip
+        out, log_probability = torch.cat(logits, walk.rows), torch.cat(logp, walk.rows)
+        values = _told(out, log_probability, onehot, walk.classes, role, share)
+        sums = torch.stack([part.sum(-1) for part in values.split(sizes, -1)], -1)  # (5, *lead, batches)
+        self.terms = torch.cat([objective.total(*sums[:4]).unsqueeze(0), sums]).movedim(-1, 0)
 
     def _rows(self, parts: list[tuple[int, int, int]], like: Tensor) -> tuple[Tensor, ...]:
         """By row ``(R,)``: its batch, what it is there for, how many share its mean. Mostly the same in every epoch."""
@@ -192,22 +194,17 @@ def _parts(batch: Batch, contrast: bool, adversarial: bool) -> list[tuple[int, T
     return parts
 
 
-def _told(
-    objective: Objective, logits: Tensor, logp: Tensor, onehot: Tensor, classes: int,
-    number: Tensor, role: Tensor, share: Tensor, num: int,
-) -> Tensor:  # fmt: skip
-    """Loss terms and rows predicted right, per batch, from what the rows gave and their share ``(..., R)`` of a mean."""
-    right = (logits.argmax(classes, keepdim=True) == onehot.argmax(classes, keepdim=True)).squeeze(classes)
+def _told(logits: Tensor, logp: Tensor, onehot: Tensor, classes: int, role: Tensor, share: Tensor) -> Tensor:
+    """What rows add to class loss, divergence, ridge, adversarial loss and hits ``(5, ..., R)``, given their share of a
+    mean ``(..., R)``."""
+    own = (logits * onehot).sum(classes)  # −E
     cross = -(logp * onehot).sum(classes) * share
-    own = -(logits * onehot).sum(classes)
     positive, counterfactual = role == POSITIVE, role == COUNTERFACTUAL
     values = [
         torch.where(role == CLASS, cross, 0.0),
-        torch.where(positive, own * share, 0.0) - torch.where(counterfactual, own * share, 0.0),
+        torch.where(counterfactual, own * share, 0.0) - torch.where(positive, own * share, 0.0),
         torch.where(positive | counterfactual, own.square() * share, 0.0),
         torch.where(role == ADVERSARIAL, cross, 0.0),
-        (right & (role == CLASS)).to(cross.dtype),
+        ((own >= logits.amax(classes)) & (role == CLASS)).to(cross.dtype),
     ]
-    sums = cross.new_zeros(len(values), *cross.shape[:-1], num).index_add_(-1, number, torch.stack(values))
-    total = objective.total(*sums[:4])
-    return torch.cat([total.unsqueeze(0), sums]).movedim(-1, 0)
+    return torch.stack(values)

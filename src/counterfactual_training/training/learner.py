@@ -48,9 +48,9 @@ class ByAutograd:
         more = {} if batch.weight is None else {"weight": batch.weight}
         with torch.enable_grad():
             terms = own(self.model, batch.x, batch.y, batch.explanations, **more)
-        if not terms.total.requires_grad:
-            raise ModelError("The loss does not depend on any parameter that may be trained.")
-        terms.total.sum().backward()
+            if not terms.total.requires_grad:
+                raise ModelError("The loss does not depend on any parameter that may be trained.")
+            terms.total.sum().backward()
         hits = (terms.logits.detach().argmax(-1) == batch.y).sum(-1)
         values = [terms.total, terms.class_loss, terms.divergence, terms.ridge, terms.adversarial, hits]
         return torch.stack([value.detach().to(terms.total.dtype) for value in values])
