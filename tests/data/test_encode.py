@@ -706,3 +706,28 @@ def test_empty_frames_transform(frame: pd.DataFrame) -> None:
     z = encoder.transform(frame.iloc[:0])
     assert z.shape == (0, len(encoder.names_))
     same(encoder.inverse_transform(z, like=frame.iloc[:0]), frame.iloc[:0])
+
+
+def test_rounding_does_not_rise_where_a_number_may_only_fall() -> None:
+    """1.27 beside a column of one decimal: a little less than that rounds up to 1.3."""
+    train = pd.DataFrame({"a": [-30.5, 40.1, 10.4, 2.2]})
+    person = pd.DataFrame({"a": [1.27]})
+    for direction, nudge, expected in (("decrease", -0.005, 1.27), ("both", -0.005, 1.3), ("increase", -0.04, 1.27)):
+        encoder = Encoder(Schema.infer(train, mutability={"a": direction})).fit(train)
+        z = encoder.transform(person) + nudge / encoder.columns_[0].scale
+        assert encoder.inverse_transform(z, like=person)["a"].tolist() == [expected]
+
+
+def test_a_rank_never_seen_may_become_every_rank_that_others_may() -> None:
+    train = pd.DataFrame({"degree": ["none", "BSc", "MSc", "MSc"]})
+    closed = {"degree": [("BSc", "none"), ("MSc", "none")]}
+    schema = Schema.infer(
+        train, kinds={"degree": "ordinal"}, categories={"degree": ["none", "BSc", "MSc"]}, forbidden=closed
+    )
+    encoder = Encoder(schema, unknown="unknown").fit(train)
+    person = pd.DataFrame({"degree": ["PhD"]})
+    x = torch.from_numpy(encoder.transform(person))  # the mean, between BSc and MSc
+    for wished, expected in (("none", "BSc"), ("BSc", "BSc"), ("MSc", "MSc"), ("PhD", "PhD")):
+        point = torch.from_numpy(encoder.transform(pd.DataFrame({"degree": [wished]})))
+        x_cf = encoder.constraints().snap(point, x)
+        assert encoder.inverse_transform(x_cf, like=person)["degree"].tolist() == [expected]

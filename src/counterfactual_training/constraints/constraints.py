@@ -252,7 +252,7 @@ class Constraints:
         return self.names[index] if self.names is not None else f"feature {index}"
 
     def categories(self, group: OneHotGroup, x: Tensor) -> Tensor:
-        """Mask ``(..., n, max(k, 2))`` of the categories that counterfactuals of x ``(..., n, d)`` may be encoded as."""
+        """Mask ``(..., n, max(k, 2))`` of the categories that a counterfactual of x ``(..., n, d)`` may be in."""
         lower, upper = (bound.expand_as(x)[..., group.index] for bound in self._box(x))
         return self._categories(group, x, lower, upper)
 
