@@ -708,14 +708,21 @@ def test_empty_frames_transform(frame: pd.DataFrame) -> None:
     same(encoder.inverse_transform(z, like=frame.iloc[:0]), frame.iloc[:0])
 
 
-def test_rounding_does_not_rise_where_a_number_may_only_fall() -> None:
-    """1.27 beside a column of one decimal: a little less than that rounds up to 1.3."""
+@pytest.mark.parametrize(
+    ("direction", "own", "moved", "expected"),
+    [
+        ("both", 1.27, 1.2648765, 1.3),
+        ("decrease", 1.27, 1.2648765, 1.27),  # a little less rounds up beside a column of one decimal
+        ("both", 1.23, 1.2351234, 1.2),
+        ("increase", 1.23, 1.2351234, 1.23),
+    ],
+)
+def test_rounding_does_not_go_against_a_direction(direction: str, own: float, moved: float, expected: float) -> None:
     train = pd.DataFrame({"a": [-30.5, 40.1, 10.4, 2.2]})
-    person = pd.DataFrame({"a": [1.27]})
-    for direction, nudge, expected in (("decrease", -0.005, 1.27), ("both", -0.005, 1.3), ("increase", -0.04, 1.27)):
-        encoder = Encoder(Schema.infer(train, mutability={"a": direction})).fit(train)
-        z = encoder.transform(person) + nudge / encoder.columns_[0].scale
-        assert encoder.inverse_transform(z, like=person)["a"].tolist() == [expected]
+    encoder = Encoder(Schema.infer(train, mutability={"a": direction})).fit(train)
+    person = pd.DataFrame({"a": [own]})
+    z = (moved - encoder.columns_[0].center) / encoder.columns_[0].scale
+    assert encoder.inverse_transform(np.array([[z]]), like=person)["a"].tolist() == [expected]
 
 
 def test_a_rank_never_seen_may_become_every_rank_that_others_may() -> None:

@@ -63,7 +63,9 @@ def test_every_metric_is_there_and_can_be_left_out(trained):
 def test_validity_is_by_the_largest_probability_and_strict_validity_by_the_threshold(trained):
     """Both recomputed from the model's answer at the counterfactuals; three steps leave rows on every side."""
     data, (model, _) = trained
-    few = replace(PAIRED, num_individuals=60, lambda_energy=(0.5,), max_steps=3, decision_threshold=0.9)
+    few = replace(
+        PAIRED, num_individuals=60, lambda_energy=(0.5,), max_steps=3, decision_threshold=0.9, learning_rate=0.05
+    )
     table = counterfactual_table(model, data, few)
     rows, targets = torch.tensor(table["row"].to_numpy()), torch.tensor(table["target"].to_numpy())
     generator = ct.ecco(few.lambda_cost, 0.5, max_steps=3, decision_threshold=0.9, learning_rate=few.learning_rate)
