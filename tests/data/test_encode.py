@@ -722,7 +722,7 @@ def test_rounding_does_not_go_against_a_direction(direction: str, own: float, mo
     encoder = Encoder(Schema.infer(train, mutability={"a": direction})).fit(train)
     person = pd.DataFrame({"a": [own]})
     z = (moved - encoder.columns_[0].center) / encoder.columns_[0].scale
-    assert encoder.inverse_transform(np.array([[z]]), like=person)["a"].tolist() == [expected]
+    assert encoder.inverse_transform(np.float32([[z]]), like=person)["a"].tolist() == [expected]
 
 
 def test_a_rank_never_seen_may_become_every_rank_that_others_may() -> None:
