@@ -161,3 +161,31 @@ def test_small_groups_and_masked_gradients_are_said(trained):
 def test_a_protocol_that_cannot_be_is_refused(changes, reason):
     with pytest.raises(InputError, match=reason):
         replace(PAIRED, **changes)
+
+
+PRECISE = replace(PAIRED, num_individuals=60, lambda_energy=(1.0,), langevin_steps=5, attribution_rounds=1)
+
+
+def test_autocast_around_an_evaluation_changes_the_last_digits_only(trained):
+    data, (model, _) = trained
+    expected = ct.summarise(ct.evaluate(model, data, PRECISE))
+    with torch.autocast("cpu", torch.bfloat16):
+        table = ct.evaluate(model, data, PRECISE)
+        several = ct.evaluate([model, model], data, PRECISE)
+    numbers = ct.summarise(table)
+    assert numbers.notna().all() and numbers["accuracy"] == pytest.approx(expected["accuracy"], abs=0.02)
+    assert numbers["implausibility"] == pytest.approx(expected["implausibility"], rel=0.1)
+    assert set(several["metric"]) == set(table["metric"])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_models_in_half_precision_are_measured_in_single(trained, dtype):
+    data, (model, _) = trained
+    expected = ct.summarise(ct.evaluate(model, (data.x_test, data.y_test), PRECISE))
+    small = ct.mlp(2, 2).to(dtype)
+    small.load_state_dict(model.state_dict())
+    numbers = ct.summarise(ct.evaluate(small, (data.x_test.to(dtype), data.y_test), PRECISE))
+    assert set(numbers.index) == set(expected.index) and numbers.notna().all()
+    wrong = (small(data.x_test.to(dtype)).argmax(-1) != data.y_test).sum()
+    assert numbers["accuracy"] == pytest.approx(1 - int(wrong) / len(data.y_test), abs=1e-6)
+    assert numbers["implausibility"] == pytest.approx(expected["implausibility"], rel=0.1)

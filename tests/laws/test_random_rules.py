@@ -110,23 +110,23 @@ def try_once(seed: int, rows: int = 12) -> tuple[int, list[str]]:
     recipe = rng.choice([ecco, generic])
     generator = recipe(learning_rate=rng.choice([0.05, 0.5, 2.0]), max_steps=rng.choice([1, 8, 25]))
     result = search(Linear(*lead[:-1]), x, torch.randint(3, lead), generator, rules)
-    flat_x, flat_cf = x.reshape(-1, NUM_FEATURES), result.x_cf.reshape(-1, NUM_FEATURES)
-    faults = []
-    for i, (before, after) in enumerate(zip(flat_x, flat_cf, strict=True)):
-        own = alone[i // rows if members else 0]
-        faults += [f"seed {seed} row {i} ({mode}): {fault}" for fault in broken(own, before, after)]
-        said = bool(own.violations(after.unsqueeze(0), before.unsqueeze(0)).any())
-        outside = not bool(((own.domain.lower <= before) & (before <= own.domain.upper)).all())
-        if said and not outside:
-            faults.append(f"seed {seed} row {i} ({mode}): violations() sees one")
-    return int((flat_x != flat_cf).any(-1).sum()), faults
+    faults, changed = [], 0
+    shape = (max(members, 1), rows, NUM_FEATURES)
+    for own, before, after in zip(alone, x.reshape(shape), result.x_cf.reshape(shape), strict=True):
+        changed += int((before != after).any(-1).sum())
+        inside = ((own.domain.lower <= before) & (before <= own.domain.upper)).all(-1)
+        said = own.violations(after, before).any(-1) & inside  # what lies outside the domain may have to stay there
+        faults += [f"seed {seed} ({mode}): violations() sees one"] * int(said.sum())
+        for row in range(rows):
+            faults += [f"seed {seed} row {row} ({mode}): {fault}" for fault in broken(own, before[row], after[row])]
+    return changed, faults
 
 
 @pytest.mark.parametrize("part", range(3))
 def test_no_counterfactual_breaks_a_rule(part):
     moved, faults = 0, []
-    for seed in range(part * 60, part * 60 + 60):
+    for seed in range(part * 30, part * 30 + 30):
         changed, found = try_once(seed)
         moved, faults = moved + changed, faults + found
     assert faults == []
-    assert moved > 500
+    assert moved > 250

@@ -29,6 +29,8 @@ from counterfactual_training.constraints.mutability import (
 )
 from counterfactual_training.errors import ConstraintError, unknown
 
+# Values looked at at once: rows in a file may be more than memory holds.
+_BLOCK_VALUES = 2**20
 # A change below this is rounding, not a change.
 _NOISE = 1e-6
 
@@ -263,22 +265,26 @@ class Constraints:
         stated = self.domain.stated
         if not bool(stated.any()):
             return
-        # The last few digits are not worth a refusal: scaling to model space and back costs that much.
-        span = 1e-5 * (1 + x.abs())
-        outside = (x < self.domain.lower.unsqueeze(-2) - span) | (x > self.domain.upper.unsqueeze(-2) + span)
-        outside &= stated
-        if not bool(outside.any()):
+        block = max(1, _BLOCK_VALUES * x.shape[-2] // max(1, x.numel()))
+        counts = stated.new_zeros(self.num_features, dtype=torch.long)
+        for rows in x.split(block, -2):
+            counts += (self._outside(rows) & stated).reshape(-1, self.num_features).sum(0)
+        if not bool(counts.any()):
             return
-        flat = outside.reshape(-1, self.num_features)
-        j = int(flat.sum(0).argmax())
-        rows = flat[:, j].nonzero().flatten()
-        value = float(x.reshape(-1, self.num_features)[rows[0], j])
+        j = int(counts.argmax())
+        row = int(torch.cat([self._outside(rows)[..., j] for rows in x.split(block, -2)], -1).flatten().nonzero()[0])
+        value = float(x[..., j].flatten()[row])
         low = float(self.domain.lower.reshape(-1, self.num_features)[0, j])
         high = float(self.domain.upper.reshape(-1, self.num_features)[0, j])
         raise ConstraintError(
-            f"{len(rows)} factual(s) lie outside the domain of {self.name(j)!r} [{low:g}, {high:g}]; "
-            f"the first is row {int(rows[0])} with {value:g}. Widen the domain or leave these rows out."
+            f"{int(counts[j])} factual(s) lie outside the domain of {self.name(j)!r} [{low:g}, {high:g}]; "
+            f"the first is row {row} with {value:g}. Widen the domain or leave these rows out."
         )
+
+    def _outside(self, x: Tensor) -> Tensor:
+        # The last few digits are not worth a refusal: scaling to model space and back costs that much.
+        span = 1e-5 * (1 + x.abs())
+        return (x < self.domain.lower.unsqueeze(-2) - span) | (x > self.domain.upper.unsqueeze(-2) + span)
 
     def violations(self, x_cf: Tensor, x: Tensor, tolerance: float = 1e-5) -> Tensor:
         """Mask ``(..., n, d)`` of the values that break a constraint, for tests, metrics and reports."""
