@@ -197,9 +197,7 @@ def _measured(
         "factual": factual,
         "target": y_target,
         "validity": valid.cpu().double(),
-        "validity_strict": (validity_strict(logits_cf, y_target, protocol.decision_threshold) & searched)
-        .cpu()
-        .double(),
+        "validity_strict": strict.cpu().double(),
         "share_mature": (found.status == int(Status.CONVERGED)).cpu().double(),
         "num_steps": found.num_steps,
         # Invalid counterfactuals have a place, but no meaning as recourse.
