@@ -32,8 +32,8 @@ are fixed, so only the epoch in which no row ever arrives (τ = 1) is the same w
 """
 MEMORY_COLUMNS = ("members", "kept, ms", "given back, ms", "given back / kept")
 MEMORY_NOTE = """
-The epoch of CT as published, per member, by `ct.Fleet(...).train(...)` in a plain process that keeps the memory it has
-freed, and in one that gives it back to the system.
+The epoch of CT as published, per member, by `ct.Fleet(...).train(..., keep_memory=True)`, the default, and `False`,
+each in a plain process.
 """
 
 
@@ -146,7 +146,7 @@ def run(places: Environments, quick: bool) -> tuple[list[Table], list[str]]:
                         others["jax"] = partial(_ask, jax, kind, num, compiling)
                     rows.append(_row(kind, num, training_turns(places, jobs, others, rounds)[0]))
         tables = [Table(COLUMNS, rows, note=NOTE + _compiling(compiling))]
-        if hasattr(ct, "keep_memory"):
+        if api.can_keep_memory():
             tables.append(_memory(places, problem, sizes[1:], rounds))
         else:
             skipped.append("kept memory: this version has no switch for it.")
@@ -177,16 +177,15 @@ def _row(kind: Kind, num: int, seconds: dict[str, float]) -> tuple[Value, ...]:
 def _ask(jax: Peer, kind: Kind, num: int, compiling: dict[str, float]) -> float:
     request = {"members": num, "batch": kind.batch_size, "num": kind.num_counterfactuals, "steps": ct.ecco().max_steps}
     answer = jax.ask(**request, threshold=kind.threshold)
-    compiling.setdefault(f"{num} {kind.num_counterfactuals}", answer["first"] - answer["seconds"])
+    compiling.setdefault(f"{num} {kind.num_counterfactuals}", answer["seconds"])
     return answer["seconds"]
 
 
 def _compiling(seconds: dict[str, float]) -> str:
     if not seconds:
         return ""
-    return (
-        f" Compiling took it {min(seconds.values()):.1f} to {max(seconds.values()):.1f} s for each number of members."
-    )
+    least, most = min(seconds.values()), max(seconds.values())
+    return f" With compiling, its first epoch took {least:.1f} to {most:.1f} s for each number of members."
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -78,7 +78,7 @@ def make_problem(hidden: tuple[int, ...], rows: int, folder: Path) -> Problem:
     with torch.no_grad():
         x_0 = others[model(others).argmax(-1) == 0][:rows].contiguous()
     name = "-".join(map(str, (FEATURES, *hidden, 2)))
-    arrays = {"x": x_0.numpy(), "x_train": features[:3000].numpy(), "y_train": classes[:3000].numpy()}
+    arrays: dict[str, Any] = {"x": x_0.numpy(), "x_train": features[:3000].numpy(), "y_train": classes[:3000].numpy()}
     arrays |= {key: values[0] for key, values in layers_of([model]).items()}
     np.savez(folder / f"{name}.npz", layers=len(hidden) + 1, **arrays)
     return Problem(name, model, x_0, folder / f"{name}.npz")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,22 +28,25 @@ def member(
     return make(model, *settings) if new is None else make(model, new(*settings))
 
 
-def train_fleet(members: Sequence[ct.Member], x: Tensor, y: Tensor, listener: ct.Callback | None = None) -> None:
+def train_fleet(
+    members: Sequence[ct.Member],
+    x: Tensor,
+    y: Tensor,
+    listener: ct.Callback | None = None,
+    keep_memory: bool | None = None,
+) -> None:
     """Train in place, silently; the listener hears of the end of every epoch."""
+    options: dict[str, Any] = {} if keep_memory is None else {"keep_memory": keep_memory}
+    if listener is not None:
+        new = hasattr(ct, "Setting")
+        options |= {"callbacks": [listener]} if new else {"on_epoch": listener.on_epoch_end}
     train: Any = ct.Fleet(members).train
-    listeners = [] if listener is None else [listener]
-    if hasattr(ct, "Setting"):
-        train(x, y, callbacks=listeners, progress=False)
-    else:
-        train(x, y, on_epoch=listener and listener.on_epoch_end, progress=False)
+    train(x, y, progress=False, **options)
 
 
-def keep_memory(keep: bool) -> bool:
-    """Tell the library to keep freed memory, or not to; whether it can be told."""
-    switch: Any = getattr(ct, "keep_memory", None)
-    if switch is not None:
-        switch(keep)
-    return switch is not None
+def can_keep_memory() -> bool:
+    """Whether a fleet can be told to keep the memory it has freed, or not to."""
+    return "keep_memory" in inspect.signature(ct.Fleet.train).parameters
 
 
 def network(arrays: Numbers, index: int | None = None) -> nn.Sequential:

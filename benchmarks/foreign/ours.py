@@ -90,8 +90,6 @@ def plain(job: Job, pause: Pause) -> nn.Module:
 
 def fleet(job: Job, pause: Pause) -> nn.Module:
     """The first so many members of a file, by :class:`Fleet`; a single one by :func:`train`."""
-    if job.get("keep_memory") is not None:
-        api.keep_memory(job["keep_memory"])
     arrays = dict(np.load(job["file"]))
     x, y = torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["y"])
     constraints = ct.Constraints.infer(x)
@@ -100,7 +98,7 @@ def fleet(job: Job, pause: Pause) -> nn.Module:
     settings = [api.settings_of(arrays, i, job) for i in range(job["members"])]
     if len(models) > 1:
         members = [api.member(m, g, constraints, o, c) for m, (g, o, c) in zip(models, settings, strict=True)]
-        api.train_fleet(members, x, y, pause)
+        api.train_fleet(members, x, y, pause, job.get("keep_memory"))
     else:
         generator, objective, config = settings[0]
         ct.train(models[0], x, y, generator, constraints, objective, config, callbacks=[pause], progress=False)
