@@ -24,7 +24,7 @@ MIDDLE, EPOCHS = 18, 40
 COLUMNS = ("what", "members", "before", "after", "before / after", "JAX fleet", "before / JAX", "after / JAX")
 NOTE = f"""
 MLP 2-{HIDDEN}-2 on {ROWS:,} rows of Moon; times per member. Members differ in seed, λ_div, λ_reg, λ_cost and λ_energy.
-Before and after: `ct.Fleet(...).train(...)` (one member: `ct.train`), each in a plain process, one epoch a turn; the
+Before and after: `ct.Fleet(...).train(...)`, each in a plain process, one epoch a turn; the
 quickest turn counts. CT as published trains from the start for {EPOCHS} epochs, timed are those from {MIDDLE + 2} on.
 All others start with the weights of its members after {MIDDLE} epochs. The JAX fleet (jax and optax in an environment
 of their own, bound to one core) does the same by one compiled program per epoch; compiling is not counted. Its shapes
@@ -130,7 +130,7 @@ class Problem:
 
 def run(places: Environments, quick: bool) -> tuple[list[Table], list[str]]:
     """All sizes of a fleet; then what kept memory is worth."""
-    sizes, middle, rounds = ((1, 5), 2, 1) if quick else ((1, 10, 50, 270), MIDDLE, 5)
+    sizes, middle, rounds = ((2, 5), 2, 1) if quick else ((10, 50, 270), MIDDLE, 5)
     skipped = [] if "before" in places.sources() else [places.no_before()]
     rows: list[tuple[Value, ...]] = []
     compiling: dict[str, float] = {}
@@ -147,7 +147,7 @@ def run(places: Environments, quick: bool) -> tuple[list[Table], list[str]]:
                     rows.append(_row(kind, num, training_turns(places, jobs, others, rounds)[0]))
         tables = [Table(COLUMNS, rows, note=NOTE + _compiling(compiling))]
         if api.can_keep_memory():
-            tables.append(_memory(places, problem, sizes[1:], rounds))
+            tables.append(_memory(places, problem, sizes, rounds))
         else:
             skipped.append("kept memory: this version has no switch for it.")
     return tables, skipped

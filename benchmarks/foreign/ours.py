@@ -89,19 +89,15 @@ def plain(job: Job, pause: Pause) -> nn.Module:
 
 
 def fleet(job: Job, pause: Pause) -> nn.Module:
-    """The first so many members of a file, by :class:`Fleet`; a single one by :func:`train`."""
+    """The first so many members of a file, by :class:`Fleet`."""
     arrays = dict(np.load(job["file"]))
     x, y = torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["y"])
     constraints = ct.Constraints.infer(x)
     x, y = x[: job["rows"]], y[: job["rows"]]
     models = [api.network(arrays, i) for i in range(job["members"])]
     settings = [api.settings_of(arrays, i, job) for i in range(job["members"])]
-    if len(models) > 1:
-        members = [api.member(m, g, constraints, o, c) for m, (g, o, c) in zip(models, settings, strict=True)]
-        api.train_fleet(members, x, y, pause, job.get("keep_memory"))
-    else:
-        generator, objective, config = settings[0]
-        ct.train(models[0], x, y, generator, constraints, objective, config, callbacks=[pause], progress=False)
+    members = [api.member(m, g, constraints, o, c) for m, (g, o, c) in zip(models, settings, strict=True)]
+    api.train_fleet(members, x, y, pause, job.get("keep_memory"))
     return models[0]
 
 
