@@ -24,10 +24,10 @@ MIDDLE, EPOCHS = 18, 40
 COLUMNS = ("what", "members", "before", "after", "before / after", "JAX fleet", "before / JAX", "after / JAX")
 NOTE = f"""
 MLP 2-{HIDDEN}-2 on {ROWS:,} rows of Moon; times per member. Members differ in seed, λ_div, λ_reg, λ_cost and λ_energy.
-Before and after: `ct.Fleet(...).train(...)`, each in a plain process, one epoch a turn; the
-quickest turn counts. CT as published trains from the start for {EPOCHS} epochs, timed are those from {MIDDLE + 2} on.
-All others start with the weights of its members after {MIDDLE} epochs. The JAX fleet (jax and optax in an environment
-of their own, bound to one core) does the same by one compiled program per epoch; compiling is not counted. Its shapes
+Before and after: `ct.Fleet(...).train(...)`, each in a plain process, one epoch a turn; the quickest turn counts. CT
+as published trains from the start for {EPOCHS} epochs, timed are those from {MIDDLE + 2} on. All others start with the
+weights of its members after {MIDDLE} epochs. The JAX fleet (jax and optax in an environment of their own, bound to
+one core) does the same by one compiled program per epoch; compiling is not counted. Its shapes
 are fixed, so only the epoch in which no row ever arrives (τ = 1) is the same work for both.
 """
 MEMORY_COLUMNS = ("members", "kept, ms", "given back, ms", "given back / kept")
