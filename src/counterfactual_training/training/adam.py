@@ -29,20 +29,21 @@ class Adam(Optimizer):
         self.updates = torch.zeros(lead, device=self.tensors[0].device)
         self.even = True  # whether all members have made the same number of updates
 
-    def apply(self, grads: Sequence[Tensor], bad: Tensor) -> None:
-        """One update by these gradients, but of none whose ``bad`` ``(*lead)`` is 1.0."""
+    def apply(self, grads: Sequence[Tensor], bad: Tensor | None) -> None:
+        """One update by these gradients, but of none whose ``bad`` ``(*lead)`` is 1.0; ``None`` updates all."""
         self._opt_called = True  # what schedulers look at
         rates = [group["lr"] for group in self.param_groups]
-        if not self.lead or (self.even and len(set(rates)) == 1 and bad.device.type == "cpu" and not bool(bad.any())):
-            self._fused(grads, rates[0], bad if not self.lead else None)
+        if not self.lead or (bad is None and self.even and len(set(rates)) == 1):
+            self._fused(grads, rates[0], bad)
         else:
-            self.even = False
+            self.even = self.even and bad is None
+            bad = torch.zeros_like(self.updates) if bad is None else bad
             self._masked(grads[0], self.tensors[0].new_tensor(rates).unsqueeze(-1), bad)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """As any optimizer: by the gradients that the parameters hold."""
-        self.apply([_gradient(p) for p in self.tensors], torch.zeros_like(self.updates))
+        self.apply([_gradient(p) for p in self.tensors], None)
 
     def _fused(self, grads: Sequence[Tensor], rate: float, bad: Tensor | None) -> None:
         self.updates += 1

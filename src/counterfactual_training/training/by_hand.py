@@ -19,6 +19,7 @@ from counterfactual_training.search.chain import Activation, activation, chain_l
 from counterfactual_training.training.objective import ADVERSARIAL, CLASS, COUNTERFACTUAL, POSITIVE, Batch, Objective
 
 _LINEAR = (nn.Linear,)
+_aten: Any = torch.ops.aten
 
 
 class Walk:
@@ -67,38 +68,55 @@ class StackedWalk:
     rows, classes = -1, -2
 
     def __init__(self, model: StackedModel, layers: Sequence[tuple[str, nn.Module]]) -> None:
-        self.steps: list[Any] = [activation(layer) or name for name, layer in layers]
-        self.weights = {name: value.detach() for name, value in model.parameters_by_name().items()}
+        weights = {name: value.detach() for name, value in model.parameters_by_name().items()}
         self.grad = torch.zeros_like(model.weights)
-        parts = zip(model.names, self.grad.split(model.sizes, 1), model.shapes, model.frozen, strict=True)
-        self.parts = {name: part.view(-1, *shape) for name, part, shape, frozen in parts if not frozen}
+        views = zip(model.names, self.grad.split(model.sizes, 1), model.shapes, model.frozen, strict=True)
+        parts = {name: part.view(-1, *shape) for name, part, shape, frozen in views if not frozen}
+        # Of each layer its activation, or its weight and bias and where their gradients go.
+        self.steps: list[Any] = []
+        for name, layer in layers:
+            weight, bias = weights.get(f"{name}.weight"), weights.get(f"{name}.bias")
+            own = (
+                weight,
+                None if bias is None else bias.unsqueeze(-1),
+                parts.get(f"{name}.weight"),
+                parts.get(f"{name}.bias"),
+            )
+            self.steps.append(activation(layer) or own)
+        # What a layer has just made is nobody else's, so the most common activation may overwrite it.
+        self.in_place = [i > 0 and type(layer) is nn.ReLU for i, (_, layer) in enumerate(layers)]
 
     def arranged(self, x: Tensor) -> Tensor:
         return x.transpose(-1, -2)
 
     def logits(self, x: Tensor) -> Tensor:
         self.seen = [x]
-        for step in self.steps:
-            if isinstance(step, str):
-                weight, bias = self.weights[f"{step}.weight"], self.weights.get(f"{step}.bias")
-                x = torch.bmm(weight, x) if bias is None else torch.baddbmm(bias.unsqueeze(-1), weight, x)
-            else:
+        for step, in_place in zip(self.steps, self.in_place, strict=True):
+            if in_place:
+                x = x.relu_()
+            elif isinstance(step, Activation):
                 x = step.forward(x)
+            else:
+                weight, bias, _, _ = step
+                x = torch.bmm(weight, x) if bias is None else torch.baddbmm(bias, weight, x)
             self.seen.append(x)
         return x
 
     def gradients(self, grad: Tensor) -> list[Tensor]:
         for i in range(len(self.steps) - 1, -1, -1):
             step, x = self.steps[i], self.seen[i]
-            if not isinstance(step, str):
+            if self.in_place[i] and i < len(self.steps) - 1:
+                grad = _aten.threshold_backward.grad_input(grad, self.seen[i + 1], 0, grad_input=grad)
+            elif isinstance(step, Activation):
                 grad = step.backward(grad, x, self.seen[i + 1])
-                continue
-            if (bias := self.parts.get(f"{step}.bias")) is not None:
-                torch.sum(grad, -1, out=bias)
-            if (weight := self.parts.get(f"{step}.weight")) is not None:
-                weight.copy_(torch.bmm(grad, x.transpose(-1, -2)))  # straight into the view would be slower
-            if i:
-                grad = torch.bmm(self.weights[f"{step}.weight"].transpose(-1, -2), grad)
+            else:
+                weight, _, weight_grad, bias_grad = step
+                if bias_grad is not None:
+                    torch.sum(grad, -1, out=bias_grad)
+                if weight_grad is not None:
+                    weight_grad.copy_(torch.bmm(grad, x.transpose(-1, -2)))  # straight into the view would be slower
+                if i:
+                    grad = torch.bmm(weight.transpose(-1, -2), grad)
         return [self.grad]
 
 

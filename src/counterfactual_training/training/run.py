@@ -272,7 +272,10 @@ class Run:
             raise ValueError(f"epoch {epoch!r} of {self.epochs}")
         if len(records) != count or len(stopped) != count or not slots or slots != sorted(set(slots) & set(self.slots)):
             raise ValueError(f"it holds {len(records)} members, of whom {slots} train")
-        if any(not isinstance(own, list) or len(own) > epoch or not all(isinstance(r, dict) for r in own) for own in records):
+        if any(
+            not isinstance(own, list) or len(own) > epoch or not all(isinstance(r, dict) for r in own)
+            for own in records
+        ):
             raise ValueError("its records are not one table per epoch")
         if self.lead:
             self._keep(slots, tell=False)
