@@ -84,7 +84,7 @@ def search(problem: Problem, rows: int, threads: int | None, name: str) -> Tenso
     early = name != ALL_STEPS
     generator = ct.generic(learning_rate=RATES[name], max_steps=STEPS, decision_threshold=0.5 if early else 1.0)
     target = torch.ones(len(x), dtype=torch.long)
-    return ct.search(problem.model, x, target, generator, diagnose=False, shrink=early, threads=threads).x_cf
+    return ct.search(problem.model, x, target, generator, diagnose=False, threads=threads).x_cf
 
 
 def run(places: Environments, quick: bool) -> tuple[list[Table], list[str]]:

@@ -20,6 +20,7 @@ from cases import (
 from torch.testing import assert_close
 
 from counterfactual_training import Status
+from counterfactual_training.search import working_set
 
 GENERATOR = pytest.mark.parametrize("generator", GENERATOR_NAMES)
 MODEL = pytest.mark.parametrize("model", MODELS)
@@ -189,9 +190,12 @@ def expect_rows(found, whole, rows):
 
 @GENERATOR
 @CONSTRAINT
-def test_rows_that_leave_change_nothing(generator, constraints):
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_rows_that_leave_change_nothing(generator, constraints, share, monkeypatch):
+    """Whether they never leave the working set, or at once."""
     case_ = case(generator, "own_module", constraints, double=True)
-    expect_rows(case_.again(shrink=False), case_.result, slice(None))
+    monkeypatch.setattr(working_set, "_SHRINK_AT", share)
+    expect_rows(case_.again(), case_.result, slice(None))
 
 
 @GENERATOR

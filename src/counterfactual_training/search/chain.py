@@ -83,7 +83,7 @@ def hooked(module: nn.Module) -> bool:
 class Differentiable(Protocol):
     """A model at one input after the other, weights as they were when this was made."""
 
-    def logits(self, x: Tensor, differentiate: bool = True) -> Tensor:
+    def logits(self, x: Tensor) -> Tensor:
         """Logits ``(..., n, k)`` of rows x ``(..., n, d)``, without a graph."""
         ...
 
@@ -127,9 +127,9 @@ class ByAutograd:
     def __init__(self, model: Callable[[Tensor], Tensor]) -> None:
         self.model = model
 
-    def logits(self, x: Tensor, differentiate: bool = True) -> Tensor:
-        self.leaf = x.detach().requires_grad_(differentiate)
-        with torch.set_grad_enabled(differentiate):
+    def logits(self, x: Tensor) -> Tensor:
+        self.leaf = x.detach().requires_grad_()
+        with torch.enable_grad():
             output = self.model(self.leaf)
             if not isinstance(output, Tensor):  # refused by whoever asked
                 return output
@@ -155,19 +155,24 @@ class Chain:
 
     def __init__(self, layers: list[nn.Module]) -> None:
         self.layers = [activation(layer) or _linear(layer) for layer in layers]
+        # What a linear layer has just made is nobody else's, so the most common activation may overwrite it.
+        for i in range(1, len(layers)):
+            if type(layers[i]) is nn.ReLU and type(layers[i - 1]) is nn.Linear:
+                self.layers[i] = self.layers[i]._replace(forward=torch.relu_)
         self.seen: list[Tensor] = []
 
-    def logits(self, x: Tensor, differentiate: bool = True) -> Tensor:
-        self.seen = [x]
+    def logits(self, x: Tensor) -> Tensor:
+        self.seen = seen = [x]
         for forward, _ in self.layers:
             x = forward(x)
-            self.seen.append(x)
+            seen.append(x)
         return at_least_single(x)
 
     def pullback(self, grad: Tensor) -> Tensor:
-        grad = grad.to(self.seen[-1].dtype)
+        seen = self.seen
+        grad = grad.to(seen[-1].dtype)
         for i in range(len(self.layers) - 1, -1, -1):
-            grad = self.layers[i].backward(grad, self.seen[i], self.seen[i + 1])
+            grad = self.layers[i].backward(grad, seen[i], seen[i + 1])
         return grad
 
 
@@ -195,7 +200,7 @@ class StackedChain:
         ]
         self.seen: list[Tensor] = []
 
-    def logits(self, x: Tensor, differentiate: bool = True) -> Tensor:
+    def logits(self, x: Tensor) -> Tensor:
         x = x.transpose(-1, -2)
         self.seen = [x]
         for layer, in_place in zip(self.layers, self.in_place, strict=True):
@@ -223,13 +228,17 @@ class StackedChain:
 def _linear(layer: Any) -> Activation:
     """A linear layer and its derivative by the input."""
     weight, bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
+    transposed = weight.t()
+
+    def forward(x: Tensor) -> Tensor:
+        return torch.mm(x, transposed) if bias is None else torch.addmm(bias, x, transposed)
 
     def backward(grad: Tensor, x: Tensor, out: Tensor) -> Tensor:
         if x.stride(0) == 1 and x.stride(1) == x.shape[0]:  # autograd follows the layout of the input
-            return weight.t().mm(grad.t()).t()
-        return grad.mm(weight)
+            return torch.mm(transposed, grad.t()).t()
+        return torch.mm(grad, weight)
 
-    return Activation(lambda x: functional.linear(x, weight, bias), backward)
+    return Activation(forward, backward)
 
 
 def at_least_single(values: Tensor) -> Tensor:
