@@ -16,11 +16,10 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import environments, evaluation, fleet, growth, peers, regimes
+from benchmarks import environments, evaluation, fleet, growth, lone, peers, regimes
 from benchmarks.report import Record, Table, circumstances, ratios, write_page
-from benchmarks.search import against_matrix_products, shrinking
+from benchmarks.search import against_matrix_products, leaving
 from benchmarks.training import per_row_gradient
-from counterfactual_training.experiments.worker import settle
 
 
 @dataclass(frozen=True)
@@ -29,18 +28,18 @@ class Part:
 
     Attributes:
         run: given the environments of the peers and whether this is only a try, the tables and what was skipped.
-        keep_memory: whether freed memory is kept, as in the project's own workers.
+        needs: environments of the peers.
     """
 
     title: str
     run: Callable[[environments.Environments, bool], tuple[list[Table], list[str]]]
-    keep_memory: bool = False
+    needs: tuple[str, ...] = ()
 
 
 def _search(_: environments.Environments, quick: bool) -> tuple[list[Table], list[str]]:
     if quick:
         return [ratios([against_matrix_products(100)])], []
-    return [ratios([against_matrix_products(784), against_matrix_products(100), shrinking()])], []
+    return [ratios([against_matrix_products(784), against_matrix_products(100), leaving()])], []
 
 
 def _training(_: environments.Environments, quick: bool) -> tuple[list[Table], list[str]]:
@@ -51,8 +50,9 @@ PARTS = {
     "search": Part("Search", _search),
     "training": Part("Training, per gradient of a row", _training),
     "evaluation": Part("Evaluation beside training, and the memory of IP*", evaluation.run),
-    "peers": Part("Counterfactuals per second beside other libraries", peers.run),
-    "fleet": Part("Fleets", fleet.run, keep_memory=True),
+    "peers": Part("Counterfactuals per second beside other libraries", peers.run, ("relax", "dice", "alibi")),
+    "lone": Part("One model, before and after", lone.run),
+    "fleet": Part("Fleets, before and after", fleet.run, ("jax",)),
     "regimes": Part("Training regimes", regimes.run),
     "growth": Part("Growth of time and memory", growth.run),
 }
@@ -64,16 +64,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks.md"), help="the page")
     parser.add_argument("--records", type=Path, help="folder of the records; by default named like the page")
     parser.add_argument("--environments", type=Path, default=Path(".bench"), help="folder of the peers' environments")
-    parser.add_argument("--install", action="store_true", help="make the environments that are missing, then stop")
+    parser.add_argument("--before", default=environments.BEFORE, help="the commit that today's code is compared with")
+    parser.add_argument("--install", action="store_true", help="make environments that these parts miss, then stop")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it runs; writes no page")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     unknown = sorted(set(options.parts) - set(PARTS))
     if unknown:
         parser.error(f"no part called {', '.join(unknown)}; there are {', '.join(PARTS)}")
-    places = environments.Environments(options.environments)
+    places = environments.Environments(options.environments, options.before)
     if options.install:
-        environments.install(places)
+        needs = [name for part in options.parts or PARTS for name in PARTS[part].needs]
+        environments.install(places, needs)
     elif options.child:
         _record(options.parts[0], places, options.quick).save(options.child)
     else:
@@ -90,6 +92,7 @@ def main() -> None:
 def _in_child(part: str, records: Path, options: argparse.Namespace) -> bool:
     """Run one part in a fresh process; whether it left a record."""
     arguments = ["-m", "benchmarks", part, "--child", str(records), "--environments", str(options.environments)]
+    arguments += ["--before", options.before]
     print(f"… {part}", flush=True)
     command = [sys.executable, *arguments, *(["--quick"] if options.quick else [])]
     done = subprocess.run(command, check=False)  # noqa: S603
@@ -99,11 +102,11 @@ def _in_child(part: str, records: Path, options: argparse.Namespace) -> bool:
 
 
 def _record(name: str, places: environments.Environments, quick: bool) -> Record:
-    settle() if PARTS[name].keep_memory else torch.set_num_threads(1)
+    torch.set_num_threads(1)
     started = time.perf_counter()
     tables, skipped = PARTS[name].run(places, quick)
     record = Record(name, PARTS[name].title, f"python -m benchmarks {name}", tables, skipped, **circumstances())
-    versions = {**record.versions, **places.versions_used()}
+    versions = {**record.versions, **places.versions}
     return replace(record, seconds=round(time.perf_counter() - started, 1), versions=versions)
 
 

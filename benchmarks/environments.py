@@ -1,16 +1,27 @@
-"""Other libraries in virtual environments of their own, and conversations with programs that run there."""
+"""Other libraries, and other versions of this one, in processes of their own; and conversations with them."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import tarfile
+import tempfile
 import venv
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
+from io import BytesIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+import counterfactual_training as ct
+from benchmarks.timing import turns
+
+Contestants = dict[str, Callable[[], float]]
 
 # Some of these leave needs of theirs undeclared: fastcore, nbdev, click.
 NEEDS = {
@@ -19,6 +30,7 @@ NEEDS = {
     "dice": ("dice-ml", "torch==2.13.0"),
     "alibi": ("alibi[tensorflow]", "click"),
 }
+BEFORE = "5195718"  # the last commit in which lone models and fleets had loops of their own
 SCRIPTS = Path(__file__).parent / "foreign"
 
 # XLA and Eigen have no switch that is always obeyed; a process bound to one core has one thread that counts.
@@ -30,7 +42,7 @@ ONE_THREAD = {
     "BENCH_ONE_CORE": "1",
 }
 
-# What our own workers ask of the allocator, see experiments/worker.py: nobody is to win by page faults.
+# Peers shall not lose by page faults; ours decides about that by itself.
 KEEP_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": str(2**29),
     "MALLOC_TOP_PAD_": str(2**24),
@@ -40,9 +52,14 @@ KEEP_MEMORY = {
 
 @dataclass
 class Environments:
-    """A folder of virtual environments, and the versions of what was used from it."""
+    """A folder of virtual environments and older versions of this library, and the versions of what was used of it.
+
+    Attributes:
+        before: the commit that today's code is compared with.
+    """
 
     folder: Path
+    before: str = BEFORE
     versions: dict[str, str] = field(default_factory=dict)
 
     def python(self, name: str) -> Path | None:
@@ -53,13 +70,31 @@ class Environments:
     def missing(self, name: str) -> str:
         return f"no environment `{name}` in `{self.folder}`; make it with `python -m benchmarks --install`."
 
-    def versions_used(self) -> dict[str, str]:
-        return self.versions
+    def sources(self) -> dict[str, Path]:
+        """Folders to import this library from: before, where git has that commit, and after."""
+        after = Path(ct.__file__).resolve().parents[1]
+        folder = self.folder.resolve() / f"before-{self.before}"
+        if not folder.exists():
+            command = ["git", "-C", str(SCRIPTS.parents[1]), "archive", self.before, "src"]
+            packed = subprocess.run(command, capture_output=True, check=False)  # noqa: S603
+            if packed.returncode != 0:
+                return {"after": after}
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=self.folder) as unpacked:
+                with tarfile.open(fileobj=BytesIO(packed.stdout)) as archive:
+                    archive.extractall(unpacked, filter="data")
+                Path(unpacked, "src").rename(folder)
+        self.versions["before"] = self.before
+        return {"before": folder, "after": after}
+
+    def no_before(self) -> str:
+        return f"before: git has no commit {self.before} here; name another with `--before`."
 
 
-def install(places: Environments) -> None:
+def install(places: Environments, names: Collection[str]) -> None:
     """Make the environments that are missing; one that fails is told and the others are made all the same."""
-    for name, needs in NEEDS.items():
+    for name in names:
+        needs = NEEDS[name]
         if places.python(name) is not None:
             print(f"{name} is there")
             continue
@@ -75,30 +110,52 @@ def install(places: Environments) -> None:
 
 
 class Peer:
-    """A script of ``foreign/`` running in its environment: it is asked for one turn at a time, and answers in JSON."""
+    """A script of ``foreign/`` in a process of its own: it is asked for one turn at a time, and answers in JSON."""
 
-    def __init__(self, places: Environments, environment: str, script: str, *arguments: str, one_thread: bool) -> None:
+    def __init__(
+        self, places: Environments, python: Path, script: str, *arguments: str, settings: dict[str, str], name: str = ""
+    ) -> None:
+        self.name = name or Path(script).stem
+        self.places, self.greeted = places, False
+        self.log = (places.folder / f"{self.name}.log").open("w", encoding="utf-8")
+        command = [str(python), str(SCRIPTS / script), *arguments]
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH" and not k.startswith("MALLOC_")}
+        self.process = subprocess.Popen(  # noqa: S603
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+            env={**environment, "PYTHONWARNINGS": "ignore", **settings},
+        )
+
+    @classmethod
+    def foreign(cls, places: Environments, environment: str, script: str, *arguments: str, one_thread: bool) -> Peer:
+        """Another library, in its environment."""
         python = places.python(environment)
         if python is None:
             raise FileNotFoundError(places.missing(environment))
-        command = [str(python), str(SCRIPTS / script), *arguments]
-        settings = {
-            **KEEP_MEMORY,
-            **os.environ,
-            **(ONE_THREAD if one_thread else {}),
-            "JAX_PLATFORMS": "cpu",
-            "PYTHONWARNINGS": "ignore",
-        }
-        settings.pop("PYTHONPATH", None)
-        self.name = script
-        self.log = (places.folder / f"{Path(script).stem}.log").open("w", encoding="utf-8")
-        self.process = subprocess.Popen(  # noqa: S603
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, env=settings
-        )
-        places.versions.update(self._answer()["versions"])
+        settings = {**KEEP_MEMORY, **(ONE_THREAD if one_thread else {}), "JAX_PLATFORMS": "cpu"}
+        return cls(places, python, script, *arguments, settings=settings)
+
+    @classmethod
+    def ours(
+        cls, places: Environments, version: str, script: str, *arguments: str, name: str, one_thread: bool = True
+    ) -> Peer:
+        """This library, before or after: a plain process of this interpreter, which nobody told how to use memory."""
+        source = str(places.sources()[version])
+        settings = {"PYTHONPATH": source, **({"OMP_NUM_THREADS": "1"} if one_thread else {})}
+        return cls(places, Path(sys.executable), script, source, *arguments, settings=settings, name=f"ours-{name}")
+
+    def wait(self) -> None:
+        """Until the script is ready to be asked; many can get ready at the same time."""
+        if not self.greeted:
+            self.places.versions.update(self._answer()["versions"])
+            self.greeted = True
 
     def ask(self, **request: Any) -> dict[str, Any]:
         """One turn: the script's answer to a request."""
+        self.wait()
         if self.process.stdin is None:
             raise RuntimeError("The peer's input is closed.")
         self.process.stdin.write(json.dumps(request) + "\n")
@@ -118,9 +175,32 @@ class Peer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.process.terminate()
-        self.process.wait()
+        self.process.communicate()
         self.log.close()
 
 
-if __name__ == "__main__":
-    install(Environments(Path(sys.argv[1] if len(sys.argv) > 1 else ".bench")))
+def training_turns(
+    places: Environments, jobs: dict[str, tuple[str, dict[str, Any]]], others: Contestants, rounds: int
+) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Seconds of each contestant's quickest epoch, and the weights of those that have made their last one.
+
+    Args:
+        jobs: by contestant the version of this library and what it trains, see ``foreign/ours.py``.
+        others: contestants that measure their own seconds.
+        rounds: epochs of each that count, in turns; one more goes before them.
+    """
+    with contextlib.ExitStack() as stack:
+        peers = {}
+        for name, (version, job) in jobs.items():
+            peer = Peer.ours(places, version, "ours.py", json.dumps(job), name=name)
+            peers[name] = stack.enter_context(peer)
+        for peer in peers.values():  # all warm up at the same time
+            peer.wait()
+        own: Contestants = {name: partial(_seconds, peer) for name, peer in peers.items()}
+        seconds = turns({**own, **others}, rounds)
+        ended = [name for name, (_, job) in jobs.items() if job["epochs"] == job["warm"] + rounds + 1]
+        return seconds, {name: peers[name].ask()["weights"] for name in ended}
+
+
+def _seconds(peer: Peer) -> float:
+    return float(peer.ask()["seconds"])

@@ -1,36 +1,39 @@
-"""A fleet beside its members trained one by one, and beside the same fleet compiled by JAX; one thread each."""
+"""A fleet by the version before and by this one, beside the same fleet compiled by JAX; one thread each."""
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from copy import deepcopy
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 import counterfactual_training as ct
-from benchmarks.environments import Environments, Peer
+from benchmarks.environments import Contestants, Environments, Peer, training_turns
+from benchmarks.foreign import api
 from benchmarks.report import Table, Value
-from benchmarks.timing import turns
 from counterfactual_training.data.synthetic import moons
-from counterfactual_training.training import Fleet, Member
 
 ROWS, HIDDEN = 3000, 32
-COLUMNS = ("what", "members", "lone", "fleet, per member", "lone / fleet", "JAX fleet, per member", "fleet / JAX")
+MIDDLE, EPOCHS = 18, 40
+COLUMNS = ("what", "members", "before", "after", "before / after", "JAX fleet", "before / JAX", "after / JAX")
 NOTE = f"""
-MLP 2-{HIDDEN}-2 on {ROWS:,} rows of Moon, trained conventionally for 20 epochs; timed is the second epoch after
-that. Members differ in seed, λ_div, λ_reg, λ_cost and λ_energy. Lone: `train`, one model at a time. The JAX fleet
-(jax and optax in an environment of their own, bound to one core) does the same by one compiled program per epoch;
-compiling is not counted. Its shapes are fixed, so only the epoch in which no row ever arrives (τ = 1) is the same
-work for both.
+MLP 2-{HIDDEN}-2 on {ROWS:,} rows of Moon; times per member. Members differ in seed, λ_div, λ_reg, λ_cost and λ_energy.
+Before and after: `ct.Fleet(...).train(...)`, each in a plain process, one epoch a turn; the quickest turn counts. CT
+as published trains from the start for {EPOCHS} epochs, timed are those from {MIDDLE + 2} on. All others start with the
+weights of its members after {MIDDLE} epochs. The JAX fleet (jax and optax in an environment of their own, bound to
+one core) does the same by one compiled program per epoch; compiling is not counted. Its shapes
+are fixed, so only the epoch in which no row ever arrives (τ = 1) is the same work for both.
+"""
+MEMORY_COLUMNS = ("members", "kept, ms", "given back, ms", "given back / kept")
+MEMORY_NOTE = """
+The epoch of CT as published, per member, by `ct.Fleet(...).train(..., keep_memory=True)`, the default, and `False`,
+each in a plain process.
 """
 
 
@@ -49,149 +52,140 @@ class Kind:
         """Whole batches only."""
         return ROWS // self.batch_size * self.batch_size
 
+    def job(self, members: int, file: Path, warm: int) -> dict[str, Any]:
+        """For ``foreign/ours.py``: so many members of the file, timed after so many epochs."""
+        return {
+            "training": "fleet",
+            "file": str(file),
+            "members": members,
+            "batch_size": self.batch_size,
+            "num_counterfactuals": self.num_counterfactuals,
+            "threshold": self.threshold,
+            "rows": self.rows,
+            "epochs": EPOCHS,
+            "warm": warm,
+        }
+
     @property
     def per_epoch(self) -> float:
         """How many units an epoch has: microseconds per update, milliseconds per epoch."""
         return self.rows / self.batch_size / 1e6 if self.unit == "µs" else 1e-3
 
 
-# 57 rows: what one update of the paper's runs on the synthetic sets sees, 30 of the data and 27 counterfactuals.
+PUBLISHED = Kind("one epoch of CT as published for Moon (τ = 0.9), ms", "ms", 30, 1000, 0.9)
 KINDS = (
+    # 57 rows: what one update of the paper's runs on the synthetic sets sees, 30 of the data and 27 counterfactuals.
     Kind("one update of conventional training, 57 rows, µs", "µs", 57, 0, 0.9),
     Kind("one epoch of CT, 1,000 counterfactuals, 30 steps each (τ = 1), ms", "ms", 30, 1000, 1.0),
-    Kind("one epoch of CT as published for Moon (τ = 0.9), ms", "ms", 30, 1000, 0.9),
+    PUBLISHED,
 )
 
 
-@dataclass(frozen=True)
-class Numbers:
-    """One member's numbers."""
-
-    lambda_div: float
-    lambda_reg: float
-    lambda_cost: float
-    lambda_energy: float
-    seed: int
-
-    def model(self) -> nn.Sequential:
-        torch.manual_seed(self.seed)
-        return ct.mlp(2, 2, (HIDDEN,))
-
-    def setting(self, kind: Kind, constraints: ct.Constraints) -> ct.Setting:
-        weights = {"lambda_div": self.lambda_div, "lambda_reg": self.lambda_reg}
-        objective = ct.Objective(**weights) if kind.num_counterfactuals else ct.make_objective("vanilla")
-        num = max(kind.num_counterfactuals, 1)
-        generator = ct.ecco(self.lambda_cost, self.lambda_energy, decision_threshold=kind.threshold)
-        config = ct.TrainConfig(2, kind.batch_size, num_counterfactuals=num, seed=self.seed, threads=1)
-        return ct.Setting(generator, constraints, objective, config)
-
-
-def settings(num: int) -> list[Numbers]:
-    """As in the paper's grids: a few values of each weight."""
-    grid = [
-        Numbers(div, reg, cost, energy, 0)
+def grid(num: int) -> dict[str, Any]:
+    """So many members: their numbers, as in the paper's grids a few values of each, and their first weights."""
+    values = [
+        (div, reg, cost, energy)
         for div in (0.1, 0.5, 1.0)
         for reg in (0.1, 0.25, 0.5)
         for cost in (0.001, 0.01)
         for energy in (1.0, 5.0, 10.0)
     ]
-    return [Numbers(**{**vars(grid[i % len(grid)]), "seed": i}) for i in range(num)]
+    names = ("lambda_div", "lambda_reg", "lambda_cost", "lambda_energy")
+    columns = zip(*(values[i % len(values)] for i in range(num)), strict=True)
+    arrays = {name: np.array(column, dtype=np.float32) for name, column in zip(names, columns, strict=True)}
+    models = []
+    for seed in range(num):
+        torch.manual_seed(seed)
+        models.append(ct.mlp(2, 2, (HIDDEN,)))
+    return {**arrays, "seed": np.arange(num), **api.layers_of(models)}
 
 
-class Clock(ct.Callback):
-    """Reads the time after every epoch."""
+@dataclass(frozen=True)
+class Problem:
+    """Files of data, numbers and weights: at the start of CT, and in the middle of it."""
 
-    def __init__(self) -> None:
-        self.times: list[float] = []
-
-    def on_epoch_end(self, run: object) -> None:
-        self.times.append(time.perf_counter())
-
-    @property
-    def second_epoch(self) -> float:
-        return self.times[1] - self.times[0]
-
-
-class Problem(NamedTuple):
-    """Data, and models halfway through training: those at the start find no counterfactual at all."""
-
-    x: Tensor
-    y: Tensor
-    constraints: ct.Constraints
-    models: list[nn.Sequential]
+    start: Path
+    middle: Path
 
     @classmethod
-    def make(cls, num: int, epochs: int) -> Problem:
+    def make(cls, folder: Path, num: int, epochs: int) -> Problem:
         x, y = moons(ROWS, torch.Generator().manual_seed(0))
         constraints = ct.Constraints.infer(x)
-        models = [numbers.model() for numbers in settings(num)]
-        config = ct.TrainConfig(epochs, batch_size=30, threads=1)
-        setting = ct.Setting(constraints=constraints, config=config).conventional()
-        Fleet([Member(model, setting) for model in models]).train(x, y, progress=False)
-        return cls(x, y, constraints, models)
-
-    def rows(self, kind: Kind) -> tuple[Tensor, Tensor]:
-        return self.x[: kind.rows], self.y[: kind.rows]
-
-
-def lone(kind: Kind, problem: Problem) -> float:
-    """Seconds of the second epoch of one model."""
-    clock = Clock()
-    given = settings(1)[0].setting(kind, problem.constraints)
-    ct.train(deepcopy(problem.models[0]), *problem.rows(kind), setting=given, callbacks=[clock], progress=False)
-    return clock.second_epoch
-
-
-def fleet(kind: Kind, num: int, problem: Problem) -> float:
-    """Seconds of the second epoch of M models, all together."""
-    clock = Clock()
-    pairs = zip(problem.models, settings(num), strict=False)
-    members = [Member(deepcopy(m), s.setting(kind, problem.constraints)) for m, s in pairs]
-    Fleet(members).train(*problem.rows(kind), on_epoch=clock.on_epoch_end, progress=False)
-    return clock.second_epoch
+        arrays = {"x": x.numpy(), "y": y.numpy(), **grid(num)}
+        domain, objective, generator = constraints.domain, ct.Objective(), ct.ecco()
+        arrays |= {"lower": domain.lower.numpy(), "upper": domain.upper.numpy()}
+        same = {"lambda_adv": objective.lambda_adv, "rate": generator.learning_rate, "epsilon": generator.epsilon}
+        arrays |= {name: np.full(num, value, dtype=np.float32) for name, value in same.items()}
+        problem = cls(folder / "start.npz", folder / "middle.npz")
+        np.savez(problem.start, **arrays)
+        job = {**PUBLISHED.job(num, problem.start, 0), "epochs": epochs}
+        models = [api.network(arrays, i) for i in range(num)]
+        settings = [api.settings_of(arrays, i, job) for i in range(num)]
+        api.train_fleet(
+            [api.member(m, g, constraints, o, c) for m, (g, o, c) in zip(models, settings, strict=True)], x, y
+        )
+        np.savez(problem.middle, **{**arrays, **api.layers_of(models)})
+        return problem
 
 
 def run(places: Environments, quick: bool) -> tuple[list[Table], list[str]]:
-    """All sizes of a fleet, each beside a lone model in turns."""
-    sizes = (1, 5) if quick else (1, 10, 50, 270)
-    problem = Problem.make(max(sizes), 5 if quick else 20)
+    """All sizes of a fleet; then what kept memory is worth."""
+    sizes, middle, rounds = ((2, 5), 2, 1) if quick else ((10, 50, 270), MIDDLE, 5)
+    skipped = [] if "before" in places.sources() else [places.no_before()]
     rows: list[tuple[Value, ...]] = []
-    skipped: list[str] = []
     compiling: dict[str, float] = {}
-    with _jax(places, problem, skipped) as jax:
-        for kind in KINDS:
-            for num in sizes:
-                contestants: dict[str, Callable[[], float]] = {"lone": partial(lone, kind, problem)}
-                contestants["fleet"] = partial(fleet, kind, num, problem)
-                if jax is not None:
-                    contestants["jax"] = partial(_ask, jax, kind, num, compiling)
-                rows.append(_row(kind, num, turns(contestants, 1 if quick else 4)))
-    table = Table(COLUMNS, rows, note=NOTE + _compiling(compiling))
-    return [table], skipped
+    with tempfile.TemporaryDirectory() as folder:
+        problem = Problem.make(Path(folder), max(sizes), middle)
+        with _jax(places, problem, skipped) as jax:
+            for kind in KINDS:
+                for num in sizes:
+                    file, warm = (problem.start, middle) if kind is PUBLISHED else (problem.middle, 1)
+                    jobs = {name: (name, kind.job(num, file, warm)) for name in places.sources()}
+                    others: Contestants = {}
+                    if jax is not None:
+                        others["jax"] = partial(_ask, jax, kind, num, compiling)
+                    rows.append(_row(kind, num, training_turns(places, jobs, others, rounds)[0]))
+        tables = [Table(COLUMNS, rows, note=NOTE + _compiling(compiling))]
+        if api.can_keep_memory():
+            tables.append(_memory(places, problem, sizes, rounds))
+        else:
+            skipped.append("kept memory: this version has no switch for it.")
+    return tables, skipped
+
+
+def _memory(places: Environments, problem: Problem, sizes: tuple[int, ...], rounds: int) -> Table:
+    rows: list[tuple[Value, ...]] = []
+    for num in sizes:
+        job = PUBLISHED.job(num, problem.middle, 1)
+        jobs = {name: ("after", {**job, "keep_memory": keep}) for name, keep in (("kept", True), ("given back", False))}
+        seconds, _ = training_turns(places, jobs, {}, rounds)
+        kept, back = (seconds[name] / PUBLISHED.per_epoch / num for name in jobs)
+        rows.append((num, kept, back, f"{back / kept:.2f}"))
+    return Table(MEMORY_COLUMNS, rows, "What kept memory is worth", MEMORY_NOTE)
 
 
 def _row(kind: Kind, num: int, seconds: dict[str, float]) -> tuple[Value, ...]:
-    alone, together = seconds["lone"] / kind.per_epoch, seconds["fleet"] / kind.per_epoch / num
-    row: tuple[Value, ...] = (kind.name, num, alone, together, f"{alone / together:.1f}")
-    if "jax" not in seconds:
-        return (*row, "", "")
-    compiled = seconds["jax"] / kind.per_epoch / num
-    return (*row, compiled, f"{together / compiled:.2f}")
+    each = {name: value / kind.per_epoch / num for name, value in seconds.items()}
+    shown: list[Value] = [each.get(name, "") for name in ("before", "after")]
+    ratios = [
+        f"{each[one] / each[other]:.2f}" if one in each and other in each else ""
+        for one, other in (("before", "after"), ("before", "jax"), ("after", "jax"))
+    ]
+    return (kind.name, num, *shown, ratios[0], each.get("jax", ""), *ratios[1:])
 
 
 def _ask(jax: Peer, kind: Kind, num: int, compiling: dict[str, float]) -> float:
     request = {"members": num, "batch": kind.batch_size, "num": kind.num_counterfactuals, "steps": ct.ecco().max_steps}
     answer = jax.ask(**request, threshold=kind.threshold)
-    compiling.setdefault(f"{num} {kind.num_counterfactuals}", answer["first"] - answer["seconds"])
+    compiling.setdefault(f"{num} {kind.num_counterfactuals}", answer["seconds"])
     return answer["seconds"]
 
 
 def _compiling(seconds: dict[str, float]) -> str:
     if not seconds:
         return ""
-    return (
-        f" Compiling took it {min(seconds.values()):.1f} to {max(seconds.values()):.1f} s for each number of members."
-    )
+    least, most = min(seconds.values()), max(seconds.values())
+    return f" With compiling, its first epoch took {least:.1f} to {most:.1f} s for each number of members."
 
 
 @contextlib.contextmanager
@@ -201,19 +195,5 @@ def _jax(places: Environments, problem: Problem, skipped: list[str]) -> Iterator
         skipped.append(f"JAX fleet: {places.missing('jax')}")
         yield None
         return
-    domain = problem.constraints.domain
-    layers = [[layer for layer in model if isinstance(layer, nn.Linear)] for model in problem.models]
-    arrays = {"x": problem.x.numpy(), "y": problem.y.numpy()}
-    arrays |= {"lower": domain.lower.numpy(), "upper": domain.upper.numpy()}
-    for i in (0, 1):
-        arrays[f"w{i}"] = np.stack([pair[i].weight.detach().numpy() for pair in layers])
-        arrays[f"b{i}"] = np.stack([pair[i].bias.detach().numpy() for pair in layers])
-    numbers = [{**vars(s), "lambda_adv": ct.Objective().lambda_adv} for s in settings(len(layers))]
-    numbers = [{**n, "rate": ct.ecco().learning_rate, "epsilon": ct.ecco().epsilon} for n in numbers]
-    for name in numbers[0]:
-        arrays[name] = np.array([n[name] for n in numbers], dtype=np.float32)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "fleet.npz"
-        np.savez(file, **arrays)
-        with Peer(places, "jax", "jax_fleet.py", str(file), one_thread=True) as peer:
-            yield peer
+    with Peer.foreign(places, "jax", "jax_fleet.py", str(problem.middle), one_thread=True) as peer:
+        yield peer

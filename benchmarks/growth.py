@@ -16,10 +16,10 @@ import torch
 
 import counterfactual_training as ct
 from benchmarks.environments import Environments
-from benchmarks.fleet import settings
+from benchmarks.fleet import grid
+from benchmarks.foreign import api
 from benchmarks.report import Table, Value
 from benchmarks.timing import timed
-from counterfactual_training.training import Fleet, Member
 
 COLUMNS = ("axis", "value", "seconds", "time grows as", "peak memory, MB", "memory grows as")
 NOTE = """
@@ -111,9 +111,11 @@ def training(
 def fleet(members: int) -> Callable[[], object]:
     x, y = _data(3_000, 2, 2)
     config = ct.TrainConfig(1, 100, num_counterfactuals=1_000)
-    setting = ct.Setting(ct.ecco(decision_threshold=1.0), ct.Constraints.infer(x), config=config)
-    ships = [Member(s.model(), setting) for s in settings(members)]
-    return lambda: Fleet(ships).train(x, y, progress=False)
+    generator, constraints, objective = ct.ecco(decision_threshold=1.0), ct.Constraints.infer(x), ct.Objective()
+    arrays = grid(members)
+    models = [api.network(arrays, i) for i in range(members)]
+    ships = [api.member(model, generator, constraints, objective, config) for model in models]
+    return lambda: api.train_fleet(ships, x, y)
 
 
 CALLS: dict[str, Callable[..., Callable[[], object]]] = {"search": search, "training": training, "fleet": fleet}

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,19 +21,27 @@ from sklearn.datasets import make_classification
 from torch import Tensor, nn
 
 import counterfactual_training as ct
-from benchmarks.environments import Environments, Peer
+from benchmarks.environments import Contestants, Environments, Peer
+from benchmarks.foreign.api import layers_of
 from benchmarks.report import Table, Value
-from benchmarks.timing import timed, turns
+from benchmarks.timing import turns
 
 FEATURES, STEPS = 10, 100
 COLUMNS = ("network", "threads", "rows", "who", "valid per second", "valid", "mean L1 of the valid", "beside jax-relax")
-ALL_STEPS, RELAX, RELAX_HARD = "ours, every row all steps", "jax-relax", "jax-relax, hard target"
-RATES = {"ours": 0.1, "ours, η = 0.5": 0.5, ALL_STEPS: 0.1}
+RELAX, RELAX_HARD = "jax-relax", "jax-relax, hard target"
 RELAX_RATE = 0.05
+OURS = {  # version, η, τ
+    "ours": ("after", 0.1, 0.5),
+    "ours, η = 0.5": ("after", 0.5, 0.5),
+    "ours, every row all steps": ("after", 0.1, 1.0),
+    "before, every row all steps": ("before", 0.1, 1.0),
+}
+NETWORKS = {(32, 32): (1, 256, 4096, 10_000), (256, 256): (1, 256, 4096)}  # hidden widths: numbers of rows
 NOTE = f"""
 {STEPS} steps, `make_classification`, rows predicted 0 and wanted in 1. *Valid*: the network, in torch, gives the
 counterfactual to class 1. Ours: Wachter's objective (`generic`, η = 0.1 where nothing is said, τ = 0.5), no diagnosis;
-rows that have arrived are left alone. *Every row all steps*: τ = 1, so that no row ever leaves. jax-relax: `VanillaCF`
+rows that have arrived are left alone. *Every row all steps*: τ = 1, so that no row ever leaves; *before*: by
+the commit named above. jax-relax: `VanillaCF`
 (RMSprop, rate {RELAX_RATE}), vmapped, compiled beforehand; *hard target*: asked for class 1 instead of its own target
 1 − P(y = 1). The last column divides by the better of these two. One thread: the peer is bound to one core. Default: as
 many threads as each library takes by itself; ours takes one where the work is small. DiCE (gradient, no search for
@@ -70,57 +78,56 @@ def make_problem(hidden: tuple[int, ...], rows: int, folder: Path) -> Problem:
     with torch.no_grad():
         x_0 = others[model(others).argmax(-1) == 0][:rows].contiguous()
     name = "-".join(map(str, (FEATURES, *hidden, 2)))
-    arrays = {"x": x_0.numpy(), "x_train": features[:3000].numpy(), "y_train": classes[:3000].numpy()}
-    layers = [layer for layer in model if isinstance(layer, nn.Linear)]
-    for i, layer in enumerate(layers):
-        arrays |= {f"w{i}": layer.weight.detach().numpy(), f"b{i}": layer.bias.detach().numpy()}
-    np.savez(folder / f"{name}.npz", layers=len(layers), **arrays)
+    arrays: dict[str, Any] = {"x": x_0.numpy(), "x_train": features[:3000].numpy(), "y_train": classes[:3000].numpy()}
+    arrays |= {key: values[0] for key, values in layers_of([model]).items()}
+    np.savez(folder / f"{name}.npz", layers=len(hidden) + 1, **arrays)
     return Problem(name, model, x_0, folder / f"{name}.npz")
-
-
-def search(problem: Problem, rows: int, threads: int | None, name: str) -> Tensor:
-    """Our contestant of that name."""
-    x = problem.x[:rows]
-    early = name != ALL_STEPS
-    generator = ct.generic(learning_rate=RATES[name], max_steps=STEPS, decision_threshold=0.5 if early else 1.0)
-    target = torch.ones(len(x), dtype=torch.long)
-    return ct.search(problem.model, x, target, generator, diagnose=False, shrink=early, threads=threads).x_cf
 
 
 def run(places: Environments, quick: bool) -> tuple[list[Table], list[str]]:
     """All networks, numbers of threads and batch sizes."""
-    sizes = (1, 64) if quick else (1, 256, 4096, 10_000)
+    networks = {(32, 32): (1, 64)} if quick else NETWORKS
     rows: list[tuple[Value, ...]] = []
     skipped: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
-        for hidden in ((32, 32),) if quick else ((32, 32), (256, 256)):
+        for hidden, sizes in networks.items():
             problem = make_problem(hidden, max(sizes), Path(folder))
             for threads in (1, None):
-                torch.set_num_threads(threads or num_cores())
-                with _peer(places, skipped, "relax", "jax_relax.py", problem, threads) as relax:
+                with contextlib.ExitStack() as stack:
+                    relax = stack.enter_context(_peer(places, skipped, "relax", "jax_relax.py", problem, threads))
+                    own = {
+                        version: stack.enter_context(_ours(places, version, problem, threads))
+                        for version in places.sources()
+                    }
                     for size in sizes:
-                        rows += _beside_relax(problem, size, threads, relax, 2 if quick else 7)
-            torch.set_num_threads(1)
+                        rounds = 2 if quick else 9 if size < 1000 else 4
+                        rows += _beside_relax(problem, size, threads, own, relax, rounds)
             rows += _row_by_row(places, problem, 2 if quick else 8, skipped)
     return [Table(COLUMNS, rows, note=NOTE)], list(dict.fromkeys(skipped))
 
 
 def _beside_relax(
-    problem: Problem, size: int, threads: int | None, relax: Peer | None, rounds: int
+    problem: Problem, size: int, threads: int | None, own: dict[str, Peer], relax: Peer | None, rounds: int
 ) -> list[tuple[Value, ...]]:
     found: dict[str, Tensor] = {}
+    out = problem.file.with_name("found.npy")
 
     def ours(name: str) -> float:
-        return timed(lambda: found.update({name: search(problem, size, threads, name)}))
+        version, rate, threshold = OURS[name]
+        request = {"rows": size, "steps": STEPS, "rate": rate, "threshold": threshold, "threads": threads}
+        answer = own[version].ask(**request, out=str(out))
+        found[name] = torch.from_numpy(np.load(out))
+        if threshold == 1 and answer["fewest_steps"] < STEPS:
+            raise RuntimeError("A row stopped early: the comparison would flatter the search.")
+        return answer["seconds"]
 
     def theirs(name: str, peer: Peer) -> float:
         request = {"rows": size, "steps": STEPS, "rate": RELAX_RATE, "hard": name == RELAX_HARD}
-        out = problem.file.with_name("found.npy")
         seconds = peer.ask(**request, out=str(out))["seconds"]
         found[name] = torch.from_numpy(np.load(out))
         return seconds
 
-    contestants: dict[str, Callable[[], float]] = {name: partial(ours, name) for name in RATES}
+    contestants: Contestants = {name: partial(ours, name) for name, (version, *_) in OURS.items() if version in own}
     if relax is not None:
         contestants |= {name: partial(theirs, name, relax) for name in (RELAX, RELAX_HARD)}
     seconds = turns(contestants, rounds)
@@ -162,8 +169,12 @@ def _peer(
         skipped.append(f"{script}: {places.missing(environment)}")
         yield None
         return
-    with Peer(places, environment, script, str(problem.file), one_thread=threads == 1) as peer:
+    with Peer.foreign(places, environment, script, str(problem.file), one_thread=threads == 1) as peer:
         yield peer
+
+
+def _ours(places: Environments, version: str, problem: Problem, threads: int | None) -> Peer:
+    return Peer.ours(places, version, "our_search.py", str(problem.file), name=version, one_thread=threads == 1)
 
 
 def num_cores() -> int:

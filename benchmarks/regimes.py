@@ -78,14 +78,13 @@ def measure(size: Size, rounds: int) -> Table:
     taken: dict[str, float] = {}
     regimes: dict[str, Callable[[], object]] = {
         "conventional": partial(plain_epoch, model, x, y, size.batch_size),
-        "conventional, by `train`": partial(ct_epoch, model, x, y, size, "vanilla", 0.75, taken),
         "CT": partial(ct_epoch, model, x, y, size, "CT", 0.75, taken),
         "CT, all steps": partial(ct_epoch, model, x, y, size, "CT, all steps", 1.0, taken),
         "PGD adversarial training": partial(plain_epoch, model, x, y, size.batch_size, partial(pgd_loss, steps=steps)),
         "JEM": partial(plain_epoch, model, x, y, size.batch_size, Jem(x, steps)),
     }
     seconds = race(regimes, rounds)
-    inputs = dict.fromkeys(regimes, size.rows * steps) | {"conventional": 0, "conventional, by `train`": 0}
+    inputs = dict.fromkeys(regimes, size.rows * steps) | {"conventional": 0}
     # By the weights: every row, and the three kinds of explanations of CT; attacks replace the rows, samples join them.
     weights = dict.fromkeys(regimes, size.rows) | {"JEM": 2 * size.rows}
     for name in ("CT", "CT, all steps"):
@@ -104,10 +103,8 @@ def ct_epoch(
     """One epoch by :func:`train`; notes how many input gradients it took."""
     config = ct.TrainConfig(1, size.batch_size, num_counterfactuals=size.num_counterfactuals, threads=1)
     generator = ct.ecco(max_steps=size.max_steps, decision_threshold=threshold)
-    objective = ct.make_objective("vanilla" if name == "vanilla" else "full")
-    result = ct.train(deepcopy(model), x, y, generator, objective=objective, config=config, progress=False)
-    if name != "vanilla":
-        taken[name] = size.num_counterfactuals * float(result.history.records[0]["mean_steps"])
+    result = ct.train(deepcopy(model), x, y, generator, config=config, progress=False)
+    taken[name] = size.num_counterfactuals * float(result.history.records[0]["mean_steps"])
 
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]

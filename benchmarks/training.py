@@ -20,13 +20,13 @@ def per_row_gradient(batch_size: int) -> dict[str, object]:
     x = torch.randn(ROWS, FEATURES)
     y = (x[:, :5].sum(-1) + 0.5 * torch.randn(ROWS) > 0).long()
     start = ct.mlp(FEATURES, 2)
-    settings = {"epochs": EPOCHS, "batch_size": batch_size, "num_counterfactuals": 5000}
+    config = ct.TrainConfig(EPOCHS, batch_size, num_counterfactuals=5000)
     histories = {}
 
     def run(objective: str) -> None:
         model = ct.mlp(FEATURES, 2)
         model.load_state_dict(start.state_dict())
-        result = ct.train(model, x, y, objective=ct.make_objective(objective), config=ct.TrainConfig(**settings))
+        result = ct.train(model, x, y, objective=ct.make_objective(objective), config=config)
         histories[objective] = result.history
 
     times = race({"vanilla": lambda: run("vanilla"), "full": lambda: run("full")}, rounds=5)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from counterfactual_training.errors import FileError
 from counterfactual_training.persistence import (
+    _digest,
     atomic_write,
     flatten_state,
     load_file,
@@ -200,3 +201,12 @@ def test_a_flipped_bit_is_noticed(tmp_path):
     path.write_bytes(bytes(content))
     with pytest.raises(FileError, match="checksum"):
         load_file(path, "kind")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"a": torch.zeros(2, 3)}, {"a": torch.zeros(6, dtype=torch.int32)}, {"b": torch.zeros(6)}],
+    ids=["shape", "dtype", "name"],
+)
+def test_the_same_bytes_under_another_header_have_another_checksum(other):
+    assert _digest({"a": torch.zeros(6)}, "{}") != _digest(other, "{}")

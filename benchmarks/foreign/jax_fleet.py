@@ -7,6 +7,7 @@ Shapes are fixed, so a row that has arrived stays where it is and goes on costin
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 import time
 from typing import Any
@@ -126,20 +127,24 @@ def start(members: int) -> Tree:
     return weights, adam.init(weights)
 
 
+runs: dict[tuple[float, ...], Tree] = {}  # trainings under way, with the state of Adam
+epochs = itertools.count()
+
+
 def turn(members: int, batch: int, num: int, steps: int, threshold: float) -> dict[str, Any]:
-    """Two epochs from the start; the seconds of the second, and of the first where it had to be compiled."""
-    weights, state = start(members)
+    """One more epoch of this training; the first one of its kind is compiled."""
+    run = (members, batch, num, threshold)
+    weights, state = runs.pop(run, None) or start(members)
     names = ("lambda_div", "lambda_reg", "lambda_adv", "lambda_cost", "lambda_energy", "rate", "epsilon")
     knobs = {name: jnp.array(problem[name][:members]) for name in names}
     knobs["threshold"] = jnp.full(members, threshold)
-    seconds = []
-    for index in range(2):
-        started = time.perf_counter()
-        weights, state = epoch(weights, state, jax.random.key(index), knobs, batch, num, steps)
-        jax.block_until_ready(weights)
-        seconds.append(time.perf_counter() - started)
-    accuracy = (jax.vmap(logits_of, in_axes=(0, None))(weights, x_all).argmax(-1) == y_all).mean()
-    return {"seconds": seconds[1], "first": seconds[0], "accuracy": float(accuracy)}
+    jax.block_until_ready((weights, state, knobs))
+    started = time.perf_counter()
+    weights, state = epoch(weights, state, jax.random.key(next(epochs)), knobs, batch, num, steps)
+    jax.block_until_ready(weights)
+    seconds = time.perf_counter() - started
+    runs[run] = (weights, state)
+    return {"seconds": seconds}
 
 
 serve(turn, "jax", "optax")

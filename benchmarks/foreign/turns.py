@@ -1,6 +1,6 @@
-"""What every script here shares: it runs in another library's environment and takes a turn whenever it is asked to.
+"""What every script here shares: it runs in a process of its own and takes a turn whenever it is asked to.
 
-Imported before the library itself, so that the library finds one core where it is to use one. Speaks JSON lines;
+Imported before the library it serves, so that the library finds one core where it is to use one. Speaks JSON lines;
 whatever the library prints goes to the log instead.
 """
 
@@ -21,11 +21,23 @@ os.dup2(2, 1)
 
 def serve(turn: Callable[..., dict[str, Any]], *packages: str) -> None:
     """Greet with the versions of the packages, then answer every request with ``turn(**request)``."""
-    _say({"versions": {package: version(package) for package in packages}})
-    for line in sys.stdin:
-        _say(turn(**json.loads(line)))
+    greet(*packages)
+    while True:
+        answer(turn(**next_request()))
 
 
-def _say(answer: dict[str, Any]) -> None:
-    _ANSWERS.write(json.dumps(answer) + "\n")
+def greet(*packages: str) -> None:
+    answer({"versions": {package: version(package) for package in packages}})
+
+
+def next_request() -> dict[str, Any]:
+    """Wait to be asked; without anybody left who could ask, end."""
+    line = sys.stdin.readline()
+    if not line:
+        sys.exit()
+    return json.loads(line)
+
+
+def answer(values: dict[str, Any]) -> None:
+    _ANSWERS.write(json.dumps(values) + "\n")
     _ANSWERS.flush()

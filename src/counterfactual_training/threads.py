@@ -6,11 +6,14 @@ Small tensors gain nothing from a second thread and lose a great deal when anoth
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+
+from counterfactual_training.errors import InputError
 
 # Multiply-adds of one forward pass below which one thread is the better bet.
 _SMALL_FORWARD = 200_000_000
@@ -20,8 +23,10 @@ _SMALL_FORWARD = 200_000_000
 def sensible_threads(model: nn.Module, x: Tensor, threads: int | None = None) -> Iterator[None]:
     """Inside, torch uses the given number of threads; or one, where the model and the batch x are small.
 
-    The host's setting is put back afterwards. Nothing happens for work on an accelerator.
+    The host's setting is put back afterwards. Nothing happens for work on an accelerator. More threads than this
+    machine has processors are refused: torch would start every one of them.
     """
+    check_threads(threads)
     before = torch.get_num_threads()
     if threads is None:
         parameters = sum(p.numel() for p in model.parameters())
@@ -35,3 +40,14 @@ def sensible_threads(model: nn.Module, x: Tensor, threads: int | None = None) ->
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def check_threads(threads: object) -> None:
+    """Refuse what is no number of threads: ``None``, or an integer from 1 to the number of processors."""
+    most = max(os.cpu_count() or 1, torch.get_num_threads())
+    if threads is None or (isinstance(threads, int) and not isinstance(threads, bool) and 1 <= threads <= most):
+        return
+    raise InputError(
+        f"threads must be an integer from 1 to {most}, the number of processors here, or None to let the size of the "
+        f"work decide; got {threads!r}."
+    )

@@ -1,5 +1,7 @@
 """The verbs of the one object that training, search, attacks, metrics and reports share."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,6 +10,7 @@ from torch.testing import assert_close
 
 from counterfactual_training import Constraints, Domain, OneHotGroup
 from counterfactual_training.constraints import DIRECTIONS, Lattice
+from counterfactual_training.constraints.stacking import stack_constraints
 from counterfactual_training.errors import ConstraintError
 
 FEATURES = 5
@@ -145,6 +148,110 @@ def test_category_projection_decides_what_is_discrete():
     each = Constraints.build(2, groups=[(0, 1)], category_projection="step")
     x = torch.tensor([[1.0, 0.0]])
     assert each.project(torch.tensor([[0.4, 0.6]]), each.bounds(x)).tolist() == [[0.0, 1.0]]
+
+
+CYCLE = torch.tensor([[1, 0, 1], [1, 1, 0], [0, 1, 1]]).bool()  # 0 → 2 → 1 → 0
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        ({}, [0.0, 1.0, 0.0]),
+        ({"groups": [OneHotGroup((0, 1, 2), CYCLE)]}, [0.0, 0.0, 1.0]),
+        ({"mutability": {0: "none"}}, [1.0, 0.0, 0.0]),  # the own column may not fall
+        ({"mutability": {1: "none"}}, [0.0, 0.0, 1.0]),  # that category may not rise
+        ({"mutability": {1: "decrease", 2: "decrease"}}, [1.0, 0.0, 0.0]),
+        ({"domain": {1: (0.0, 0.5)}}, [0.0, 0.0, 1.0]),  # the domain has no room for it
+    ],
+)
+def test_every_step_ends_in_a_category_that_may_be_had(rules, expected):
+    each = Constraints.build(3, **{"groups": [(0, 1, 2)], **rules}, category_projection="step")
+    x = torch.tensor([[1.0, 0.0, 0.0]])
+    assert each.project(torch.tensor([[0.1, 0.8, 0.6]]), each.bounds(x)).tolist() == [expected]
+    at_the_end = replace(each, category_projection="end")
+    assert at_the_end.snap(torch.tensor([[0.1, 0.8, 0.6]]), x).tolist() == [expected]
+    for rule in (each, at_the_end):
+        assert not bool(rule.violations(torch.tensor([expected]), x).any())
+        assert bool(rule.violations(torch.tensor([[0.0, 1.0, 0.0]]), x).any()) == (expected[1] == 0)
+
+
+def test_members_of_a_fleet_choose_among_their_own_categories():
+    members = [Constraints.build(3, m, groups=[(0, 1, 2)], category_projection="step") for m in ({}, {1: "none"})]
+    x = torch.tensor([1.0, 0.0, 0.0]).expand(2, 4, 3)
+    rules = stack_constraints(members)
+    moved = rules.project(torch.tensor([0.1, 0.8, 0.6]).repeat(2, 4, 1), rules.bounds(x))
+    assert moved[:, 0].tolist() == [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+
+
+def test_a_category_that_the_domain_leaves_no_room_for_is_not_taken_by_default():
+    """All columns clamped to zero: a tie, which the first category must not win if it cannot be had."""
+    each = Constraints.build(3, domain={0: (0.0, 0.0)}, groups=[(0, 1, 2)], category_projection="step")
+    x = torch.tensor([[0.0, 1.0, 0.0]])
+    assert each.project(torch.tensor([[0.0, 0.0, 0.0]]), each.bounds(x)).tolist() == [[0.0, 1.0, 0.0]]
+
+
+@pytest.mark.parametrize("when", ["end", "step"])
+def test_a_row_that_is_no_clean_category_is_not_made_one_against_a_direction(when):
+    rules = Constraints.build(3, {0: "none"}, groups=[(0, 1, 2)], category_projection=when)
+    x = torch.tensor([[0.3, 0.6, 0.0]])
+    kept = rules.snap(rules.project(x + 0.01, rules.bounds(x)), x)
+    assert kept[0, 0] == x[0, 0]
+    assert not bool(rules.violations(x, x).any())
+    free = Constraints.build(3, groups=[(0, 1, 2)], category_projection="step")
+    assert free.project(x.clone(), free.bounds(x)).tolist() == [[0.0, 1.0, 0.0]]  # as the authors decoded
+    assert not bool(free.violations(x, x).any())
+
+
+def test_a_category_outside_the_domain_with_no_way_back_stays():
+    for when in ("end", "step"):
+        rules = Constraints.build(
+            2, domain={0: (0.0, 0.0)}, groups=[OneHotGroup((0, 1), torch.eye(2))], category_projection=when
+        )
+        x = torch.tensor([[1.0, 0.0]])
+        assert rules.snap(rules.project(x.clone(), rules.bounds(x)), x).tolist() == x.tolist()
+        assert not bool(rules.violations(x, x).any())
+
+
+@pytest.mark.parametrize("when", ["end", "step"])
+@pytest.mark.parametrize(
+    ("relaxed", "expected"),
+    [([0.9, 0.0, 0.0], 0), ([0.2, 0.6, 0.0], 1), ([0.4, 0.3, 0.0], None), ([0.0, 0.0, 0.0], None)],
+)
+def test_a_row_without_a_category_takes_the_nearest_or_stays(when, relaxed, expected):
+    rules = Constraints.build(3, groups=[(0, 1, 2)], category_projection=when)
+    x, none = torch.zeros(1, 3), [0.0, 0.0, 0.0]
+    point = rules.snap(rules.project(torch.tensor([relaxed]), rules.bounds(x)), x)
+    assert point.tolist() == [none if expected is None else torch.eye(3)[expected].tolist()]
+    assert not bool(rules.violations(point, x).any())
+    held = Constraints.build(3, {0: "none", 1: "none", 2: "none"}, groups=[(0, 1, 2)], category_projection=when)
+    assert held.snap(held.project(torch.tensor([relaxed]), held.bounds(x)), x).tolist() == [none]
+
+
+@pytest.mark.parametrize("when", ["end", "step"])
+@pytest.mark.parametrize(
+    ("direction", "value", "expected"),
+    [
+        ("both", 0.5, 0.5),
+        ("both", 0.9, 1.0),
+        ("both", 0.1, 0.0),
+        ("both", 0.6, 0.5),
+        ("increase", 0.1, 0.5),
+        ("none", 0.9, 0.5),
+    ],
+)
+def test_a_binary_that_is_neither_becomes_one_or_stays(when, direction, value, expected):
+    rules = Constraints.build(2, {1: direction}, groups=[[1]], category_projection=when)
+    x = torch.tensor([[0.3, 0.5]])
+    point = rules.snap(rules.project(torch.tensor([[0.3, value]]), rules.bounds(x)), x)
+    assert_close(point, torch.tensor([[0.3, expected]]))
+    assert not bool(rules.violations(point, x).any())
+
+
+def test_transitions_of_a_binary_hold_while_it_is_relaxed():
+    only_up = OneHotGroup((0,), torch.tensor([[1, 1], [0, 1]]))
+    rules = Constraints.build(1, groups=[only_up], category_projection="never")
+    x = torch.tensor([[1.0], [0.0]])
+    assert rules.project(torch.tensor([[0.4], [0.4]]), rules.bounds(x)).tolist() == [[1.0], [pytest.approx(0.4)]]
 
 
 def test_relaxed_forgets_categories_and_keeps_the_rest():

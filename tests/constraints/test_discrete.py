@@ -36,6 +36,20 @@ def test_ones_own_category_is_always_reachable():
     assert bool(OneHotGroup((0, 1, 2)).reachable(torch.eye(3)).all())
 
 
+def test_a_category_never_seen_is_none():
+    group, binary = OneHotGroup((0, 1, 2)), OneHotGroup((0,))
+    assert group.category(torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0]])).tolist() == [-1, 0]
+    assert binary.category(torch.tensor([[0.5], [0.0], [1.0], [0.49], [0.51]])).tolist() == [-1, 0, 1, 0, 1]
+    assert binary.own(torch.tensor([[0.5], [1.0]])).tolist() == [[False, False], [False, True]]
+
+
+def test_who_has_no_category_may_become_what_some_other_category_may_become():
+    transitions = torch.tensor([[1, 0, 1], [0, 1, 0], [1, 0, 1]])  # nobody else may become 1
+    group = OneHotGroup((0, 1, 2), transitions)
+    assert group.reachable(torch.zeros(1, 3)).tolist() == [[True, False, True]]
+    assert bool(OneHotGroup((0, 1, 2)).reachable(torch.zeros(1, 3)).all())
+
+
 @pytest.mark.parametrize("columns", [(), (1, 1)])
 def test_a_group_needs_distinct_columns(columns):
     with pytest.raises(ConstraintError, match="distinct columns"):

@@ -85,3 +85,9 @@ def test_numbers_per_member_gain_trailing_dimensions():
     assert per_member(0.5, 2) == 0.5
     assert per_member(torch.tensor([1.0, 2.0]), 2).shape == (2, 1, 1)
     assert per_member(torch.tensor(3.0), 2).shape == ()
+
+
+def test_the_weights_of_a_mean_need_not_add_up_to_one():
+    values = torch.tensor([1.0, 3.0])
+    assert_close(mean_rows(values, torch.tensor([0.1, 0.3])), torch.tensor(2.5))
+    assert mean_rows(values, torch.zeros(2)) == 0

@@ -706,3 +706,35 @@ def test_empty_frames_transform(frame: pd.DataFrame) -> None:
     z = encoder.transform(frame.iloc[:0])
     assert z.shape == (0, len(encoder.names_))
     same(encoder.inverse_transform(z, like=frame.iloc[:0]), frame.iloc[:0])
+
+
+@pytest.mark.parametrize(
+    ("direction", "own", "moved", "expected"),
+    [
+        ("both", 1.27, 1.2648765, 1.3),
+        ("decrease", 1.27, 1.2648765, 1.27),  # a little less rounds up beside a column of one decimal
+        ("both", 1.23, 1.2351234, 1.2),
+        ("increase", 1.23, 1.2351234, 1.23),
+    ],
+)
+def test_rounding_does_not_go_against_a_direction(direction: str, own: float, moved: float, expected: float) -> None:
+    train = pd.DataFrame({"a": [-30.5, 40.1, 10.4, 2.2]})
+    encoder = Encoder(Schema.infer(train, mutability={"a": direction})).fit(train)
+    person = pd.DataFrame({"a": [own]})
+    z = (moved - encoder.columns_[0].center) / encoder.columns_[0].scale
+    assert encoder.inverse_transform(np.float32([[z]]), like=person)["a"].tolist() == [expected]
+
+
+def test_a_rank_never_seen_may_become_every_rank_that_others_may() -> None:
+    train = pd.DataFrame({"degree": ["none", "BSc", "MSc", "MSc"]})
+    closed = {"degree": [("BSc", "none"), ("MSc", "none")]}
+    schema = Schema.infer(
+        train, kinds={"degree": "ordinal"}, categories={"degree": ["none", "BSc", "MSc"]}, forbidden=closed
+    )
+    encoder = Encoder(schema, unknown="unknown").fit(train)
+    person = pd.DataFrame({"degree": ["PhD"]})
+    x = torch.from_numpy(encoder.transform(person))  # the mean, between BSc and MSc
+    for wished, expected in (("none", "BSc"), ("BSc", "BSc"), ("MSc", "MSc"), ("PhD", "PhD")):
+        point = torch.from_numpy(encoder.transform(pd.DataFrame({"degree": [wished]})))
+        x_cf = encoder.constraints().snap(point, x)
+        assert encoder.inverse_transform(x_cf, like=person)["degree"].tolist() == [expected]

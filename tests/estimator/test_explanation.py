@@ -464,3 +464,64 @@ def test_constraints_are_left_as_they_were(fitted, rejected):
     fitted.explain(rejected.head(5))
     assert before.groups == fitted.constraints_.groups and before.lattices == fitted.constraints_.lattices
     assert fitted.constraints_.category_projection == "end"
+
+
+class Coarse(Finder):
+    """Decoding moves every point a little against the model's will."""
+
+    def _as_printed(self, x_cf, frame):
+        return super()._as_printed(x_cf, frame) - 0.05
+
+
+def test_what_decoding_takes_below_the_threshold_is_not_shortened():
+    frame, finder = by_hand([1.0, 1.0, 0.0, 0.0, 0.0, 0.0])
+    coarse = Coarse(finder.model, finder.encoder, finder.constraints)
+    row = frame.iloc[[20]]
+    x, y = coarse.encode(row), torch.ones(1, dtype=torch.long)
+    x_cf = x.clone()
+    x_cf[0, :2] += 1.0
+    floor = coarse._confidence(x_cf, y) - 0.2
+    assert not torch.equal(finder._shortened(x_cf, x, y, row, floor), x_cf)
+    assert torch.equal(coarse._shortened(x_cf, x, y, row, floor), x_cf)
+
+
+# ---- categories never seen -----------------------------------------------------------------------------------------
+
+
+def with_strangers(weights, bias=0.0, **schema):
+    """Columns ``age, branch=a, branch=b, branch=c, sex=m``."""
+    frame = pd.DataFrame(
+        {"age": np.linspace(20, 60, 42).astype(int), "branch": ["a", "b", "c"] * 14, "sex": ["f", "m"] * 21}
+    )
+    encoder = Encoder(Schema.infer(frame, **schema), unknown="unknown").fit(frame)
+    return frame, Finder(ByHand(weights, bias), encoder, encoder.constraints(num_std=0.0))
+
+
+@pytest.mark.parametrize("sparsify", [True, False])
+@pytest.mark.parametrize("branch", ["b", "z"])
+def test_whoever_comes_from_a_branch_never_seen_may_be_told_the_first_one(branch, sparsify):
+    frame, finder = with_strangers([0.0, 3.0, 0.0, 0.0, 0.0], bias=-1.0, mutability={"age": "none"})
+    row = frame.head(1).assign(branch=branch)
+    explanation = sentence(finder, row, sparsify=sparsify)
+    assert explanation.status.tolist() == ["converged"]
+    assert explanation.frame["branch"].tolist() == ["a"] and explanation.frame["sex"].tolist() == ["f"]
+
+
+@pytest.mark.parametrize("sparsify", [True, False])
+def test_a_yes_or_no_never_seen_stays_unless_it_helps(sparsify):
+    frame, finder = with_strangers([1.0, 0.0, 0.0, 0.0, 0.0])
+    row = frame.head(1).assign(sex="x", branch="z")
+    explanation = sentence(finder, row, sparsify=sparsify)
+    assert explanation.status.tolist() == ["converged"]
+    assert explanation.frame[["sex", "branch"]].iloc[0].tolist() == ["x", "z"]
+    for weight, expected in ((8.0, "m"), (-8.0, "f")):
+        _, finder = with_strangers([0.0, 0.0, 0.0, 0.0, weight], bias=-weight / 2 - 1.5, mutability={"age": "none"})
+        assert sentence(finder, row, sparsify=sparsify).frame["sex"].tolist() == [expected]
+
+
+def test_a_branch_that_nobody_may_enter_is_closed_to_strangers_too():
+    closed = {"branch": [("b", "a"), ("c", "a")]}
+    frame, finder = with_strangers([0.0, 9.0, 0.0, 0.0, 0.0], -2.0, forbidden=closed, mutability={"age": "none"})
+    explanation = sentence(finder, frame.head(1).assign(branch="z"))
+    assert explanation.status.tolist() == ["infeasible"] and explanation.frame["branch"].tolist() == ["z"]
+    assert "branch may not become what would help" in explanation.changes()[0]

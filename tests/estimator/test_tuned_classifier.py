@@ -10,6 +10,7 @@ from sklearn.base import clone
 
 from counterfactual_training.errors import InputError
 from counterfactual_training.estimator import CounterfactualClassifier, restarts
+from counterfactual_training.estimator import tuning as estimator_tuning
 from counterfactual_training.estimator.restarts import validation_split
 from counterfactual_training.search import Generator, ecco
 from counterfactual_training.tuning import RANGES
@@ -148,3 +149,18 @@ def test_every_class_is_on_both_sides_of_the_split():
     assert set(y[train].tolist()) == set(y[held_out].tolist()) == {0, 1, 2}
     assert sorted([*train.tolist(), *held_out.tolist()]) == list(range(62))
     assert y[held_out].bincount().tolist() == [10, 2, 1]
+
+
+def test_settings_are_measured_on_rows_that_no_trial_trains_on(small, monkeypatch):
+    tasks = []
+
+    def catch(task, *_):
+        tasks.append(task)
+        raise InterruptedError
+
+    monkeypatch.setattr(estimator_tuning, "tune", catch)
+    with pytest.raises(InterruptedError):
+        CounterfactualClassifier(**QUICK).tune(*small, n_trials=1, validation_share=0.25)
+    (task,) = tasks
+    assert len(task.measure.x) == 30 and len(task.x) == 90
+    assert (torch.cdist(task.measure.x, task.x) > 1e-4).all()  # the loan book holds nobody twice

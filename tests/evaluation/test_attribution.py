@@ -4,8 +4,14 @@ import pytest
 import torch
 from torch import nn
 
+from counterfactual_training import mlp
 from counterfactual_training.errors import InputError
-from counterfactual_training.evaluation.attribution import integrated_gradients, protected_sensitivity, standardise
+from counterfactual_training.evaluation.attribution import (
+    completeness_gap,
+    integrated_gradients,
+    protected_sensitivity,
+    standardise,
+)
 from counterfactual_training.evaluation.checks import MeasurementWarning
 
 
@@ -134,3 +140,31 @@ def test_bad_input(model, rows):
         protected_sensitivity(model, x, y, [], rng)
     with pytest.raises(InputError, match="rounds"):
         protected_sensitivity(model, x, y, [0], rng, rounds=0)
+
+
+@pytest.mark.parametrize("lead", [(), (2,)])
+@pytest.mark.parametrize("output", ["logit", "probability"])
+def test_networks_with_kinks_are_integrated_until_the_gap_is_small(output, lead):
+    torch.manual_seed(0)
+    model = mlp(6, 3, hidden=(32, 32), activation="relu")
+    x, y, baseline = 2 * torch.randn(*lead, 40, 6), torch.randint(3, (*lead, 40)), torch.randn(*lead, 40, 6)
+    rough = integrated_gradients(model, x, y, baseline, output=output)
+    fine = integrated_gradients(model, x, y, baseline, output=output, tolerance=1e-3)
+    before, after = (completeness_gap(model, x, y, found, baseline, output) for found in (rough, fine))
+    # The gap is what the sum misses of F(x) − F(b).
+    value, start = (model(at).softmax(-1) if output == "probability" else model(at) for at in (x, baseline))
+    change = (value - start).gather(-1, y.unsqueeze(-1)).squeeze(-1).detach()
+    torch.testing.assert_close((rough.sum(-1) - change).abs(), before, atol=1e-5, rtol=0)
+    assert before.max() > 4e-3 and bool((after <= 1e-3 * (1 + change.abs())).all())
+
+
+def test_a_gap_that_remains_is_said():
+    class Staircase(torch.nn.Module):
+        """Its gradient is zero wherever it exists."""
+
+        def forward(self, x):
+            return torch.stack([x.sum(-1) * 0, x.sum(-1) * 0 + 3 * x.sum(-1).floor().detach()], -1)
+
+    x = torch.full((3, 2), 2.0)
+    with pytest.warns(MeasurementWarning, match=r"3 rows miss F\(x\) − F\(baseline\), by up to 1.2e"):
+        integrated_gradients(Staircase(), x, torch.ones(3, dtype=torch.long), steps=1, tolerance=1e-3)

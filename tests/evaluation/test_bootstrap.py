@@ -148,3 +148,10 @@ def test_bad_input():
         holm([0.5, 1.5])
     with pytest.raises(InputError, match="per round"):
         published_reduction([1.0], [1.0, 2.0])
+
+
+def test_the_p_value_of_two_seeds_is_not_made_too_small_by_resampling():
+    """Two seeds: resampling sees half the variance between seeds. By hand: t = 3 / 1 with one degree of freedom."""
+    effect = np.array([[2.0], [4.0]]) + np.zeros((1, 50))
+    estimate = compare(effect, np.zeros((2, 50)), np.random.default_rng(0), "difference", num_resamples=20_000)
+    assert estimate.p_value == pytest.approx(2 * (0.5 - np.arctan(3.0) / np.pi), rel=0.02)

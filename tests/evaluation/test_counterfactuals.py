@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import counterfactual_training as ct
+from counterfactual_training.core.kernels import mmd
 from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation import counterfactuals
 from counterfactual_training.evaluation.checks import MeasurementWarning
@@ -141,3 +142,22 @@ def test_images_are_measured_in_their_shape():
     protocol = replace(PROTOCOLS["paired"], num_individuals=None)
     together = counterfactual_tables([model, model], (x, y), protocol)
     same(together[1], counterfactual_table(model, (x, y), protocol))
+
+
+def test_as_published_invalid_counterfactuals_count_in_the_mmd(models, data):
+    """The value of a group is that of all its counterfactuals; as printed it is that of the valid ones."""
+    few = replace(PUBLISHED, num_runs=1, num_individuals=60, lambda_energy=(0.5,), max_steps=3, mmd_size=None)
+    model = models[0]
+    table = counterfactual_table(model, data, few)
+    assert 0 < table["validity"].mean() < 1
+    rows, targets = torch.tensor(table["row"].to_numpy()), torch.tensor(table["target"].to_numpy())
+    generator = ct.ecco(few.lambda_cost, 0.5, max_steps=3, decision_threshold=few.decision_threshold,
+                        learning_rate=few.learning_rate)  # fmt: skip
+    x_cf = ct.search(model, data.x_test[rows], targets, generator, data.constraints).x_cf
+    for valid_only in (False, True):
+        table = counterfactual_table(model, data, replace(few, mmd_valid_only=valid_only))
+        for target, group in table.groupby("target"):
+            among = (group[group["validity"] == 1] if valid_only else group).index.to_list()
+            expected = mmd(x_cf[among], data.x_test[data.y_test == target], few.length_scale).clamp_min(0.0)
+            values = group["implausibility_mmd"].dropna()
+            assert len(values) and values.to_numpy() == pytest.approx(float(expected), abs=1e-5)

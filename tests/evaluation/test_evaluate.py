@@ -60,12 +60,22 @@ def test_every_metric_is_there_and_can_be_left_out(trained):
     assert "sensitivity" not in set(ct.evaluate(model, (data.x_test, data.y_test), protocol)["metric"])
 
 
-def test_validity_by_threshold_is_stricter_and_agrees_with_the_search(trained):
+def test_validity_is_by_the_largest_probability_and_strict_validity_by_the_threshold(trained):
+    """Both recomputed from the model's answer at the counterfactuals; three steps leave rows on every side."""
     data, (model, _) = trained
-    table = counterfactual_table(model, data, replace(FEW, max_steps=4, langevin_steps=0))
-    assert (table["validity_strict"] <= table["validity"]).all()
-    assert (table["validity_strict"] == table["share_mature"]).all()
-    assert table["validity_strict"].mean() < table["validity"].mean()
+    few = replace(
+        PAIRED, num_individuals=60, lambda_energy=(0.5,), max_steps=3, decision_threshold=0.9, learning_rate=0.05
+    )
+    table = counterfactual_table(model, data, few)
+    rows, targets = torch.tensor(table["row"].to_numpy()), torch.tensor(table["target"].to_numpy())
+    generator = ct.ecco(few.lambda_cost, 0.5, max_steps=3, decision_threshold=0.9, learning_rate=few.learning_rate)
+    found = ct.search(model, data.x_test[rows], targets, generator, data.constraints)
+    probability = model(found.x_cf).softmax(-1).detach()
+    valid = (probability.argmax(-1) == targets).numpy()
+    strict = (probability[torch.arange(len(rows)), targets] >= 0.9).numpy()
+    assert (table["validity"] == valid).all() and (table["validity_strict"] == strict).all()
+    assert (table["share_mature"] == strict).all()
+    assert 0 < strict.sum() < valid.sum() < len(valid)
 
 
 def test_implausibility_is_the_mean_distance_to_all_test_rows_of_the_target(trained):
@@ -151,3 +161,31 @@ def test_small_groups_and_masked_gradients_are_said(trained):
 def test_a_protocol_that_cannot_be_is_refused(changes, reason):
     with pytest.raises(InputError, match=reason):
         replace(PAIRED, **changes)
+
+
+PRECISE = replace(PAIRED, num_individuals=60, lambda_energy=(1.0,), langevin_steps=5, attribution_rounds=1)
+
+
+def test_autocast_around_an_evaluation_changes_the_last_digits_only(trained):
+    data, (model, _) = trained
+    expected = ct.summarise(ct.evaluate(model, data, PRECISE))
+    with torch.autocast("cpu", torch.bfloat16):
+        table = ct.evaluate(model, data, PRECISE)
+        several = ct.evaluate([model, model], data, PRECISE)
+    numbers = ct.summarise(table)
+    assert numbers.notna().all() and numbers["accuracy"] == pytest.approx(expected["accuracy"], abs=0.02)
+    assert numbers["implausibility"] == pytest.approx(expected["implausibility"], rel=0.1)
+    assert set(several["metric"]) == set(table["metric"])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_models_in_half_precision_are_measured_in_single(trained, dtype):
+    data, (model, _) = trained
+    expected = ct.summarise(ct.evaluate(model, (data.x_test, data.y_test), PRECISE))
+    small = ct.mlp(2, 2).to(dtype)
+    small.load_state_dict(model.state_dict())
+    numbers = ct.summarise(ct.evaluate(small, (data.x_test.to(dtype), data.y_test), PRECISE))
+    assert set(numbers.index) == set(expected.index) and numbers.notna().all()
+    wrong = (small(data.x_test.to(dtype)).argmax(-1) != data.y_test).sum()
+    assert numbers["accuracy"] == pytest.approx(1 - int(wrong) / len(data.y_test), abs=1e-6)
+    assert numbers["implausibility"] == pytest.approx(expected["implausibility"], rel=0.1)

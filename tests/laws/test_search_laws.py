@@ -20,6 +20,7 @@ from cases import (
 from torch.testing import assert_close
 
 from counterfactual_training import Status
+from counterfactual_training.search import working_set
 
 GENERATOR = pytest.mark.parametrize("generator", GENERATOR_NAMES)
 MODEL = pytest.mark.parametrize("model", MODELS)
@@ -102,8 +103,9 @@ def test_steps_and_statuses_agree(generator, model, constraints):
     assert bool(((result.num_steps >= 0) & (result.num_steps <= limit)).all())
     there = result.status == int(Status.ALREADY_THERE)
     with torch.no_grad():
-        predicted = copy.deepcopy(case_.model).eval()(case_.x).argmax(-1)
-    assert torch.equal(there, predicted == case_.y_target)
+        logits = copy.deepcopy(case_.model).eval()(case_.x)
+    confident = logits.softmax(-1).gather(-1, case_.y_target[:, None])[:, 0] >= case_.generator.decision_threshold
+    assert torch.equal(there, (logits.argmax(-1) == case_.y_target) | confident)
     assert torch.equal(result.x_cf[there], case_.x[there]) and torch.equal(result.x_adv[there], case_.x[there])
     assert bool((result.num_steps[there] == 0).all()) and bool((result.num_steps[~there] > 0).all())
     late = (result.status == int(Status.EXHAUSTED)) | (result.status == int(Status.INFEASIBLE))
@@ -189,9 +191,12 @@ def expect_rows(found, whole, rows):
 
 @GENERATOR
 @CONSTRAINT
-def test_rows_that_leave_change_nothing(generator, constraints):
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_rows_that_leave_change_nothing(generator, constraints, share, monkeypatch):
+    """Whether they never leave the working set, or at once."""
     case_ = case(generator, "own_module", constraints, double=True)
-    expect_rows(case_.again(shrink=False), case_.result, slice(None))
+    monkeypatch.setattr(working_set, "_SHRINK_AT", share)
+    expect_rows(case_.again(), case_.result, slice(None))
 
 
 @GENERATOR

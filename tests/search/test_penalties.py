@@ -5,6 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from counterfactual_training import Generator, ecco, generic, mlp
+from counterfactual_training.core.losses import class_loss_gradient
 from counterfactual_training.search.chain import ByAutograd
 from counterfactual_training.search.gradient import search_gradient
 from counterfactual_training.search.penalties import Distance, Energy, SearchState, polynomial_decay
@@ -77,10 +78,10 @@ def test_the_gradient_of_eq_1_is_autograds(name, situation):
     loss = loss + sum(penalty(state).sum() for penalty in generator.penalties)
     (expected,) = torch.autograd.grad(loss, x_leaf, retain_graph=True)
     still = state._replace(x_cf=x_cf, delta=x_cf - x, logits=state.logits.detach())
-    probability = state.logits.detach().softmax(-1)
+    by_logits = class_loss_gradient(still.logits.softmax(-1), y_target)
     network = ByAutograd(model)
     network.logits(x_cf)
-    assert_close(search_gradient(generator, still, network, probability), expected)
+    assert_close(search_gradient(generator, still, network, by_logits), expected)
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
@@ -88,14 +89,14 @@ def test_a_step_that_is_not_a_number_is_no_step(situation):
     def broken(state):
         return torch.where(state.delta[..., 0] > 0, torch.nan, 1.0) * state.delta.sum(-1)
 
-    model, x, x_cf, _ = situation
+    model, x, x_cf, y_target = situation
     x_leaf = x_cf.clone().requires_grad_()
     state = state_at(x_leaf, situation)
     still = state._replace(x_cf=x_cf, delta=x_cf - x, logits=state.logits.detach())
     generator = Generator("broken", penalties=(broken,))
     network = ByAutograd(model)
     network.logits(x_cf)
-    grad = search_gradient(generator, still, network, still.logits.softmax(-1))
+    grad = search_gradient(generator, still, network, class_loss_gradient(still.logits.softmax(-1), y_target))
     ill = still.delta[:, 0] > 0
     assert bool(ill.any()) and bool((~ill).any())
     assert bool((grad[ill] == 0).all()) and bool((grad[~ill] != 0).all())

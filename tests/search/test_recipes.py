@@ -8,6 +8,7 @@ from counterfactual_training import (
     ecco,
     fit_vae,
     generic,
+    linear,
     make_generator,
     mlp,
     register_generator,
@@ -58,6 +59,24 @@ def test_revise_moves_along_the_decoder():
     assert bool((result.num_steps > 0).all())
     curve = vae.decode(torch.linspace(-8, 8, 4001).unsqueeze(1))
     assert float(torch.cdist(result.x_cf, curve).amin(1).max()) < 0.02
+
+
+@pytest.mark.parametrize("reencode", [True, False])
+def test_revise_descends(reencode):
+    """The loss falls along the way: the target's probability rises on the whole, towards rows the VAE knows."""
+    torch.manual_seed(0)
+    y = torch.arange(200) % 2
+    x = torch.randn(200, 4) * 0.5 + (2.0 * y - 1).unsqueeze(-1)
+    model = linear(4, 2)
+    with torch.no_grad():
+        model[0].weight.copy_(torch.stack([-torch.ones(4), torch.ones(4)]))
+        model[0].bias.zero_()
+    generator = revise(fit_vae(x, epochs=40), reencode=reencode, decision_threshold=0.999, learning_rate=0.05)
+    result = search(model, x, 1 - y, generator)
+    before = model(x).softmax(-1).gather(1, (1 - y)[:, None])[:, 0].detach()
+    moved = result.num_steps > 0
+    gain = (result.confidence - before)[moved]
+    assert int(moved.sum()) > 150 and float((gain > 0).float().mean()) > 0.9 and float(gain.mean()) > 0.2
 
 
 def test_revise_draws_from_the_rng_it_is_given():

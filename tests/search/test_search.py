@@ -1,5 +1,7 @@
 """The loop: what it minimises, what it says of each row, what it refuses."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -7,8 +9,10 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from counterfactual_training import Constraints, Generator, ecco, generic, linear, mlp, search
+from counterfactual_training.constraints import Lattice
 from counterfactual_training.errors import ConstraintError, InputError, ModelError
-from counterfactual_training.search import evaluating
+from counterfactual_training.search import checks, evaluating
+from counterfactual_training.search.checks import check_finite, first_logits
 
 
 @pytest.fixture
@@ -73,6 +77,86 @@ def test_already_there_is_returned_unchanged_with_zero_steps(model):
     assert torch.equal(result.x_cf, X) and torch.equal(result.x_adv, X) and result.num_steps.tolist() == [0] * 4
     confidence = model(X).softmax(-1).gather(1, y_target[:, None])[:, 0]
     assert torch.equal(result.converged, confidence >= 0.9999)
+
+
+def with_logits(*logits: float) -> nn.Module:
+    """A linear model of one feature that gives these logits at 0, and rises with the feature in class 1."""
+    model = linear(1, len(logits))
+    with torch.no_grad():
+        model[0].weight.zero_()[1] = 1.0
+        model[0].bias.copy_(torch.tensor(logits))
+    return model
+
+
+def test_already_there_by_the_threshold_too():
+    """τ below a half: class 1 has probability 0.35, enough for τ = 0.3 though class 0 is the predicted one."""
+    model, x = with_logits(*np.log([0.4, 0.35, 0.25])), torch.zeros(1, 1)
+    result = search(model, x, torch.tensor([1]), generic(decision_threshold=0.3))
+    assert result.status_names == ["already_there"] and result.num_steps.tolist() == [0]
+    assert torch.equal(result.x_cf, x) and bool(result.converged)
+    assert search(model, x, torch.tensor([1]), generic(decision_threshold=0.38)).status_names == ["converged"]
+
+
+def test_a_threshold_of_one_can_be_met():
+    """A saturated model gives probability 1 exactly; that is τ, not below it."""
+    model = linear(1, 2)
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[-100.0], [100.0]]))
+        model[0].bias.zero_()
+    result = search(model, torch.tensor([[-0.01]]), torch.tensor([1]), generic(decision_threshold=1.0))
+    assert result.status_names == ["converged"] and result.num_steps.tolist() == [1]
+    assert float(result.confidence) == 1.0
+
+
+def test_a_snap_is_no_update():
+    """By hand: feature 0 is an integer, feature 1 is free; a look that snaps the row makes no update."""
+    weight, eta, tau = torch.tensor([1.0, 0.5]), 0.5, 0.8
+    model = linear(2, 2)
+    with torch.no_grad():
+        model[0].weight.copy_(torch.stack([torch.zeros(2), weight]))
+        model[0].bias.copy_(torch.tensor([0.0, -1.0]))
+    x = torch.stack([torch.tensor([-2.0, 0.0, -4.0, -3.0]), torch.tensor([0.3, 1.2, -1.0, 4.8])], -1)
+    rules = Constraints.build(2, domain={0: (-5, 0.5)}, lattices=[Lattice(0)])
+    settings = {"learning_rate": eta, "decision_threshold": tau, "max_steps": 100}
+    result = search(model, x, torch.ones(4, dtype=torch.long), Generator("plain", **settings), rules)
+    counts, snaps = [], []
+    for row in x:
+        here, steps, snapped, worth = row.clone(), 0, False, True
+        while True:
+            p = float(torch.sigmoid(weight @ here - 1))
+            if p >= tau and snapped:
+                break
+            if p >= tau:
+                here, snapped = rules.snap(here[None], row[None])[0], True
+                worth = float(torch.sigmoid(weight @ here - 1)) >= tau
+                continue
+            step = eta * (1 - p) * weight
+            here, steps = here + (step * torch.tensor([0.0, 1.0]) if snapped else step), steps + 1
+            here[0] = here[0].clamp(-5, 0.5)
+        counts.append(steps)
+        snaps.append(worth)
+    assert result.num_steps.tolist() == counts and result.status_names == ["converged"] * 4
+    assert set(snaps) == {True, False}, "the test needs rows that lose τ by the snap, and rows that do not"
+
+
+def test_a_flat_model_holds_nobody_back():
+    """Without a slope no feature wants to move, so none is blocked: out of steps, not infeasible."""
+    model = linear(2, 2)
+    with torch.no_grad():
+        model[0].weight.zero_()
+        model[0].bias.copy_(torch.tensor([1.5, 0.0]))
+    result = search(model, X, torch.ones(4, dtype=torch.long), generic(0.0))
+    assert result.status_names == ["exhausted"] * 4 and not bool(result.binding.any())
+    assert result.num_steps.tolist() == [30] * 4
+
+
+def test_where_nothing_may_move_no_update_is_made(model):
+    """Eq. 1 would go through T updates of nothing; ``num_steps`` counts those that were made."""
+    y_target = (model(X).argmax(-1) + 1) % 3
+    frozen, tied = Constraints.build(2, ["none"] * 2), Constraints.build(2, ["none", "both"])
+    assert search(model, X, y_target, generic(max_steps=9), frozen).num_steps.tolist() == [0] * 4
+    free = search(model, X, y_target, generic(max_steps=9, decision_threshold=1.0), tied)
+    assert free.num_steps.tolist() == [9] * 4
 
 
 def test_all_immutable_is_a_result_that_says_so(model):
@@ -232,7 +316,10 @@ BAD_MODELS = {
     "probabilities": (lambda z: z.softmax(-1), "probabilities.*return logits"),
     "one column": (lambda z: z[:, :1], "one column; a binary classifier needs two"),
     "no column": (lambda z: z[:, 0], r"returned \(4,\)"),
-    "a tuple": (lambda z: (z, z), "returned tuple"),
+    "a tuple": (lambda z: (z, z), r"returned tuple of 2; expected a tensor of logits.*Wrap it"),
+    "a dict": (lambda z: {"logits": z, "loss": 0}, r"returned dict with keys 'logits', 'loss'; expected a tensor"),
+    "an object": (lambda z: SimpleNamespace(logits=z), "returned SimpleNamespace with the attribute 'logits'"),
+    "nothing": (lambda z: None, "returned NoneType; expected a tensor"),
     "NaN": (lambda z: z * torch.nan, "NaN or infinity"),
     "other rows": (lambda z: z[:2], r"returned \(2, 3\) for \(4,\) rows"),
 }
@@ -245,6 +332,32 @@ def test_models_that_are_no_classifiers_are_refused(name):
     with pytest.raises(ModelError, match=message):
         search(model, X, TARGET)
     assert model.training
+
+
+def test_the_first_answer_of_any_model_is_checked():
+    with pytest.raises(ModelError, match="returned dict with keys 'logits'"):
+        first_logits(Returns(lambda z: {"logits": z}), X, TARGET)
+
+
+def test_finiteness_is_looked_at_block_by_block(monkeypatch):
+    """Rows may be mapped from a file larger than memory: nothing of the size of x is ever made."""
+    monkeypatch.setattr(checks, "_BLOCK_VALUES", 64)
+    largest, real = [0], torch.isfinite
+
+    def seen(values):
+        largest.append(values.numel())
+        return real(values)
+
+    monkeypatch.setattr(torch, "isfinite", seen)
+    huge = torch.full((100, 8), 1e38)  # finite values whose sum is not
+    check_finite(huge)
+    assert max(largest) == 64
+    huge[[3, 50, 99], [1, 1, 6]] = torch.tensor([torch.nan, torch.inf, -torch.inf])
+    with pytest.raises(InputError, match=r"column\(s\) 1, 6, 3 row\(s\) of 100"):
+        check_finite(huge)
+    with pytest.raises(InputError, match=r"column\(s\) b, g, 3 row\(s\) of 100"):
+        check_finite(huge.reshape(2, 50, 8), tuple("abcdefgh"))
+    check_finite(huge[:0])
 
 
 def test_a_factual_outside_its_domain_is_refused(model):

@@ -349,7 +349,7 @@ class Rise(Callback):
     def before_step(self, run) -> None:
         if run.epoch >= self.after:
             for grad in run.gradients:
-                grad.neg_()
+                grad.mul_(-0.2)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

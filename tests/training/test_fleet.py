@@ -64,9 +64,7 @@ def expect_alone(members, x, y, validation=None, results=None):
         held = validation
         if validation is not None and validation[1].dim() > 1:
             held = (validation[0][i], validation[1][i])
-        lone = train(
-            model, *own, setting=member.setting, validation=held
-        )
+        lone = train(model, *own, setting=member.setting, validation=held)
         assert result.model is member.model and not result.model.training
         for mine, its in zip(member.model.parameters(), model.parameters(), strict=True):
             assert_close(mine, its, atol=1e-9, rtol=1e-7)
@@ -166,7 +164,9 @@ def test_members_may_have_rows_of_their_own():
     held = [blobs(9 + seed, 31) for seed in range(3)]
     validation = torch.stack([h[0] for h in held]), torch.stack([h[1] for h in held])
     for shuffle in (False, True):
-        members = [Member(model_of(i), Setting(ecco(), None, Objective(), config(seed=i, shuffle=shuffle))) for i in range(3)]
+        members = [
+            Member(model_of(i), Setting(ecco(), None, Objective(), config(seed=i, shuffle=shuffle))) for i in range(3)
+        ]
         expect_alone(members, x, y, validation)
 
 
@@ -278,11 +278,15 @@ def test_a_killed_fleet_resumes_from_its_checkpoint(tmp_path, monkeypatch, prune
 def test_a_damaged_checkpoint_is_refused(tmp_path):
     x, y = blobs()
     path = tmp_path / "fleet.safetensors"
-    Fleet([Member(model_of(0), Setting(config=config())), Member(model_of(1), Setting(config=config()))]).train(x, y, checkpoint=path)
+    Fleet([Member(model_of(0), Setting(config=config())), Member(model_of(1), Setting(config=config()))]).train(
+        x, y, checkpoint=path
+    )
     (written,) = tmp_path.iterdir()
     written.write_bytes(written.read_bytes()[:-50])
     with pytest.raises(FileError):
-        Fleet([Member(model_of(0), Setting(config=config())), Member(model_of(1), Setting(config=config()))]).train(x, y, checkpoint=path)
+        Fleet([Member(model_of(0), Setting(config=config())), Member(model_of(1), Setting(config=config()))]).train(
+            x, y, checkpoint=path
+        )
 
 
 class Norm(nn.Module):
@@ -376,7 +380,9 @@ def test_a_cnn_of_the_package_can_be_stacked():
     for seed in range(2):
         torch.manual_seed(seed)
         members.append(
-            Member(cnn(784, 3), Setting(ecco(max_steps=2), config=TrainConfig(epochs=1, num_counterfactuals=4, seed=seed)))
+            Member(
+                cnn(784, 3), Setting(ecco(max_steps=2), config=TrainConfig(epochs=1, num_counterfactuals=4, seed=seed))
+            )
         )
     results = Fleet(members).train(x, y)
     assert all(len(result.history.records) == 1 for result in results)

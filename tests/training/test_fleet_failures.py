@@ -91,7 +91,9 @@ def test_a_fleet_resumes_whoever_has_stopped_before(tmp_path, stops, own_rows):
     with contextlib.suppress(KeyboardInterrupt):
         fleet().train(x, y, validation=validation, checkpoint=file, callbacks=[After(lambda run: prune(run, 4))])
     epochs = []
-    resumed = fleet().train(x, y, validation=validation, checkpoint=file, callbacks=[After(lambda run: epochs.append(run.epoch))])
+    resumed = fleet().train(
+        x, y, validation=validation, checkpoint=file, callbacks=[After(lambda run: epochs.append(run.epoch))]
+    )
     assert epochs == ([] if stops == "compaction, then all" else [4, 5, 6])
     for mine, its in zip(resumed, whole, strict=True):
         expect_same(mine, its)

@@ -29,14 +29,28 @@ from counterfactual_training.constraints.mutability import (
 )
 from counterfactual_training.errors import ConstraintError, unknown
 
+# Values looked at at once: rows in a file may be more than memory holds.
+_BLOCK_VALUES = 2**20
+# A change below this is rounding, not a change.
+_NOISE = 1e-6
+
 CategoryProjection = Literal["end", "step", "never"]
 
 
 class Bounds(NamedTuple):
-    """Where the counterfactuals of given factuals may lie, broadcastable to ``(..., n, d)``."""
+    """Where the counterfactuals of given factuals may lie; each tensor has as many rows as the factuals, or one.
+
+    Attributes:
+        lower, upper: the box, broadcastable to ``(..., n, d)``.
+        home: ``(..., n, d)`` the factuals, as they are if they keep their categories.
+        choices: ``(..., n, Σ (max(k, 2) + 1))`` the categories to choose from, group by group; see
+            :meth:`OneHotGroup.settle`. This and ``home`` have no columns where categories are not projected.
+    """
 
     lower: Tensor
     upper: Tensor
+    home: Tensor
+    choices: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,12 +148,17 @@ class Constraints:
         return ~(self.may_increase | self.may_decrease)
 
     @cached_property
+    def _in_groups(self) -> Tensor:
+        """Mask ``(d,)`` of the columns that encode categories."""
+        mask = torch.zeros(self.num_features, dtype=torch.bool, device=self.may_increase.device)
+        for group in self.groups:
+            mask[list(group.columns)] = True
+        return mask
+
+    @cached_property
     def discrete(self) -> Tensor:
         """Mask ``(d,)`` of the columns that :meth:`snap` touches."""
-        mask = torch.zeros(self.num_features, dtype=torch.bool, device=self.may_increase.device)
-        if self.category_projection == "end":
-            for group in self.groups:
-                mask[list(group.columns)] = True
+        mask = self._in_groups & (self.category_projection == "end")
         for lattice in self.lattices:
             mask[lattice.column] = True
         return mask
@@ -185,64 +204,36 @@ class Constraints:
         return step.clamp_(*self._step_limits)
 
     def bounds(self, x: Tensor) -> Bounds:
-        """The box around the factuals x ``(..., n, d)``.
+        """The box around the factuals x ``(..., n, d)``, and their categories where these are projected at every step.
 
-        The domain, widened where a factual lies outside it in a feature that may not come back, and narrowed to the
-        factual's own value for categories it may not become.
+        The box is the domain, widened where a factual lies outside it in a feature or with a category that may not
+        come back, and narrowed to the factual's own value for categories it may not become.
         """
-        lower, upper = self.domain.lower.unsqueeze(-2), self.domain.upper.unsqueeze(-2)
-        stuck_low = (x < lower) & ~self.may_increase.unsqueeze(-2)
-        stuck_high = (x > upper) & ~self.may_decrease.unsqueeze(-2)
-        if bool(stuck_low.any()) or bool(stuck_high.any()):
-            lower, upper = torch.where(stuck_low, x, lower), torch.where(stuck_high, x, upper)
-        if any(group.transitions is not None for group in self.groups):
-            upper = upper.expand_as(x).clone()
-            for group in self.groups:
-                if group.transitions is not None and len(group.columns) > 1:
-                    columns = list(group.columns)
-                    part = upper[..., columns]
-                    upper[..., columns] = torch.where(group.reachable(x), part, torch.minimum(part, x[..., columns]))
-        return Bounds(lower, upper)
+        if self.groups and self.category_projection == "step":
+            return self._bounds(x)
+        lower, upper = self._box(x)
+        if self.category_projection == "end" and bool((((x < lower) | (x > upper)) & self._in_groups).any()):
+            lower, upper, *_ = self._bounds(x)
+        nothing = torch.empty(1, 0, dtype=torch.bool, device=x.device)
+        return Bounds(lower, upper, nothing, nothing)
 
     def project(self, x_cf: Tensor, bounds: Bounds) -> Tensor:
         """Put points ``(..., n, d)`` back into the bounds of their factuals, in place."""
         return self.project_categories(x_cf.clamp_(bounds.lower, bounds.upper), bounds)
 
     def project_categories(self, x_cf: Tensor, bounds: Bounds) -> Tensor:
-        """Make every group one category again, in place, where that is to happen at every step."""
-        for group in self.groups if self.category_projection == "step" else ():
-            columns = list(group.columns)
-            # Categories out of reach have no room above zero.
-            reachable = bounds.upper[..., columns] > 0 if len(columns) > 1 else None
-            x_cf[..., columns] = group.encode(group.nearest(x_cf, reachable), x_cf.dtype)
-        return x_cf
+        """Make every group one of its row's possible categories again, in place, if that is to happen at every step."""
+        return self._settle(x_cf, bounds) if self.category_projection == "step" else x_cf
 
     def snap(self, x_cf: Tensor, x: Tensor) -> Tensor:
         """Counterfactuals with valid categories, integers and allowed values, reachable from x; a new tensor."""
         x_cf = x_cf.clone()
         if not self.has_discrete:
             return x_cf
-        bounds = self.bounds(x)
-        lower, upper = bounds.lower.expand_as(x), bounds.upper.expand_as(x)
-        up, down = self.may_increase.unsqueeze(-2).expand_as(x), self.may_decrease.unsqueeze(-2).expand_as(x)
-        for group in self.groups if self.category_projection == "end" else ():
-            columns = list(group.columns)
-            allowed = group.reachable(x)
-            own = torch.nn.functional.one_hot(group.category(x), allowed.shape[-1]).bool()
-            if len(columns) > 1:  # to change category, one column falls and another rises
-                leaves = (down[..., columns] & own).any(-1, keepdim=True)
-                allowed = own | (allowed & leaves & up[..., columns])
-            else:
-                may = torch.stack([down[..., columns[0]], up[..., columns[0]]], -1)
-                allowed = own | (allowed & may)
-            category = group.nearest(x_cf, allowed)
-            stays = (category == group.category(x)).unsqueeze(-1)
-            x_cf[..., columns] = torch.where(stays, x[..., columns], group.encode(category, x_cf.dtype))
-        for lattice in self.lattices:
-            j = lattice.column
-            low = torch.where(down[..., j], lower[..., j], x[..., j])
-            high = torch.where(up[..., j], upper[..., j], x[..., j])
-            x_cf[..., j] = lattice.snap(x_cf[..., j], x[..., j], low, high)
+        if self.category_projection == "end":
+            self._settle(x_cf, self._bounds(x))
+        if self.lattices:
+            self._round(x_cf, x)
         return x_cf
 
     def protect(self, x_pos: Tensor, x_cf: Tensor) -> Tensor:
@@ -262,6 +253,11 @@ class Constraints:
     def name(self, index: int) -> str:
         return self.names[index] if self.names is not None else f"feature {index}"
 
+    def categories(self, group: OneHotGroup, x: Tensor) -> Tensor:
+        """Mask ``(..., n, max(k, 2))`` of the categories that a counterfactual of x ``(..., n, d)`` may be in."""
+        lower, upper = (bound.expand_as(x)[..., group.index] for bound in self._box(x))
+        return self._categories(group, x, lower, upper)
+
     def check_factuals(self, x: Tensor) -> None:
         """Refuse factuals ``(..., n, d)`` with other features, or outside a domain that the user stated."""
         if x.shape[-1] != self.num_features:
@@ -269,22 +265,26 @@ class Constraints:
         stated = self.domain.stated
         if not bool(stated.any()):
             return
-        # The last few digits are not worth a refusal: scaling to model space and back costs that much.
-        span = 1e-5 * (1 + x.abs())
-        outside = (x < self.domain.lower.unsqueeze(-2) - span) | (x > self.domain.upper.unsqueeze(-2) + span)
-        outside &= stated
-        if not bool(outside.any()):
+        block = max(1, _BLOCK_VALUES * x.shape[-2] // max(1, x.numel()))
+        counts = stated.new_zeros(self.num_features, dtype=torch.long)
+        for rows in x.split(block, -2):
+            counts += (self._outside(rows) & stated).reshape(-1, self.num_features).sum(0)
+        if not bool(counts.any()):
             return
-        flat = outside.reshape(-1, self.num_features)
-        j = int(flat.sum(0).argmax())
-        rows = flat[:, j].nonzero().flatten()
-        value = float(x.reshape(-1, self.num_features)[rows[0], j])
+        j = int(counts.argmax())
+        row = int(torch.cat([self._outside(rows)[..., j] for rows in x.split(block, -2)], -1).flatten().nonzero()[0])
+        value = float(x[..., j].flatten()[row])
         low = float(self.domain.lower.reshape(-1, self.num_features)[0, j])
         high = float(self.domain.upper.reshape(-1, self.num_features)[0, j])
         raise ConstraintError(
-            f"{len(rows)} factual(s) lie outside the domain of {self.name(j)!r} [{low:g}, {high:g}]; "
-            f"the first is row {int(rows[0])} with {value:g}. Widen the domain or leave these rows out."
+            f"{int(counts[j])} factual(s) lie outside the domain of {self.name(j)!r} [{low:g}, {high:g}]; "
+            f"the first is row {row} with {value:g}. Widen the domain or leave these rows out."
         )
+
+    def _outside(self, x: Tensor) -> Tensor:
+        # The last few digits are not worth a refusal: scaling to model space and back costs that much.
+        span = 1e-5 * (1 + x.abs())
+        return (x < self.domain.lower.unsqueeze(-2) - span) | (x > self.domain.upper.unsqueeze(-2) + span)
 
     def violations(self, x_cf: Tensor, x: Tensor, tolerance: float = 1e-5) -> Tensor:
         """Mask ``(..., n, d)`` of the values that break a constraint, for tests, metrics and reports."""
@@ -293,11 +293,105 @@ class Constraints:
         wrong = ((delta > slack) & ~self.may_increase.unsqueeze(-2)) | (
             (delta < -slack) & ~self.may_decrease.unsqueeze(-2)
         )
-        bounds = self.bounds(x)
+        bounds = self._bounds(x) if self.category_projection != "never" else self.bounds(x)
         wrong |= (x_cf < bounds.lower - slack) | (x_cf > bounds.upper + slack)
-        if self.has_discrete:
-            wrong |= ((self.snap(x_cf, x) - x_cf).abs() > slack) & self.discrete
-        return wrong
+        valid = x_cf.clone()
+        if self.category_projection != "never":
+            self._settle(valid, bounds)
+            for group in self.groups:  # to stay as one is, is always allowed
+                columns = group.index
+                changed = (delta.abs() > slack)[..., columns].any(-1, keepdim=True)
+                valid[..., columns] = torch.where(changed, valid[..., columns], x_cf[..., columns])
+        self._round(valid, x)
+        return wrong | ((valid - x_cf).abs() > slack)
+
+    # ---- behind the verbs ------------------------------------------------------------------------------------------
+
+    def _box(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        lower, upper = self.domain.lower.unsqueeze(-2), self.domain.upper.unsqueeze(-2)
+        stuck_low = (x < lower) & ~self.may_increase.unsqueeze(-2)
+        stuck_high = (x > upper) & ~self.may_decrease.unsqueeze(-2)
+        if bool(stuck_low.any()) or bool(stuck_high.any()):
+            lower, upper = torch.where(stuck_low, x, lower), torch.where(stuck_high, x, upper)
+        limited = [group for group in self.groups if group.transitions is not None]
+        if limited:
+            lower, upper = lower.expand_as(x).clone(), upper.expand_as(x).clone()
+        for group in limited:
+            columns, reachable = group.index, group.reachable(x)
+            own, low, high = x[..., columns], lower[..., columns], upper[..., columns]
+            may_be_1, may_be_0 = reachable[..., -len(group.columns) :], reachable[..., :1]
+            high = torch.where(may_be_1, high, torch.minimum(high, own))
+            if len(group.columns) == 1:  # who may not leave 0 or 1 is not pulled back into the domain either
+                low = torch.where(may_be_1, low, torch.minimum(low, own))
+                low = torch.where(may_be_0, low, torch.maximum(low, own))
+                high = torch.where(may_be_0, high, torch.maximum(high, own))
+                lower[..., columns] = low
+            upper[..., columns] = high
+        return lower, upper
+
+    def _bounds(self, x: Tensor) -> Bounds:
+        """Box and categories, whenever the latter are projected."""
+        lower, upper = self._box(x)
+        home, choices = x, []
+        for group in self.groups:
+            columns = group.index
+            part, low, high = x[..., columns], lower[..., columns], upper[..., columns]
+            categories, own = self._categories(group, x, low, high), group.own(x)
+            inside = ((part >= low) & (part <= high)).all(-1, keepdim=True)
+            trapped = ~inside & ~categories.any(-1, keepdim=True)
+            if bool(trapped.any()):
+                lower, upper = lower.expand_as(x).clone(), upper.expand_as(x).clone()
+                lower[..., columns] = torch.where(trapped, torch.minimum(low, part), low)
+                upper[..., columns] = torch.where(trapped, torch.maximum(high, part), high)
+            decoded = (categories & own).any(-1, keepdim=True)
+            if self.category_projection == "end":  # what was no clean category before the search need not become one
+                decoded = decoded & ~inside
+            clean = group.encode(group.category(x).clamp_min(0), x.dtype)
+            if bool((decoded & (clean != part)).any()):
+                home = home.clone() if home is x else home
+                home[..., columns] = torch.where(decoded, clean, part)
+            stay = inside | trapped
+            choices += [categories | (own & stay), ~own.any(-1, keepdim=True) & stay]
+        return Bounds(lower, upper, home, torch.cat(choices, -1) if choices else x.new_empty(1, 0, dtype=torch.bool))
+
+    def _categories(self, group: OneHotGroup, x: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        """Mask ``(..., n, max(k, 2))`` of the categories that the factuals x may be encoded as.
+
+        Every column must be free to go from its value to the 1 or the 0 of that category: to change category one column
+        falls and another rises. The box ``(..., n, k)`` must contain both, and the transitions allow it.
+        """
+        columns = group.index
+        part = x[..., columns]
+        up, down = self.may_increase[..., columns].unsqueeze(-2), self.may_decrease[..., columns].unsqueeze(-2)
+
+        def may_be(value: float) -> Tensor:
+            inside = (lower <= value) & (upper >= value)
+            return inside & ((part >= value - _NOISE) | up) & ((part <= value + _NOISE) | down)
+
+        may_be_0, may_be_1 = may_be(0.0), may_be(1.0)
+        if len(group.columns) == 1:
+            return torch.cat([may_be_0, may_be_1], -1) & group.reachable(x)
+        others_may_be_0 = (~may_be_0).sum(-1, keepdim=True) == (~may_be_0).long()
+        return may_be_1 & others_may_be_0 & group.reachable(x)
+
+    def _settle(self, x_cf: Tensor, bounds: Bounds) -> Tensor:
+        """Every group as the nearest of its row's possible categories, in place."""
+        start = 0
+        for group in self.groups:
+            end = start + group.num_categories + 1
+            x_cf[..., group.index] = group.settle(x_cf, bounds.home, bounds.choices[..., start:end])
+            start = end
+        return x_cf
+
+    def _round(self, x_cf: Tensor, x: Tensor) -> None:
+        """Integers and allowed values, in place."""
+        lower, upper = (bound.expand_as(x) for bound in self._box(x))
+        up, down = self.may_increase.unsqueeze(-2).expand_as(x), self.may_decrease.unsqueeze(-2).expand_as(x)
+        for lattice in self.lattices:
+            j = lattice.column
+            low = torch.where(down[..., j], lower[..., j], x[..., j])
+            high = torch.where(up[..., j], upper[..., j], x[..., j])
+            x_cf[..., j] = lattice.snap(x_cf[..., j], x[..., j], low, high)
 
 
 def _parse_domain(spec: object, num_features: int, names: Sequence[str] | None) -> Domain:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -30,10 +31,30 @@ class OneHotGroup:
                 f"transitions must be {max(k, 2)} × {max(k, 2)}, got {tuple(self.transitions.shape)}."
             )
 
+    @property
+    def num_categories(self) -> int:
+        return max(len(self.columns), 2)
+
+    @cached_property
+    def index(self) -> slice | list[int]:
+        """Index of the columns; a slice, which copies nothing, where they are neighbours."""
+        first, k = self.columns[0], len(self.columns)
+        return slice(first, first + k) if self.columns == tuple(range(first, first + k)) else list(self.columns)
+
     def category(self, x: Tensor) -> Tensor:
-        """Index of the category ``(..., n)`` that each row is (nearest to) in."""
-        part = x[..., list(self.columns)]
-        return (part[..., 0] >= 0.5).long() if len(self.columns) == 1 else part.argmax(-1)
+        """Index of the category ``(..., n)`` that each row is (nearest to) in.
+
+        It is −1 for a row without one, which is how encoders write a category never seen: all zeros, or a binary 0.5.
+        """
+        part = x[..., self.index]
+        if len(self.columns) == 1:
+            value = part[..., 0]
+            return torch.where(value == 0.5, -1, (value > 0.5).long())
+        return torch.where((part == 0).all(-1), -1, part.argmax(-1))
+
+    def own(self, x: Tensor) -> Tensor:
+        """Mask ``(..., n, max(k, 2))`` of the category that each row is in."""
+        return self.category(x).unsqueeze(-1) == torch.arange(self.num_categories, device=x.device)
 
     def encode(self, category: Tensor, dtype: torch.dtype) -> Tensor:
         """Columns ``(..., n, k)`` of the given categories ``(..., n)``."""
@@ -42,19 +63,40 @@ class OneHotGroup:
         return torch.nn.functional.one_hot(category, len(self.columns)).to(dtype)
 
     def reachable(self, x: Tensor) -> Tensor:
-        """Mask ``(..., n, max(k, 2))`` of the categories that the rows x may become; their own always counts."""
-        own = self.category(x)
-        k = max(len(self.columns), 2)
-        here = torch.nn.functional.one_hot(own, k).bool()
+        """Mask ``(..., n, max(k, 2))`` of the categories that the rows x may become; their own always counts.
+
+        A row without a category may become whatever some other category may become: ``transitions`` has no line for
+        it, but a category that nobody may enter is closed to it as well.
+        """
         if self.transitions is None:
-            return torch.ones_like(here)
-        return self.transitions.to(x.device).bool()[own] | here
+            return torch.ones(*x.shape[:-1], self.num_categories, dtype=torch.bool, device=x.device)
+        may = self.transitions.to(x.device).bool()
+        entered = (may & ~torch.eye(len(may), dtype=torch.bool, device=x.device)).any(0)
+        return torch.cat([may, entered.unsqueeze(0)])[self.category(x)] | self.own(x)  # −1 is the last line
 
     def nearest(self, x_cf: Tensor, allowed: Tensor | None = None) -> Tensor:
         """Category ``(..., n)`` nearest to a relaxed point, among the allowed ones ``(..., n, max(k, 2))``."""
-        part = x_cf[..., list(self.columns)]
-        score = torch.cat([1 - part, part], -1) if len(self.columns) == 1 else part
+        score = self._score(x_cf)
         return (score if allowed is None else score.masked_fill(~allowed, -torch.inf)).argmax(-1)
+
+    def settle(self, x_cf: Tensor, home: Tensor, choices: Tensor) -> Tensor:
+        """Columns ``(..., n, k)`` of the choice nearest to a relaxed point ``(..., n, d)``.
+
+        Args:
+            home: ``(..., n, d)`` the rows as they are if they keep their category, or remain without one.
+            choices: ``(..., n, max(k, 2) + 1)`` categories to choose from; the last one is to remain without.
+        """
+        score = self._score(x_cf)
+        # Seen from all zeros a category is the nearer point above 0.5, seen from a binary 0.5 above 0.75.
+        none = torch.full_like(score[..., :1], 0.75 if len(self.columns) == 1 else 0.5)
+        chosen = torch.cat([score, none], -1).masked_fill_(~choices, -torch.inf).argmax(-1)
+        stays = (chosen == self.category(home)) | (chosen == self.num_categories)
+        moved = self.encode(chosen.clamp_max(self.num_categories - 1), x_cf.dtype)
+        return torch.where(stays.unsqueeze(-1), home[..., self.index], moved)
+
+    def _score(self, x_cf: Tensor) -> Tensor:
+        part = x_cf[..., self.index]
+        return torch.cat([1 - part, part], -1) if len(self.columns) == 1 else part
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from counterfactual_training.core.precision import accumulating, at_least_single
 from counterfactual_training.errors import InputError
 
 # Values looked up at once; each needs about 40 bytes while it is worked on.
@@ -55,7 +56,7 @@ class L1Reference:
         """From points ``(..., m, d)``; leading dimensions hold separate sets."""
         if reference.dim() < 2 or not reference.is_floating_point():
             raise InputError(f"Expected floating-point points (..., m, d), got {_describe(reference)}.")
-        columns = reference.detach().transpose(-1, -2).double()
+        columns = accumulating(reference.detach().transpose(-1, -2))
         centre = columns.mean(-1, keepdim=True)
         columns = (columns - centre).contiguous().sort(-1).values
         sums = torch.nn.functional.pad(columns.cumsum(-1), (1, 0))
@@ -77,10 +78,10 @@ class L1Reference:
         rows = x.detach().expand(*lead, *x.shape[-2:]) if lead else x.detach().reshape(-1, num_features)
         block = max(1, _BLOCK_VALUES // max(1, prod(lead) * num_features))
         out = torch.cat([self._block(part) for part in rows.split(block, -2)], -1)
-        return (out if lead else out.reshape(shape)).to(x.dtype)
+        return (out if lead else out.reshape(shape)).to(at_least_single(x.new_empty(0)).dtype)
 
     def _block(self, rows: Tensor) -> Tensor:
-        values = (rows.transpose(-1, -2).double() - self.centre).contiguous()  # (..., d, n)
+        values = (accumulating(rows.transpose(-1, -2)) - self.centre).contiguous()  # (..., d, n)
         below = torch.searchsorted(self.columns, values, right=True)
         total = values * (2 * below - self.num_points) + self.sums[..., -1:] - 2 * self.sums.gather(-1, below)
         return total.sum(-2) / self.num_points

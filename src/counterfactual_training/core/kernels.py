@@ -7,6 +7,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from counterfactual_training.core.precision import accumulating, accumulation_dtype, at_least_single, full_precision
 from counterfactual_training.errors import InputError
 
 # Largest error of an exponent that single precision may leave; beyond it the kernel is computed in double.
@@ -32,9 +33,11 @@ def mmd(x: Tensor, y: Tensor, length_scale: float = 5.0, chunk: int = 1024) -> T
     Returns:
         ``(...)``; NaN where a sample has fewer than two points, for then no pair exists.
     """
-    a, b, centre = _prepare(x, y, length_scale, chunk)
-    within = _within(a, centre, length_scale, chunk) + _within(b, centre, length_scale, chunk)
-    return (within - 2 * _between(a, b, centre, length_scale, chunk)).to(x.dtype)
+    x, y = at_least_single(x), at_least_single(y)
+    with full_precision(x.device):
+        a, b, centre = _prepare(x, y, length_scale, chunk)
+        within = _within(a, centre, length_scale, chunk) + _within(b, centre, length_scale, chunk)
+        return (within - 2 * _between(a, b, centre, length_scale, chunk)).to(x.dtype)
 
 
 def _prepare(x: Tensor, y: Tensor, length_scale: float, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -53,7 +56,7 @@ def _prepare(x: Tensor, y: Tensor, length_scale: float, chunk: int) -> tuple[Ten
     # ‖a − b‖² comes from ‖a‖² + ‖b‖² − 2ab, whose rounding error grows with the norms about the centre.
     norm = max(_largest_norm(sample, centre) for sample in both)
     if torch.finfo(x.dtype).eps * norm / length_scale**2 > _EXPONENT_ERROR:
-        return x.double(), y.double(), centre.double()
+        return accumulating(x), accumulating(y), accumulating(centre)
     return x, y, centre
 
 
@@ -76,14 +79,14 @@ def _between(x: Tensor, y: Tensor, centre: Tensor, length_scale: float, chunk: i
 
 
 def _kernel_sum(x: Tensor, y: Tensor, centre: Tensor, length_scale: float, chunk: int, same: bool) -> Tensor:
-    """``Σ_{i,j} k(x_i, y_j)`` over the rows, without i = j when both are the ``same`` sample; ``(...)`` in double."""
+    """``Σ_{i,j} k(x_i, y_j)`` over the rows, without i = j when both are the ``same`` sample: ``(...)``."""
     lead = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     sets_x, sets_y = _flatten(x, lead), _flatten(y, lead)
     rows, columns = min(chunk, x.shape[-2]), min(chunk, y.shape[-2])
     slab = max(1, chunk * chunk // max(1, rows * columns))  # as many sets at once as make one full tile
     num_sets = prod(lead)
     buffer = x.new_empty(min(slab, num_sets) * rows * columns)
-    total = torch.zeros(num_sets, dtype=torch.float64, device=x.device)
+    total = torch.zeros(num_sets, dtype=accumulation_dtype(x.device), device=x.device)
     for first in range(0, num_sets, slab):
         part_x, part_y = (s if len(s) == 1 else s[first : first + slab] for s in (sets_x, sets_y))
         for i in range(0, x.shape[-2], chunk):
@@ -94,7 +97,7 @@ def _kernel_sum(x: Tensor, y: Tensor, centre: Tensor, length_scale: float, chunk
                 if same and i == j:
                     tile.diagonal(dim1=-2, dim2=-1).zero_()
                 weight = 2 if same and i != j else 1
-                total[first : first + slab] += weight * tile.sum(-1).sum(-1, dtype=torch.float64)
+                total[first : first + slab] += weight * tile.sum(-1).sum(-1, dtype=total.dtype)
     return total.reshape(lead)
 
 

@@ -142,6 +142,8 @@ class Column:
         else:
             v = self._round(v, error, slack)
         base = np.where(np.isnan(own), self.fill, own)
+        if self.feature.kind == "ordinal":  # no rank lies next to one never seen
+            base = np.where(base == UNSEEN, np.nan, base)
         rose, fell = (v > base) & (v - base <= slack), (v < base) & (base - v <= slack)
         may = self.feature.mutability
         v = np.where(rose & (may not in ("both", "increase")), base, v)

@@ -36,10 +36,13 @@ class OrdinalLattice(Lattice):
         if self.values is None or self.transitions is None:
             return super().snap(v, factual, lower, upper)
         values = self.values.to(v)
-        own = (factual.unsqueeze(-1) - values).abs().argmin(-1)
         tolerance = 1e-5 * (1 + values.abs())
+        at = (factual.unsqueeze(-1) - values).abs() <= tolerance
         inside = (values >= lower.unsqueeze(-1) - tolerance) & (values <= upper.unsqueeze(-1) + tolerance)
-        reachable = self.transitions.to(v.device)[own] & inside
+        # Who is at no rank, as one never seen, may take any that some other rank may become.
+        may = self.transitions.to(v.device)
+        entered = (may & ~torch.eye(len(may), dtype=torch.bool, device=v.device)).any(0)
+        reachable = torch.where(at.any(-1, keepdim=True), may[at.long().argmax(-1)], entered) & inside
         gap = values - v.unsqueeze(-1)
         step = values.diff().min() if len(values) > 1 else torch.ones((), dtype=v.dtype)
         outward = torch.where((v >= factual).unsqueeze(-1), gap, -gap) >= -tolerance
@@ -47,7 +50,8 @@ class OrdinalLattice(Lattice):
         cost = gap.abs() - step * (outward & (gap.abs() < step))
         best = cost.masked_fill(~reachable, torch.inf).argmin(-1)
         snapped = torch.where(reachable.any(-1), values[best], factual)
-        return torch.where(((v - factual).abs() <= 1e-6) | (best == own), factual, snapped)
+        stays = ((v - factual).abs() <= 1e-6) | at.gather(-1, best.unsqueeze(-1)).squeeze(-1)
+        return torch.where(stays, factual, snapped)
 
 
 def build_constraints(

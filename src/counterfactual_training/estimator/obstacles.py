@@ -74,7 +74,8 @@ def _gains(finder: Finder, x: Tensor, x_cf: Tensor, y_target: Tensor) -> tuple[T
     """How much each feature would help ``(n, m)``, and what forbids it: values of :class:`Obstacle` ``(n, m)``."""
     wish = _wish(finder, x_cf, y_target)
     constraints = finder.constraints.to(x)
-    lower, upper = (bound.expand_as(x) for bound in constraints.bounds(x))
+    bounds = constraints.bounds(x)
+    lower, upper = bounds.lower.expand_as(x), bounds.upper.expand_as(x)
     end = torch.where(wish > 0, upper, lower)
     # A column without a bound has no furthest value; one standard deviation more is as good as any.
     furthest = constraints.snap(torch.where(end.isfinite(), end, x_cf + wish.sign()), x)
@@ -124,12 +125,12 @@ def _number(cells: Cells) -> tuple[Tensor, Tensor]:
 
 def _category(cells: Cells) -> tuple[Tensor, Tensor]:
     """The same for a one-hot group: the gain of the best other category that may be had, or else of any."""
-    own = cells.x_cf.argmax(-1, keepdim=True)
-    swap = cells.wish - cells.wish.gather(-1, own)
-    best = swap.amax(-1)
+    # Nothing is given up for the new category by a row that has none.
+    swap = cells.wish - (cells.wish * cells.x_cf).sum(-1, keepdim=True)
+    best = swap.amax(-1).clamp_min(0.0)
     if not bool((cells.may_increase | cells.may_decrease).any()):
         return best, torch.full(best.shape, int(Obstacle.FIXED))
-    open_best = swap.masked_fill(cells.upper < 0.5, 0.0).amax(-1)
+    open_best = swap.masked_fill(cells.upper < 0.5, 0.0).amax(-1).clamp_min(0.0)
     forbidden = (best > 0) & (open_best <= 0)
     kind = torch.where(forbidden, int(Obstacle.CATEGORY), int(Obstacle.NONE))
     return torch.where(forbidden, best, open_best), kind

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
-from counterfactual_training.constraints import Constraints, OneHotGroup
+from counterfactual_training.constraints import Constraints
 
 Confidence = Callable[[Tensor, Tensor], Tensor]
 
@@ -36,7 +35,7 @@ def swap_categories(
             break
         best, point = current[rows], x_cf[rows]
         for group in constraints.groups:
-            allowed = _allowed(group, constraints, x[rows]) & ~_own(group, x_cf[rows])
+            allowed = constraints.categories(group, x[rows]) & ~group.own(x_cf[rows])
             for category in range(allowed.shape[-1]):
                 here = allowed[:, category].nonzero().squeeze(-1)
                 if len(here) == 0:
@@ -50,16 +49,3 @@ def swap_categories(
             break
         x_cf[rows], current[rows] = point, best
     return x_cf, current
-
-
-def _own(group: OneHotGroup, x: Tensor) -> Tensor:
-    """Mask ``(n, max(k, 2))`` of the category each row is in."""
-    return torch.nn.functional.one_hot(group.category(x), max(len(group.columns), 2)).bool()
-
-
-def _allowed(group: OneHotGroup, constraints: Constraints, x: Tensor) -> Tensor:
-    """Mask ``(n, max(k, 2))`` of the categories that the factuals may become."""
-    columns = list(group.columns)
-    up, down = constraints.may_increase[columns].to(x.device), constraints.may_decrease[columns].to(x.device)
-    may = torch.cat([down, up]) if len(columns) == 1 else up & down.any()
-    return (group.reachable(x) & may) | _own(group, x)

@@ -13,16 +13,24 @@ One-hot columns move like any others: a category is not flipped by an ε.
 from __future__ import annotations
 
 from math import prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from counterfactual_training.constraints import Bounds, Constraints
+from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.evaluation.performance import check_broadcast
 from counterfactual_training.search import evaluating
 from counterfactual_training.search.checks import check_inputs, check_logits
 from counterfactual_training.threads import sensible_threads
+
+
+class Reach(NamedTuple):
+    """The box ``(..., n, *features)`` that an attack may not leave."""
+
+    lower: Tensor
+    upper: Tensor
 
 
 def fgsm(
@@ -84,8 +92,8 @@ def random_perturbation(
 
 def reach(
     x: Tensor, y: Tensor, epsilon: float | Tensor, constraints: Constraints | None = None, clamp: bool = True
-) -> Bounds:
-    """The box ``(..., n, *features)`` that an attack on x may not leave: ε-ball, mutability, domain if ``clamp``."""
+) -> Reach:
+    """How far an attack on x may go: ε-ball, mutability, domain if ``clamp``."""
     x = x.detach()
     radius = torch.as_tensor(epsilon, dtype=x.dtype, device=x.device)
     if not bool((radius >= 0).all()):
@@ -93,7 +101,7 @@ def reach(
     check_broadcast("epsilon", radius, x)
     lower, upper = x - radius, x + radius
     if constraints is None:
-        return Bounds(lower, upper)
+        return Reach(lower, upper)
     num_features = prod(x.shape[y.dim() :])
     if constraints.num_features != num_features:
         raise InputError(f"The constraints speak of {constraints.num_features} features, x has {num_features}.")
@@ -106,16 +114,16 @@ def reach(
         bounds = constraints.bounds(flat)
         low = torch.maximum(low, torch.minimum(bounds.lower, flat))
         high = torch.minimum(high, torch.maximum(bounds.upper, flat))
-    return Bounds(low.reshape_as(x), high.reshape_as(x))
+    return Reach(low.reshape_as(x), high.reshape_as(x))
 
 
-def _climb(model: nn.Module, x_adv: Tensor, y: Tensor, step_size: float | Tensor, box: Bounds) -> Tensor:
+def _climb(model: nn.Module, x_adv: Tensor, y: Tensor, step_size: float | Tensor, box: Reach) -> Tensor:
     """One step of size α up the class loss, back into the box."""
     step = input_gradient(model, x_adv, y).sign_().mul_(_like(step_size, x_adv))
     return step.add_(x_adv).clamp_(box.lower, box.upper)
 
 
-def _shake(x: Tensor, epsilon: float | Tensor, box: Bounds, rng: torch.Generator | None) -> Tensor:
+def _shake(x: Tensor, epsilon: float | Tensor, box: Reach, rng: torch.Generator | None) -> Tensor:
     """A point uniform in the ε-ball, clamped to the box."""
     # Drawn where the generator lives, so that a CPU generator gives the same noise on every device.
     device = rng.device if rng is not None else x.device

@@ -61,7 +61,7 @@ def check_gradients(model: nn.Module, x: Tensor, y: Tensor, largest_share: float
     """Do rows ``(..., n, *features)`` have gradients to attack and to search with?"""
     with evaluating(model):
         gradient = input_gradient(model, x, y).reshape(y.numel(), -1)
-    share = float((gradient == 0).all(-1).double().mean()) if y.numel() else 0.0
+    share = float((gradient == 0).all(-1).float().mean()) if y.numel() else 0.0
     if share <= largest_share:
         return []
     return _found(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from counterfactual_training.core.precision import accumulating, at_least_single, full_precision
 from counterfactual_training.errors import InputError
 
 
@@ -19,9 +20,9 @@ def mmd_contributions(
 
     Up to a constant, v_i is twice the witness function at x_i: the influence of row i on the estimate. Resampling the
     v_i therefore gives the spread that recomputing the MMD for every resample would give, to first order, at the price
-    of one mean. Kernel values are made in double, at most chunk × max(n, m) at once. NaN with fewer than two points
-    on either side. Who compares many groups with one reference computes c once, by :func:`self_likeness`, and hands it
-    in as ``likeness``.
+    of one mean. Kernel values are made in double where the device has it, at most chunk × max(n, m) at once. NaN with
+    fewer than two points on either side. Who compares many groups with one reference computes c once, by
+    :func:`self_likeness`, and hands it in as ``likeness``.
     """
     if x.dim() != 2 or reference.dim() != 2 or x.shape[1] != reference.shape[1]:
         raise InputError(f"Expected points (n, d) and (m, d), got {tuple(x.shape)} and {tuple(reference.shape)}.")
@@ -29,10 +30,12 @@ def mmd_contributions(
         raise InputError(f"length_scale and chunk must be positive, got {length_scale} and {chunk}.")
     if min(len(x), len(reference)) < 2:
         return x.new_full((len(x),), torch.nan)
-    centre = reference.double().mean(0)
-    points, others = ((rows.double() - centre) / length_scale for rows in (x, reference))
-    own = _row_means(points, points, chunk, same=True)
-    cross = _row_means(points, others, chunk, same=False)
+    x, reference = at_least_single(x), at_least_single(reference)
+    centre = accumulating(reference).mean(0)
+    points, others = ((accumulating(rows) - centre) / length_scale for rows in (x, reference))
+    with full_precision(x.device):
+        own = _row_means(points, points, chunk, same=True)
+        cross = _row_means(points, others, chunk, same=False)
     if likeness is None:
         likeness = self_likeness(reference, length_scale, chunk)
     return (2 * own - 2 * cross + likeness - own.mean()).to(x.dtype)
@@ -40,9 +43,10 @@ def mmd_contributions(
 
 @torch.no_grad()
 def self_likeness(reference: Tensor, length_scale: float = 5.0, chunk: int = 1024) -> Tensor:
-    """``c = mean_{r≠s} k(r, s)`` of points ``(m, d)``: ``()`` in double."""
-    points = (reference.double() - reference.double().mean(0)) / length_scale
-    return _row_means(points, points, chunk, same=True).mean()
+    """``c = mean_{r≠s} k(r, s)`` of points ``(m, d)``: ``()``."""
+    points = (accumulating(reference) - accumulating(reference).mean(0)) / length_scale
+    with full_precision(reference.device):
+        return _row_means(points, points, chunk, same=True).mean()
 
 
 def _row_means(left: Tensor, right: Tensor, chunk: int, same: bool) -> Tensor:

@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from counterfactual_training.constraints import Constraints, Domain
 from counterfactual_training.constraints.stacking import stack_constraints, structure
+from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.data.dataset import Dataset
 from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.evaluation.groups import group_mmd
@@ -169,33 +170,35 @@ def _measured(
     )
     found = search(model, x[rows], y_target, generator, constraints, diagnose=False)
     searched = found.status != int(Status.ALREADY_THERE)
-    x_cf, factuals = found.x_cf.flatten(rows.dim()), x[rows].flatten(rows.dim())
+    x_cf, factuals = (at_least_single(points).flatten(rows.dim()) for points in (found.x_cf, x[rows]))
+    rows_of_data = at_least_single(x).flatten(1)
     logits_cf = predict_logits(model, found.x_cf, _batch_size(lead), len(lead))
     valid = validity(logits_cf, y_target) & searched
+    strict = validity_strict(logits_cf, y_target, protocol.decision_threshold) & searched
     factual = logits.argmax(-1).gather(-1, rows)
     run = draw.run.to(x.device)
     num_classes = logits.shape[-1]
     group = (run * num_classes + factual) * num_classes + y_target
     counts = valid if protocol.mmd_valid_only else searched
     of_valid = {
-        "implausibility": implausibility_by_class(x_cf, y_target, x.flatten(1), y),
-        "implausibility_mmd": group_mmd(x_cf, group.where(counts, -1), y_target, x.flatten(1), y, protocol),
+        "implausibility": implausibility_by_class(x_cf, y_target, rows_of_data, y),
+        "implausibility_mmd": group_mmd(x_cf, group.where(counts, -1), y_target, rows_of_data, y, protocol),
         "energy_differential": energy_differential(logits_cf, y_target, logits, y),
         "cost": cost(x_cf, factuals),
         "redundancy": redundancy(x_cf, factuals),
-        "sparsity": sparsity(x_cf, factuals, constraints).to(x.dtype),
+        "sparsity": sparsity(x_cf, factuals, constraints).to(x_cf.dtype),
     }
     if samples is not None:
         of_valid["unfaithfulness"] = unfaithfulness(x_cf, y_target, samples)
     return {
         "run": run,
-        "lambda_energy": torch.full_like(run, lambda_energy, dtype=torch.float64),
+        "lambda_energy": torch.full(run.shape, lambda_energy, dtype=torch.float64),  # of the table, not the device
         "row": rows,
         "factual": factual,
         "target": y_target,
-        "validity": valid.double(),
-        "validity_strict": (validity_strict(logits_cf, y_target, protocol.decision_threshold) & searched).double(),
-        "share_mature": (found.status == int(Status.CONVERGED)).double(),
+        "validity": valid.cpu().double(),
+        "validity_strict": strict.cpu().double(),
+        "share_mature": (found.status == int(Status.CONVERGED)).cpu().double(),
         "num_steps": found.num_steps,
         # Invalid counterfactuals have a place, but no meaning as recourse.
         **{name: values.where(valid, torch.nan) for name, values in of_valid.items()},

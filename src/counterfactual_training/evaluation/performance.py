@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.search import evaluating
+from counterfactual_training.search.checks import check_tensor
 from counterfactual_training.threads import sensible_threads
 
 
@@ -14,7 +16,7 @@ from counterfactual_training.threads import sensible_threads
 def predict_logits(model: nn.Module, x: Tensor, batch_size: int = 4096, row_dim: int = 0) -> Tensor:
     """Logits ``(..., n, k)`` of inputs ``(..., n, *features)``, batch by batch, in eval mode.
 
-    The model is left as it was.
+    The model is left as it was. Half-precision logits, its own or those of ``torch.autocast``, come back as float32.
     ``row_dim`` is the dimension of x that counts rows: 0 for a lone model, 1 for a fleet.
     """
     if batch_size < 1:
@@ -27,18 +29,20 @@ def predict_logits(model: nn.Module, x: Tensor, batch_size: int = 4096, row_dim:
         )
     batches = x.detach().split(batch_size, row_dim)
     with evaluating(model), sensible_threads(model, batches[0]):
-        return torch.cat([model(batch) for batch in batches], row_dim)
+        return torch.cat([at_least_single(check_tensor(model(batch))) for batch in batches], row_dim)
 
 
 def accuracy(logits: Tensor, y: Tensor) -> Tensor:
     """Share of rows whose arg-max is their label: logits ``(..., n, k)``, y ``(..., n)``, result ``(...)``."""
     check_labels(logits, y)
+    logits = at_least_single(logits)
     return (logits.argmax(-1) == y).to(logits.dtype).mean(-1)
 
 
 def macro_f1(logits: Tensor, y: Tensor) -> Tensor:
     """``mean_c 2 TP_c / (2 TP_c + FP_c + FN_c)`` over the classes that occur, as label or as prediction: ``(...)``."""
     check_labels(logits, y)
+    logits = at_least_single(logits)
     k = logits.shape[-1]
     predicted = nn.functional.one_hot(logits.argmax(-1), k).to(logits.dtype)  # (..., n, k)
     actual = nn.functional.one_hot(y, k).to(logits.dtype)
@@ -54,6 +58,7 @@ def calibration_error(logits: Tensor, y: Tensor, num_bins: int = 15) -> Tensor:
     Bins have equal width; bin b holds confidences in (b/B, (b + 1)/B].
     """
     check_labels(logits, y)
+    logits = at_least_single(logits)
     if num_bins < 1:
         raise InputError(f"num_bins must be positive, got {num_bins}.")
     confidence, predicted = logits.softmax(-1).max(-1)

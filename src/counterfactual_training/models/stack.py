@@ -120,9 +120,13 @@ def check_stackable(models: Sequence[nn.Module]) -> None:
             raise UnstackableError(f"{what} keeps running statistics, which change with every forward pass.")
         dropout = getattr(module, "p", getattr(module, "dropout", 0.0))
         if isinstance(module, nn.RReLU) or ("Dropout" in type(module).__name__ and dropout):
-            raise UnstackableError(f"{what} draws random numbers, which a stacked member would draw differently than alone.")
+            raise UnstackableError(
+                f"{what} draws random numbers, which a stacked member would draw differently than alone."
+            )
         if isinstance(module, nn.RNNBase | nn.MultiheadAttention) and dropout:
-            raise UnstackableError(f"{what} drops out at random, which a stacked member would do differently than alone.")
+            raise UnstackableError(
+                f"{what} drops out at random, which a stacked member would do differently than alone."
+            )
 
 
 def _does_more(module: nn.Module) -> bool:

@@ -6,7 +6,7 @@ these are walked by hand: forward keeping what each layer saw, and back with the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -41,6 +41,12 @@ _WITH_SETTINGS: dict[type[nn.Module], Callable[[Any, Tensor, Tensor], Tensor]] =
     nn.LeakyReLU: lambda layer, grad, x: _aten.leaky_relu_backward.default(grad, x, layer.negative_slope, False),
     nn.ELU: lambda layer, grad, x: _aten.elu_backward.default(grad, layer.alpha, 1, 1, False, x),
     nn.Softplus: lambda layer, grad, x: _aten.softplus_backward.default(grad, x, layer.beta, layer.threshold),
+}
+# The derivatives of these ask only for what they made.
+_IN_PLACE: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {
+    nn.ReLU: torch.relu_,
+    nn.Tanh: torch.tanh_,
+    nn.Sigmoid: torch.sigmoid_,
 }
 _HOOKS = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
 
@@ -83,7 +89,7 @@ def hooked(module: nn.Module) -> bool:
 class Differentiable(Protocol):
     """A model at one input after the other, weights as they were when this was made."""
 
-    def logits(self, x: Tensor, differentiate: bool = True) -> Tensor:
+    def logits(self, x: Tensor) -> Tensor:
         """Logits ``(..., n, k)`` of rows x ``(..., n, d)``, without a graph."""
         ...
 
@@ -105,11 +111,17 @@ def differentiable(model: nn.Module, feature_shape: torch.Size, dims: int, plain
     if plain and len(feature_shape) == 1 and device is not None and not torch.is_autocast_enabled(device.type):
         layers = chain_layers(model) if dims == 2 else None
         if layers is not None:
-            return Chain(layers)
+            linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
+            pairs = [(one.weight.detach(), None if one.bias is None else one.bias.detach()) for one in linear]
+            return Chain(layers, pairs)
         if dims == 3 and type(model) is StackedModel and model.layers is not None and not hooked(model):
             named = [(name, layer) for name, layer in model.layers if type(layer) is not nn.Identity]
             if all(type(layer) is nn.Linear or activation(layer) is not None for _, layer in named):
-                return StackedChain(named, model.parameters_by_name())
+                weights = {name: value.detach() for name, value in model.parameters_by_name().items()}
+                names = [name for name, layer in named if type(layer) is nn.Linear]
+                found = [(weights[f"{name}.weight"].contiguous(), weights.get(f"{name}.bias")) for name in names]
+                columns = [(weight, None if bias is None else bias.unsqueeze(-1)) for weight, bias in found]
+                return StackedChain([layer for _, layer in named], columns)
     return ByAutograd(lambda rows: model(rows.reshape(*rows.shape[:-1], *feature_shape)))
 
 
@@ -127,9 +139,9 @@ class ByAutograd:
     def __init__(self, model: Callable[[Tensor], Tensor]) -> None:
         self.model = model
 
-    def logits(self, x: Tensor, differentiate: bool = True) -> Tensor:
-        self.leaf = x.detach().requires_grad_(differentiate)
-        with torch.set_grad_enabled(differentiate):
+    def logits(self, x: Tensor) -> Tensor:
+        self.leaf = x.detach().requires_grad_()
+        with torch.enable_grad():
             output = self.model(self.leaf)
             if not isinstance(output, Tensor):  # refused by whoever asked
                 return output
@@ -146,92 +158,111 @@ class ByAutograd:
         return found
 
 
+class Product(NamedTuple):
+    """A linear layer, or those of M members ``(M, out, in)`` with biases ``(M, out, 1)``."""
+
+    weight: Tensor
+    bias: Tensor | None
+    transposed: Tensor
+
+
 class Chain:
     """Linear layers and activations one after the other; bit by bit what autograd gives.
+
+    What a call returns lies in memory that the next one uses again: fresh memory would cost more than the arithmetic.
 
     Attributes:
         seen: what each layer saw at the last x, and the output at the end.
     """
 
-    def __init__(self, layers: list[nn.Module]) -> None:
-        self.layers = [activation(layer) or _linear(layer) for layer in layers]
-        self.seen: list[Tensor] = []
-
-    def logits(self, x: Tensor, differentiate: bool = True) -> Tensor:
-        self.seen = [x]
-        for forward, _ in self.layers:
-            x = forward(x)
-            self.seen.append(x)
-        return at_least_single(x)
-
-    def pullback(self, grad: Tensor) -> Tensor:
-        grad = grad.to(self.seen[-1].dtype)
-        for i in range(len(self.layers) - 1, -1, -1):
-            grad = self.layers[i].backward(grad, self.seen[i], self.seen[i + 1])
-        return grad
-
-
-class StackedChain:
-    """Chains of M members side by side, with features before rows, ``(M, d, n)``: few features would leave the
-    matrix product's kernels half empty. Equal to autograd up to rounding.
-
-    Attributes:
-        seen: what each layer saw at the last x, ``(M, width, n)``, and the output at the end.
-    """
-
-    def __init__(self, layers: list[tuple[str, nn.Module]], weights: dict[str, Tensor]) -> None:
-        self.layers: list[Any] = []
-        for name, layer in layers:
-            if isinstance(layer, nn.Linear):
-                bias = weights.get(f"{name}.bias")
-                weight = weights[f"{name}.weight"].detach()
-                self.layers.append((weight.contiguous(), None if bias is None else bias.detach().unsqueeze(-1)))
-            else:
-                self.layers.append(activation(layer))
-        # What a linear layer has just made is nobody else's, so the most common activation may overwrite it.
-        self.in_place = [
-            i > 0 and type(layer) is nn.ReLU and isinstance(layers[i - 1][1], nn.Linear)
-            for i, (_, layer) in enumerate(layers)
+    def __init__(self, layers: Sequence[nn.Module], weights: Sequence[tuple[Tensor, Tensor | None]]) -> None:
+        """``weights`` holds weight and bias of the linear layers, in order."""
+        products = iter([Product(weight, bias, weight.mT) for weight, bias in weights])
+        self.layers: list[Any] = [activation(layer) or next(products) for layer in layers]
+        # What a linear layer has just made is nobody else's: an activation that can do without it may overwrite it.
+        behind = [None, *layers]
+        self.overwrite = [
+            _IN_PLACE.get(type(layer)) if isinstance(behind[i], nn.Linear) else None for i, layer in enumerate(layers)
         ]
         self.seen: list[Tensor] = []
+        self.shape: torch.Size | None = None
+        self.rooms: list[tuple[Tensor, Tensor] | None] = []  # of each product, forward and back
 
-    def logits(self, x: Tensor, differentiate: bool = True) -> Tensor:
-        x = x.transpose(-1, -2)
-        self.seen = [x]
-        for layer, in_place in zip(self.layers, self.in_place, strict=True):
-            if isinstance(layer, Activation):
-                x = x.relu_() if in_place else layer.forward(x)
-            else:
-                weight, bias = layer
-                x = torch.bmm(weight, x) if bias is None else torch.baddbmm(bias, weight, x)
-            self.seen.append(x)
-        return at_least_single(x.transpose(-1, -2))
+    def logits(self, x: Tensor) -> Tensor:
+        return at_least_single(self._forward(x))
 
     def pullback(self, grad: Tensor) -> Tensor:
-        grad = grad.to(self.seen[-1].dtype).transpose(-1, -2)
-        for i in range(len(self.layers) - 1, -1, -1):
-            layer, own = self.layers[i], i < len(self.layers) - 1
-            if not isinstance(layer, Activation):
-                grad = torch.bmm(layer[0].transpose(-1, -2), grad)
-            elif self.in_place[i] and own:
-                grad = _aten.threshold_backward.grad_input(grad, self.seen[i + 1], 0, grad_input=grad)
+        return self._backward(_cast(grad, self.seen[-1]))
+
+    def _forward(self, x: Tensor) -> Tensor:
+        if x.shape != self.shape:
+            self.shape, self.rooms = x.shape, [self._room(layer, x) for layer in self.layers]
+        self.seen = seen = [x]
+        for layer, room, overwrite in zip(self.layers, self.rooms, self.overwrite, strict=True):
+            if room is not None:
+                x = self._product(layer, x, room[0])
             else:
-                grad = layer.backward(grad, self.seen[i], self.seen[i + 1])
-        return grad.transpose(-1, -2)
+                x = layer.forward(x) if overwrite is None else overwrite(x)
+            seen.append(x)
+        return x
 
+    def _backward(self, grad: Tensor) -> Tensor:
+        seen, own = self.seen, False
+        for i in range(len(self.layers) - 1, -1, -1):
+            layer, room = self.layers[i], self.rooms[i]
+            if room is not None:
+                grad, own = self._product_back(layer, grad, seen[i], room[1]), True
+            elif own and self.overwrite[i] is torch.relu_:
+                _aten.threshold_backward.grad_input(grad, seen[i + 1], 0, grad_input=grad)
+            else:
+                grad = layer.backward(grad, seen[i], seen[i + 1])
+        return grad
 
-def _linear(layer: Any) -> Activation:
-    """A linear layer and its derivative by the input."""
-    weight, bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
+    def _room(self, layer: Any, x: Tensor) -> tuple[Tensor, Tensor] | None:
+        if not isinstance(layer, Product):
+            return None
+        return x.new_empty(len(x), layer.weight.shape[0]), x.new_empty(len(x), layer.weight.shape[1])
 
-    def backward(grad: Tensor, x: Tensor, out: Tensor) -> Tensor:
+    def _product(self, layer: Any, x: Tensor, room: Tensor) -> Tensor:
+        if layer.bias is None:
+            return torch.mm(x, layer.transposed, out=room)
+        return torch.addmm(layer.bias, x, layer.transposed, out=room)
+
+    def _product_back(self, layer: Any, grad: Tensor, x: Tensor, room: Tensor) -> Tensor:
         if x.stride(0) == 1 and x.stride(1) == x.shape[0]:  # autograd follows the layout of the input
-            return weight.t().mm(grad.t()).t()
-        return grad.mm(weight)
+            return torch.mm(layer.transposed, grad.t()).t()
+        return torch.mm(grad, layer.weight, out=room)
 
-    return Activation(lambda x: functional.linear(x, weight, bias), backward)
+
+class StackedChain(Chain):
+    """Chains of M members side by side, with features before rows, ``(M, d, n)``: few features would leave the
+    matrix product's kernels half empty. Equal to autograd up to rounding. So is the layout of ``seen``."""
+
+    def logits(self, x: Tensor) -> Tensor:
+        return at_least_single(self._forward(x.mT).mT)
+
+    def pullback(self, grad: Tensor) -> Tensor:
+        return self._backward(_cast(grad, self.seen[-1]).mT).mT
+
+    def _room(self, layer: Any, x: Tensor) -> tuple[Tensor, Tensor] | None:
+        if not isinstance(layer, Product):
+            return None
+        wide, narrow = layer.weight.shape[1:]
+        return x.new_empty(len(x), wide, x.shape[-1]), x.new_empty(len(x), narrow, x.shape[-1])
+
+    def _product(self, layer: Any, x: Tensor, room: Tensor) -> Tensor:
+        if layer.bias is None:
+            return torch.bmm(layer.weight, x, out=room)
+        return torch.baddbmm(layer.bias, layer.weight, x, out=room)
+
+    def _product_back(self, layer: Any, grad: Tensor, x: Tensor, room: Tensor) -> Tensor:
+        return torch.bmm(layer.transposed, grad, out=room)
 
 
 def at_least_single(values: Tensor) -> Tensor:
     """Half precision as float32: probabilities near τ need more digits than a model may choose to compute with."""
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
+def _cast(values: Tensor, like: Tensor) -> Tensor:
+    return values if values.dtype == like.dtype else values.to(like.dtype)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from counterfactual_training.errors import InputError, ModelError
+
+_BLOCK_VALUES = 2**22
 
 
 def check_inputs(model: nn.Module, x: Tensor, y: Tensor) -> None:
@@ -32,15 +35,26 @@ def check_inputs(model: nn.Module, x: Tensor, y: Tensor) -> None:
 
 
 def check_finite(x: Tensor, names: tuple[str, ...] | None = None) -> None:
-    """Refuse NaN and infinity in ``(..., n, d)``, naming columns and counting rows."""
-    if bool(torch.isfinite(x.sum())) or bool(torch.isfinite(x).all()):
+    """Refuse NaN and infinity in ``(..., n, d)``, naming columns and counting rows.
+
+    Looks at a block of rows at a time, so that x may be mapped from a file larger than memory.
+    """
+    rows = x.shape[-2] if x.dim() > 1 else 1
+    block = max(1, _BLOCK_VALUES // max(1, x.numel() // max(1, rows)))
+    bad_rows, bad_columns = 0, torch.zeros(x.shape[-1], dtype=torch.bool, device=x.device)
+    for part in x.split(block, -2) if x.dim() > 1 else (x,):
+        if bool(torch.isfinite(part.sum())):
+            continue
+        bad = ~torch.isfinite(part).reshape(-1, x.shape[-1])  # a sum may be infinite though no value is
+        bad_rows += int(bad.any(1).sum())
+        bad_columns |= bad.any(0)
+    if not bad_rows:
         return
-    bad = ~torch.isfinite(x).reshape(-1, x.shape[-1])
-    columns = bad.any(0).nonzero().flatten().tolist()
+    columns = bad_columns.nonzero().flatten().tolist()
     shown = ", ".join(names[j] if names is not None else str(j) for j in columns[:10])
     more = f" and {len(columns) - 10} more" if len(columns) > 10 else ""
     raise InputError(
-        f"NaN or infinity in column(s) {shown}{more}, {int(bad.any(1).sum())} row(s) of {len(bad)}. "
+        f"NaN or infinity in column(s) {shown}{more}, {bad_rows} row(s) of {x.numel() // x.shape[-1]}. "
         "Drop or impute these rows first."
     )
 
@@ -60,9 +74,10 @@ def first_logits(model: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, num_cl
 
 def check_logits(logits: Tensor, y: Tensor, num_classes: int | None = None) -> None:
     """The model's output ``(..., n, k)`` for classes y ``(..., n)``: logits, finite, enough columns."""
-    if not isinstance(logits, Tensor) or logits.shape[:-1] != y.shape:
-        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise ModelError(f"The model returned {shape} for {tuple(y.shape)} rows; expected logits (n, num_classes).")
+    check_tensor(logits)
+    if logits.shape[:-1] != y.shape:
+        shapes = f"{tuple(logits.shape)} for {tuple(y.shape)} rows"
+        raise ModelError(f"The model returned {shapes}; expected logits (n, num_classes).")
     k = logits.shape[-1]
     if k < 2:
         raise ModelError("The model returns one column; a binary classifier needs two logits, one per class.")
@@ -78,3 +93,23 @@ def check_logits(logits: Tensor, y: Tensor, num_classes: int | None = None) -> N
         raise ModelError(
             "The model's outputs are probabilities (rows sum to 1); return logits instead, without the final softmax."
         )
+
+
+def check_tensor(output: Any) -> Tensor:
+    """A model's output, which must be a tensor."""
+    if not isinstance(output, Tensor):
+        raise ModelError(
+            f"The model returned {_described(output)}; expected a tensor of logits (n, num_classes). "
+            "Wrap it in a module whose forward returns that tensor alone."
+        )
+    return output
+
+
+def _described(output: Any) -> str:
+    """What a model returned instead of a tensor, and what may be meant by it."""
+    kind = type(output).__name__
+    if isinstance(output, Mapping):
+        return f"{kind} with keys {', '.join(map(repr, output))}"
+    if isinstance(output, tuple | list):
+        return f"{kind} of {len(output)}"
+    return f"{kind} with the attribute 'logits'" if hasattr(output, "logits") else kind

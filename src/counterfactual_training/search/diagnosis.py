@@ -9,6 +9,7 @@ from torch import Tensor
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.core.broadcast import per_member
+from counterfactual_training.core.losses import class_loss_gradient
 from counterfactual_training.search.chain import Differentiable
 from counterfactual_training.search.generator import Generator
 from counterfactual_training.search.gradient import search_gradient
@@ -41,7 +42,7 @@ def diagnose_rows(
     steps = generator.max_steps
     limit = steps.unsqueeze(-1) if isinstance(steps, Tensor) else steps
     state = SearchState(x, x_cf, x_cf - x, logits, y_target, limit, limit)
-    wish = search_gradient(generator, state, network, logits.softmax(-1))
+    wish = search_gradient(generator, state, network, class_loss_gradient(logits.softmax(-1), y_target))
     wish.mul_(per_member(generator.learning_rate, 2)).neg_()
     size = wish.abs()
     wants = size > torch.maximum(1e-6 * size.amax(-1, keepdim=True), size.new_full((), 1e-12))

@@ -7,26 +7,24 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from counterfactual_training.core.losses import class_loss_gradient
 from counterfactual_training.search.chain import ByAutograd, Differentiable
 from counterfactual_training.search.generator import Generator
 from counterfactual_training.search.penalties import SearchState
 
 
-def search_gradient(generator: Generator, state: SearchState, network: Differentiable, probability: Tensor) -> Tensor:
+def search_gradient(generator: Generator, state: SearchState, network: Differentiable, grad_logits: Tensor) -> Tensor:
     """∂/∂x′ of the class loss plus all penalties, summed over rows so that each row gets its own gradient.
 
     Args:
         generator: whose penalties; those without a derivative of their own need a network :class:`ByAutograd`.
         state: the rows, all detached.
         network: the model, last asked for the logits of ``state.x_cf``.
-        probability: ``(..., n, k)`` softmax of the logits.
+        grad_logits: ``(..., n, k)`` derivative of the class loss by the logits, softmax − one-hot; may be overwritten.
 
     Returns:
         ``(..., n, d)``, a fresh tensor the caller may overwrite.
     """
     by_logits, by_features, automatic = generator.gradients
-    grad_logits = class_loss_gradient(probability, state.y_target)
     for add_logit_gradient in by_logits:
         add_logit_gradient(state, grad_logits)
     if automatic and isinstance(network, ByAutograd):

@@ -5,24 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from math import prod
 
 import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.core.broadcast import per_member
 from counterfactual_training.core.losses import softmax
-from counterfactual_training.search.chain import Differentiable, differentiable
+from counterfactual_training.search.chain import Differentiable, StackedChain, differentiable
 from counterfactual_training.search.checks import check_inputs, first_logits
 from counterfactual_training.search.diagnosis import diagnose_rows
 from counterfactual_training.search.generator import Generator
 from counterfactual_training.search.gradient import search_gradient
 from counterfactual_training.search.penalties import SearchState
 from counterfactual_training.search.recipes import ecco
-from counterfactual_training.search.result import SearchResult, Status
-from counterfactual_training.search.working_set import Outcome, WorkingSet, without
+from counterfactual_training.search.result import SearchResult
+from counterfactual_training.search.working_set import WorkingSet
 from counterfactual_training.threads import sensible_threads
 
 # Values per block. Rows do not interact, so a block can run all its steps while it stays in the processor's cache,
@@ -41,7 +39,6 @@ def search(
     *,
     record: bool = False,
     diagnose: bool = True,
-    shrink: bool = True,
     threads: int | None = None,
 ) -> SearchResult:
     """Search a counterfactual for every row, all rows at once.
@@ -57,7 +54,6 @@ def search(
         rng: randomness of generators that use any; in a fleet one for all members, or one each.
         record: keep all iterates in ``path`` (memory: T + 1 times x).
         diagnose: find out which constraints hold back the rows that did not converge.
-        shrink: let rows that are done leave the working set (``False`` only serves to measure what that is worth).
         threads: CPU threads; by default one where the work is small.
     """
     generator = generator if generator is not None else ecco()
@@ -68,15 +64,17 @@ def search(
     constraints = (constraints if constraints is not None else Constraints.build(num_features)).to(flat)
     constraints.check_factuals(flat)
 
-    noise = _noise(generator, rng, flat)
+    noise = _noise(generator, rng, flat).unbind()
     values = _BLOCK_VALUES.get(flat.device.type, _BLOCK_VALUES_ACCELERATOR)
     block = max(1, values // max(1, prod(y_target.shape[:-1]) * num_features))
     parts = []
     # A caller's no_grad or inference_mode must not reach in here: the descent needs its gradients.
     with evaluating(model), sensible_threads(model, flat[..., :block, :], threads), torch.inference_mode(False):
         network = differentiable(model, feature_shape, flat.dim(), plain=not generator.gradients.automatic)
+        if isinstance(network, StackedChain):  # lay the rows out as it does
+            flat = flat.mT.contiguous().mT
         for rows, targets in zip(flat.split(block, -2), y_target.split(block, -1), strict=True):
-            part = _descend(network, rows, targets, generator, constraints, noise, record, shrink)
+            part = _descend(network, rows, targets, generator, constraints, noise, record)
             if diagnose:
                 part = diagnose_rows(part, network, rows, targets, generator, constraints)
             parts.append(part)
@@ -89,67 +87,26 @@ def _descend(
     y_target: Tensor,
     generator: Generator,
     constraints: Constraints,
-    noise: Tensor,
+    noise: Sequence[Tensor],
     record: bool,
-    shrink: bool,
 ) -> SearchResult:
     """Eq. 1 by gradient descent on the rows x ``(..., n, d)``; every step is one line below."""
-    limit = _step_limit(generator, constraints)
-    max_steps = int(limit.max()) if isinstance(limit, Tensor) else limit
-    threshold = per_member(generator.decision_threshold, 1)
-    outcome = Outcome.start(x, max_steps if record else None)
-    work = WorkingSet.start(x, y_target, constraints, generator.space.encode(x, noise[0]))
-    # A row of discrete features gets one more look: after it was snapped to valid values.
-    last = max_steps + 1 if constraints.has_discrete else max_steps
-
-    for step in range(last + 1):
-        if shrink and work.worth_shrinking:
-            work.shrink()
-        ask = partial(network.logits, differentiate=step < max_steps)
-        logits = ask(work.x_cf) if step else first_logits(ask, work.x_cf, y_target)
+    space, work = generator.space, WorkingSet.start(x, y_target, generator, constraints, noise[0], record)
+    for step in range(work.num_looks):
+        logits = network.logits(work.x_cf) if step else first_logits(network.logits, work.x_cf, y_target)
         probability = softmax(logits)
-        confidence = probability.gather(-1, work.y_target.unsqueeze(-1)).squeeze(-1)
-        arrived = confidence >= threshold
-        if step == 0:
-            there = arrived | (probability.argmax(-1) == y_target)
-            outcome.retire(work, there, confidence, Status.ALREADY_THERE, step)
-        outcome.record(work, min(step, max_steps))
-        closing, done = step >= limit, _at_most(step, limit)
-        fresh = work.snap_arrived(arrived, constraints, closing)
-        outcome.retire(work, without(arrived, fresh), confidence, Status.CONVERGED, done)
-        if work.snapped is not None and not constraints.has_free_features:  # nothing is left that could still move
-            outcome.retire(work, without(work.snapped, fresh), confidence, Status.EXHAUSTED, done)
-        if closing is not False:
-            outcome.retire(work, without(work.live & closing, fresh), confidence, Status.EXHAUSTED, done)
+        work.retire(probability, step)  # rows at τ are done
         if work.live_width == 0:
             break
-        if step >= max_steps:
-            continue
-
-        state = SearchState(work.x, work.x_cf, work.delta, logits, work.y_target, step, limit)
-        grad = search_gradient(generator, state, network, probability)  # ∇ₓ′ of Eq. 1
-        work.z, delta = generator.space.propose(work.z, work.x_cf, grad, generator.learning_rate)
-        constraints.mask_step(delta)  # mutability
-        work.hold(delta, fresh, constraints)  # what was snapped stays
-        work.advance(delta, constraints)  # x′ ← project(x′ + Δ)
-        work.z = generator.space.settle(work.z, work.x_cf, noise[step + 1])
-        work.keep_nascent(generator, closing)  # Eq. 4: the last iterate inside the ε-ball
-
-    return outcome.result(threshold)
-
-
-def _step_limit(generator: Generator, constraints: Constraints) -> int | Tensor:
-    """T; in a fleet whose members differ in it ``(members, 1)``. Where nothing may move no step is made."""
-    frozen = constraints.immutable.all(-1)
-    limit = generator.max_steps
-    if isinstance(limit, Tensor) or frozen.dim():
-        steps = torch.as_tensor(limit, device=frozen.device)
-        return (steps * ~frozen).unsqueeze(-1)
-    return 0 if bool(frozen) else limit
-
-
-def _at_most(step: int, limit: int | Tensor) -> int | Tensor:
-    return limit.clamp_max(step) if isinstance(limit, Tensor) else min(step, limit)
+        if step < work.limits.stop:
+            state = SearchState(work.x, work.x_cf, work.delta, logits, work.y_target, step, work.limit)
+            grad = search_gradient(generator, state, network, probability - work.one_hot)  # ∇ₓ′ of Eq. 1
+            work.z, delta = space.propose(work.z, work.x_cf, grad, generator.learning_rate)  # Δ = −η ∇ₓ′
+            work.advance(delta)  # x′ ← project(x′ + Δ)
+            work.z = space.settle(work.z, work.x_cf, noise[step + 1])
+            work.keep_nascent()  # Eq. 4: the last iterate inside the ε-ball
+        work.shrink()
+    return work.outcome.result(generator.decision_threshold)
 
 
 def _noise(generator: Generator, rng: torch.Generator | Sequence[torch.Generator] | None, x: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -47,7 +48,9 @@ class FeatureSpace:
         return x.new_empty(*x.shape[:-1], 0)
 
     def propose(self, z: Tensor, x_cf: Tensor, grad: Tensor, learning_rate: Number) -> tuple[Tensor, Tensor]:
-        return z, grad.mul_(-per_member(learning_rate, 2))
+        if isinstance(learning_rate, Tensor):
+            return z, grad.mul_(-per_member(learning_rate, 2))
+        return z, grad.mul_(_number(-learning_rate, grad.dtype, grad.device))
 
     def settle(self, z: Tensor, x_cf: Tensor, noise: Tensor) -> Tensor:
         return z
@@ -82,3 +85,9 @@ class LatentSpace:
 
     def settle(self, z: Tensor, x_cf: Tensor, noise: Tensor) -> Tensor:
         return self.encode(x_cf, noise) if self.reencode else z
+
+
+@lru_cache(maxsize=64)
+def _number(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A number as a tensor: torch takes longer to make one than to multiply a small batch by it."""
+    return torch.tensor(value, dtype=torch.promote_types(dtype, torch.float32), device=device)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from counterfactual_training.constraints import Bounds, Constraints
 from counterfactual_training.core.broadcast import Number, per_member
-from counterfactual_training.core.distances import linf
+from counterfactual_training.search.chain import at_least_single
 from counterfactual_training.search.generator import Generator
 from counterfactual_training.search.result import SearchResult, Status
 
@@ -24,96 +24,149 @@ _SHRINK_AT = 0.8  # share of rows still searching
 class WorkingSet:
     """a rows of the batch; all tensors ``(..., a)`` or ``(..., a, d)``."""
 
+    constraints: Constraints
+    outcome: Outcome
+    limit: int | Tensor  # T, or one per member (members, 1)
+    limits: range  # from the shortest to the longest T
+    strict: bool  # nascent means < ε
     rows: Tensor  # index into the flattened batch
     x: Tensor
     y_target: Tensor
+    one_hot: Tensor  # y_target (..., a, k), once k is known
     x_cf: Tensor
     x_adv: Tensor  # the last iterate within ε of x
     spare: Tensor  # memory for the next iterate
     delta: Tensor  # x_cf − x
     z: Tensor
-    bounds: Bounds
+    bounds: Bounds | None  # None where nothing is bounded
     live: Tensor  # not done yet
-    snapped: Tensor | None  # discrete features hold valid values and stay; None where there are none
-    held: Tensor | None  # iterations in which the row was snapped instead of updated; likewise
+    goal: Tensor  # τ; out of reach for rows that are done
+    radius: Tensor  # ε; negative for rows that had their last step
     live_width: int
+    snapped: Tensor | None = None  # discrete features hold valid values and stay; None where there are none
+    held: Tensor | None = None  # looks at which the row was snapped instead of updated; likewise
+    fresh: Tensor | None = None  # snapped at this look
 
     @classmethod
-    def start(cls, x: Tensor, y_target: Tensor, constraints: Constraints, z: Tensor) -> WorkingSet:
-        yes = torch.ones_like(y_target, dtype=torch.bool)
+    def start(
+        cls, x: Tensor, y_target: Tensor, generator: Generator, constraints: Constraints, noise: Tensor, record: bool
+    ) -> WorkingSet:
+        """All rows x ``(..., n, d)``, at their factuals."""
+        limit = _step_limit(generator, constraints)
+        limits = range(*(int(n) for n in limit.aminmax())) if isinstance(limit, Tensor) else range(limit, limit)
         bounds = constraints.bounds(x)
         x_cf = x.clone()
         constraints.project_categories(x_cf, bounds)  # the authors' search decodes before it first moves
+        stepwise = constraints.groups and constraints.category_projection == "step"
+        bounded = stepwise or not all(bool(bound.isinf().all()) for bound in bounds)
+        like = at_least_single(x.new_empty(y_target.shape))
+        none = torch.zeros_like(y_target) if constraints.has_discrete else None
         return cls(
+            constraints=constraints,
+            outcome=Outcome.start(x, limits.stop if record else None),
+            limit=limit,
+            limits=limits,
+            strict=generator.strict_epsilon,
             rows=torch.arange(y_target.numel(), device=x.device).reshape(y_target.shape),
             x=x,
             y_target=y_target,
+            one_hot=x.new_empty(0),
             x_cf=x_cf,
-            x_adv=x,
+            x_adv=x.clone(),
             spare=torch.empty_like(x),
             delta=x_cf - x,
-            z=z,
-            bounds=bounds,
-            live=yes,
-            snapped=torch.zeros_like(yes) if constraints.has_discrete else None,
-            held=torch.zeros_like(y_target) if constraints.has_discrete else None,
+            z=generator.space.encode(x, noise),
+            bounds=bounds if bounded else None,
+            live=torch.ones_like(y_target, dtype=torch.bool),
+            goal=torch.zeros_like(like) + per_member(generator.decision_threshold, 1),
+            radius=torch.zeros_like(like) + per_member(generator.epsilon, 1),
             live_width=y_target.shape[-1],
+            snapped=None if none is None else none.bool(),
+            held=none,
         )
 
-    def advance(self, delta: Tensor, constraints: Constraints) -> None:
-        """``x′ ← project(x′ + Δ)``."""
-        torch.add(self.x_cf, delta, out=self.spare)
-        self.spare, self.x_cf = self.x_cf, constraints.project(self.spare, self.bounds)
-        torch.sub(self.x_cf, self.x, out=self.delta)
+    @property
+    def num_looks(self) -> int:
+        """Steps, and a look at what became of them; at discrete features one more, after they were snapped."""
+        return self.limits.stop + (1 if self.snapped is None else 2)
 
-    def keep_nascent(self, generator: Generator, closing: bool | Tensor) -> None:
-        """Rows still inside the ε-ball are nascent, so far (Eq. 4)."""
-        inside = within(self.delta, generator)
-        if isinstance(closing, Tensor):  # rows beyond their last step did not move
-            inside &= ~closing
-        self.x_adv = torch.where(inside.unsqueeze(-1), self.x_cf, self.x_adv)
+    def retire(self, probability: Tensor, step: int) -> None:
+        """Write down the rows that are done: at τ, out of steps, or with nothing left that could move.
 
-    def snap_arrived(self, arrived: Tensor, constraints: Constraints, closing: bool | Tensor) -> Tensor | None:
-        """Snap the rows that reached τ while relaxed (at the close: all); they are looked at again, not yet done.
-
-        Returns:
-            ``(..., a)`` mask of them; ``None`` where nothing is discrete.
+        Discrete features are snapped to valid values first, and the row is looked at again.
         """
+        confidence = probability.gather(-1, self.y_target.unsqueeze(-1)).squeeze(-1)
+        arrived = confidence >= self.goal
+        if step == 0:
+            there = arrived | (probability.argmax(-1) == self.y_target)
+            self._write(there, confidence, Status.ALREADY_THERE, 0)
+            self.one_hot = torch.zeros_like(probability).scatter_(-1, self.y_target.unsqueeze(-1), 1)
+        self.outcome.record(self, min(step, self.limits.stop))
+        if step < self.limits.start and self.fresh is None and not bool(arrived.any()):
+            return
+        closing = torch.as_tensor(step >= self.limit, device=arrived.device)
+        updates = self.limit.clamp_max(step) if isinstance(self.limit, Tensor) else min(step, self.limit)
+        settled = self._snap(arrived, closing)
+        over = closing if self.snapped is None or self.constraints.has_free_features else closing | self.snapped
+        self._write(arrived & settled, confidence, Status.CONVERGED, updates)
+        self._write(over & settled, confidence, Status.EXHAUSTED, updates)
+
+    def _snap(self, arrived: Tensor, closing: Tensor) -> Tensor:
+        """Snap the rows that reached τ while relaxed (at the close: all); returns ``(..., a)`` mask of the others."""
+        self.fresh = None
         if self.snapped is None or self.held is None:
-            return None
+            return self.live
         fresh = self.live & ~self.snapped & (arrived | closing)
         if bool(fresh.any()):
-            self.x_cf = torch.where(fresh.unsqueeze(-1), constraints.snap(self.x_cf, self.x), self.x_cf)
+            self.x_cf = torch.where(fresh.unsqueeze(-1), self.constraints.snap(self.x_cf, self.x), self.x_cf)
             self.delta = self.x_cf - self.x
-            self.snapped = self.snapped | fresh
-            self.held += fresh & ~torch.as_tensor(closing, device=fresh.device)
-        return fresh
+            self.snapped |= fresh
+            self.held += fresh & ~closing
+            self.radius.masked_fill_(fresh & closing, -1)
+            self.fresh = fresh
+        return ~fresh
 
-    def hold(self, delta: Tensor, fresh: Tensor | None, constraints: Constraints) -> None:
-        """Take out of a step what moves freshly snapped rows, or the discrete features of snapped ones."""
-        if self.snapped is not None and fresh is not None:
-            fixed = (self.snapped.unsqueeze(-1) & constraints.discrete) | fresh.unsqueeze(-1)
-            delta.masked_fill_(fixed, 0.0)
+    def _write(self, mask: Tensor, confidence: Tensor, status: Status, updates: int | Tensor) -> None:
+        """The live rows under the mask are done."""
+        mask = mask & self.live
+        done = mask.nonzero(as_tuple=True)
+        if done[0].numel():
+            self.outcome.write(self, done, confidence, status, updates)
+            self.live.masked_fill_(mask, False)
+            self.goal.masked_fill_(mask, torch.inf)
+            self.live_width = int(self.live.sum(-1).max())
 
-    def leave(self, done: Tensor) -> None:
-        """Rows at these places are no longer live."""
-        self.live = self.live.flatten().index_fill(0, done, False).reshape(self.live.shape)
-        self.live_width = self.live_width - len(done) if self.live.dim() == 1 else int(self.live.sum(-1).max())
+    def advance(self, delta: Tensor) -> None:
+        """``x′ ← project(x′ + Δ)`` without what mutability forbids, and what was snapped; may overwrite Δ."""
+        self.constraints.mask_step(delta)
+        if self.snapped is not None:
+            fixed = self.snapped.unsqueeze(-1) & self.constraints.discrete
+            delta.masked_fill_(fixed if self.fresh is None else fixed | self.fresh.unsqueeze(-1), 0.0)
+        torch.add(self.x_cf, delta, out=self.spare)
+        self.spare, self.x_cf = self.x_cf, self.spare
+        if self.bounds is not None:
+            self.constraints.project(self.x_cf, self.bounds)
+        torch.sub(self.x_cf, self.x, out=self.delta)
 
-    @property
-    def worth_shrinking(self) -> bool:
-        return self.live_width < _SHRINK_AT * self.live.shape[-1]
+    def keep_nascent(self) -> None:
+        """Eq. 4: rows with ``‖Δ‖∞ ≤ ε`` (or ``<``, as printed) are nascent, so far."""
+        norm = at_least_single(torch.abs(self.delta, out=self.spare).amax(-1))
+        inside = norm < self.radius if self.strict else norm <= self.radius
+        torch.where(inside.unsqueeze(-1), self.x_cf, self.x_adv, out=self.x_adv)
 
     def shrink(self) -> None:
-        """Let the done rows go. In a fleet, members keep as many rows as the one with most has left."""
+        """Let the done rows go, once they are many. In a fleet, members keep as many rows as the one with most left."""
+        if self.live_width >= _SHRINK_AT * self.live.shape[-1]:
+            return
         order = self._order()
-        for name in ("x", "x_cf", "x_adv", "delta", *(("z",) if self.z.numel() else ())):
+        for name in ("x", "x_cf", "x_adv", "delta", "one_hot", *(("z",) if self.z.numel() else ())):
             setattr(self, name, take(getattr(self, name), order))
-        for name in ("rows", "y_target", "live", "snapped", "held"):
+        for name in ("rows", "y_target", "live", "goal", "radius", "snapped", "held", "fresh"):
             values = getattr(self, name)
             setattr(self, name, None if values is None else values.gather(-1, order))
         self.spare = torch.empty_like(self.x_cf)
-        self.bounds = Bounds(*(b if b.shape[-2] == 1 else take(b, order) for b in self.bounds))
+        if self.bounds is not None:
+            self.bounds = Bounds(*(b if b.shape[-2] == 1 else take(b, order) for b in self.bounds))
 
     def _order(self) -> Tensor:
         """The live rows, in order; in a fleet the first done ones behind them."""
@@ -124,7 +177,7 @@ class WorkingSet:
 
 @dataclass(eq=False)
 class Outcome:
-    """Results by row of the flattened batch; ``retire`` fills them in."""
+    """Results by row of the flattened batch."""
 
     shape: torch.Size  # (..., n, d)
     x_cf: Tensor  # (rows, d), like all below
@@ -140,31 +193,29 @@ class Outcome:
         rows = flat.new_zeros(len(flat), dtype=torch.long)
         return cls(
             shape=x.shape,
-            x_cf=flat.clone(),
-            x_adv=flat.clone(),
+            x_cf=torch.empty_like(flat),
+            x_adv=torch.empty_like(flat),
             num_steps=rows.clone(),
-            status=rows + int(Status.EXHAUSTED),
-            confidence=flat.new_zeros(len(flat)),
+            status=rows,
+            confidence=at_least_single(flat.new_zeros(len(flat))),
             path=None if record is None else flat.expand(record + 1, *flat.shape).clone(),
         )
 
-    def retire(self, work: WorkingSet, mask: Tensor, confidence: Tensor, status: Status, step: int | Tensor) -> None:
-        """Write down the live rows under the mask; they are done after this many iterations (one number per member)."""
-        done = (mask & work.live).flatten().nonzero().squeeze(-1)
-        if done.numel() == 0:
-            return
+    def write(
+        self, work: WorkingSet, done: tuple[Tensor, ...], confidence: Tensor, status: Status, updates: int | Tensor
+    ) -> None:
+        """The rows at these places of the working set are done, after so many updates (one number per member)."""
         rows = pick(work.rows, done)
-        self.x_cf.index_copy_(0, rows, pick_rows(work.x_cf, done))
-        self.x_adv.index_copy_(0, rows, pick_rows(work.x_adv, done))
+        self.x_cf.index_copy_(0, rows, pick(work.x_cf, done))
+        self.x_adv.index_copy_(0, rows, pick(work.x_adv, done))
         self.confidence.index_copy_(0, rows, pick(confidence, done))
         self.status.index_fill_(0, rows, int(status))
-        if isinstance(step, Tensor):
-            self.num_steps.index_copy_(0, rows, pick(step.expand_as(mask), done))
+        if isinstance(updates, Tensor):
+            self.num_steps.index_copy_(0, rows, pick(updates.expand_as(confidence), done))
         else:
-            self.num_steps.index_fill_(0, rows, step)
+            self.num_steps.index_fill_(0, rows, updates)
         if work.held is not None:
             self.num_steps.index_add_(0, rows, pick(work.held, done), alpha=-1)
-        work.leave(done)
 
     def record(self, work: WorkingSet, step: int) -> None:
         """Keep the current iterate of the live rows, in this and all later places of the path."""
@@ -173,42 +224,38 @@ class Outcome:
 
     def result(self, threshold: Number) -> SearchResult:
         lead = self.shape[:-1]
+        confidence = self.confidence.reshape(lead)
         return SearchResult(
             x_cf=self.x_cf.reshape(self.shape),
             x_adv=self.x_adv.reshape(self.shape),
-            converged=self.confidence.reshape(lead) >= threshold,
+            converged=confidence >= per_member(threshold, 1),
             num_steps=self.num_steps.reshape(lead),
             status=self.status.reshape(lead),
-            confidence=self.confidence.reshape(lead),
+            confidence=confidence,
             binding=self.status.new_zeros(*lead, 0, dtype=torch.int8),
             path=None if self.path is None else self.path.reshape(-1, *self.shape),
         )
 
 
-def within(delta: Tensor, generator: Generator) -> Tensor:
-    """Whether ``‖Δ‖∞ ≤ ε`` (or ``<``, as printed), per row."""
-    norm = linf(delta)
-    epsilon = per_member(generator.epsilon, 1)
-    return norm < epsilon if generator.strict_epsilon else norm <= epsilon
+def _step_limit(generator: Generator, constraints: Constraints) -> int | Tensor:
+    """T; in a fleet whose members differ in it ``(members, 1)``. Where nothing may move no step is made."""
+    frozen = constraints.immutable.all(-1)
+    limit = generator.max_steps
+    if isinstance(limit, Tensor) or frozen.dim():
+        steps = torch.as_tensor(limit, device=frozen.device)
+        return (steps * ~frozen).unsqueeze(-1)
+    return 0 if bool(frozen) else limit
 
 
-def without(mask: Tensor, others: Tensor | None) -> Tensor:
-    """``mask`` where ``others`` does not hold."""
-    return mask if others is None else mask & ~others
-
-
-def pick(values: Tensor, index: Tensor) -> Tensor:
-    """Values ``(..., a)`` at these places of the flattened rows."""
-    return values.flatten().index_select(0, index)
-
-
-def pick_rows(values: Tensor, index: Tensor) -> Tensor:
-    """Rows of ``(..., a, d)`` at these places."""
-    return values.flatten(0, -2).index_select(0, index)
+def pick(values: Tensor, places: tuple[Tensor, ...]) -> Tensor:
+    """Values ``(..., a)`` or rows ``(..., a, d)`` at these places."""
+    return values.index_select(0, places[0]) if len(places) == 1 else values[places]
 
 
 def take(values: Tensor, order: Tensor) -> Tensor:
-    """Rows ``order`` ``(..., a)`` of ``(..., n, d)``."""
+    """Rows ``order`` ``(..., a)`` of ``(..., n, d)``, laid out in memory as they were."""
     if order.dim() == 1:
         return values.index_select(0, order)
+    if values.stride(-2) == 1:
+        return values.mT.gather(-1, order.unsqueeze(-2).expand(*order.shape[:-1], values.shape[-1], -1)).mT
     return values.gather(-2, order.unsqueeze(-1).expand(*order.shape, values.shape[-1]))

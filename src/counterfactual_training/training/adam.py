@@ -30,26 +30,27 @@ class Adam(Optimizer):
         self.updates = torch.zeros(lead, device=self.tensors[0].device)
         self.even = True  # whether all members have made the same number of updates
 
-    @torch.no_grad()
-    def apply(self, grads: Sequence[Tensor], bad: Tensor) -> None:
-        """One update by these gradients, but of none whose ``bad`` ``(*lead)`` is 1.0."""
+    def apply(self, grads: Sequence[Tensor], bad: Tensor | None) -> None:
+        """One update by these gradients, but of none whose ``bad`` ``(*lead)`` is 1.0; ``None`` updates all."""
         self._opt_called = True  # what schedulers look at
         numbers = [(group["lr"], *group["betas"]) for group in self.param_groups]
-        if not self.lead or (self.even and len(set(numbers)) == 1 and bad.device.type == "cpu" and not bool(bad.any())):
-            self._fused(grads, *numbers[0], bad if not self.lead else None)
+        if not self.lead or (bad is None and self.even and len(set(numbers)) == 1):
+            self._fused(grads, *numbers[0], bad)
         else:
-            self.even = False
+            self.even = self.even and bad is None
+            bad = torch.zeros_like(self.updates) if bad is None else bad
             self._masked(grads[0], *self.tensors[0].new_tensor(numbers).T.unsqueeze(-1), bad)
 
+    @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """As any optimizer: by the gradients that the parameters hold."""
-        self.apply([_gradient(p) for p in self.tensors], torch.zeros_like(self.updates))
+        self.apply([_gradient(p) for p in self.tensors], None)
 
     def _fused(self, grads: Sequence[Tensor], rate: float, beta1: float, beta2: float, bad: Tensor | None) -> None:
         self.updates += 1
-        step = self.updates.flatten()[0]
+        step = self.updates if not self.lead else self.updates[0]
         torch._fused_adam_(
-            self.tensors, list(grads), self.mean, self.square, [], [step] * len(self.tensors), lr=rate,
+            self.tensors, grads, self.mean, self.square, [], [step] * len(self.tensors), lr=rate,
             beta1=beta1, beta2=beta2, weight_decay=0.0, eps=_EPSILON, amsgrad=False, maximize=False,
             found_inf=bad,
         )  # fmt: skip

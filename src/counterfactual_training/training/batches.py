@@ -69,9 +69,7 @@ def _searched(run: Run, num: int, rng: Streams, tally: Tally, mine: Tensor | Non
     while any(active := tally.active()):
         mask = torch.tensor(active, device=run.device) if run.lead else None
         try:
-            return explain_round(
-                run.model, run.data, run.generator, run.constraints, run.config, num, rng, mask, mine
-            )
+            return explain_round(run.model, run.data, run.generator, run.constraints, run.config, num, rng, mask, mine)
         except ModelError as error:
             broken = [slot for slot in _unusable(run) if active[slot]] if run.lead else [0]
             if not broken or (run.epoch == 0 and not tally.bad):  # it is not the training that has broken a model

@@ -8,7 +8,7 @@ gets the same bits, a stack the same numbers up to rounding.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,53 +19,45 @@ from counterfactual_training.search.chain import Activation, activation, chain_l
 from counterfactual_training.training.objective import ADVERSARIAL, CLASS, COUNTERFACTUAL, POSITIVE, Batch, Objective
 
 _LINEAR = (nn.Linear,)
-
-
-class Found(NamedTuple):
-    """A gradient by each parameter, ``None`` where one has none; and a number ``(*lead)`` that is finite if the loss is."""
-
-    gradients: list[Tensor | None]
-    witness: Tensor
+_aten: Any = torch.ops.aten
 
 
 class Walk:
-    """A lone chain on rows ``(n, d)``: logits, and the gradients of its trainable parameters."""
+    """A lone chain on rows ``(n, d)``: logits, and the gradients of its trainable parameters, in their order."""
 
     rows, classes = -2, -1  # dimensions of a batch
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
-        self.layers = list(layers)
-        self.steps: list[Activation | None] = [activation(layer) for layer in layers]  # None: linear
+        # Of each layer its activation, or its weight and bias.
+        self.steps = [activation(layer) or (layer.weight, layer.bias) for layer in layers]
         trained = [i for i, layer in enumerate(layers) if any(p.requires_grad for p in layer.parameters())]
-        self.lowest = min(trained, default=len(layers))
+        self.lowest = min(trained)
 
     def arranged(self, x: Tensor) -> Tensor:
         return x
 
-    def size(self, logits: Tensor) -> Tensor:
-        return torch.linalg.vector_norm(logits)
-
     def logits(self, x: Tensor) -> Tensor:
         self.seen = [x]
-        for layer, step in zip(self.layers, self.steps, strict=True):
-            x = linear(x, layer.weight, layer.bias) if step is None else step.forward(x)  # type: ignore[arg-type]
+        for step in self.steps:
+            x = step.forward(x) if isinstance(step, Activation) else linear(x, *step)
             self.seen.append(x)
         return x
 
     def gradients(self, grad: Tensor) -> list[Tensor]:
-        """In the order of the parameters, given ∂/∂logits."""
+        """Given ∂/∂logits."""
         found: list[Tensor] = []
-        for i in range(len(self.layers) - 1, self.lowest - 1, -1):
-            layer, step, x = self.layers[i], self.steps[i], self.seen[i]
-            if step is not None:
-                grad = step.backward(grad, x, self.seen[i + 1])
+        for i in range(len(self.steps) - 1, self.lowest - 1, -1):
+            step = self.steps[i]
+            if isinstance(step, Activation):
+                grad = step.backward(grad, self.seen[i], self.seen[i + 1])
                 continue
-            if layer.bias is not None and layer.bias.requires_grad:
+            weight, bias = step
+            if bias is not None and bias.requires_grad:
                 found.append(grad.sum(0))
-            if layer.weight.requires_grad:
-                found.append(grad.t().mm(x))
+            if weight.requires_grad:
+                found.append(grad.t().mm(self.seen[i]))
             if i > self.lowest:
-                grad = grad.mm(layer.weight)  # type: ignore[arg-type]
+                grad = grad.mm(weight)
         return found[::-1]
 
 
@@ -76,41 +68,55 @@ class StackedWalk:
     rows, classes = -1, -2
 
     def __init__(self, model: StackedModel, layers: Sequence[tuple[str, nn.Module]]) -> None:
-        self.steps: list[Any] = [activation(layer) or name for name, layer in layers]
-        self.weights = {name: value.detach() for name, value in model.parameters_by_name().items()}
+        weights = {name: value.detach() for name, value in model.parameters_by_name().items()}
         self.grad = torch.zeros_like(model.weights)
-        parts = zip(model.names, self.grad.split(model.sizes, 1), model.shapes, model.frozen, strict=True)
-        self.parts = {name: part.view(-1, *shape) for name, part, shape, frozen in parts if not frozen}
+        views = zip(model.names, self.grad.split(model.sizes, 1), model.shapes, model.frozen, strict=True)
+        parts = {name: part.view(-1, *shape) for name, part, shape, frozen in views if not frozen}
+        # Of each layer its activation, or its weight and bias and where their gradients go.
+        self.steps: list[Any] = []
+        for name, layer in layers:
+            weight, bias = weights.get(f"{name}.weight"), weights.get(f"{name}.bias")
+            own = (
+                weight,
+                None if bias is None else bias.unsqueeze(-1),
+                parts.get(f"{name}.weight"),
+                parts.get(f"{name}.bias"),
+            )
+            self.steps.append(activation(layer) or own)
+        # What a layer has just made is nobody else's, so the most common activation may overwrite it.
+        self.in_place = [i > 0 and type(layer) is nn.ReLU for i, (_, layer) in enumerate(layers)]
 
     def arranged(self, x: Tensor) -> Tensor:
         return x.transpose(-1, -2)
 
-    def size(self, logits: Tensor) -> Tensor:
-        return torch.linalg.vector_norm(logits, dim=(-2, -1))
-
     def logits(self, x: Tensor) -> Tensor:
         self.seen = [x]
-        for step in self.steps:
-            if isinstance(step, str):
-                weight, bias = self.weights[f"{step}.weight"], self.weights.get(f"{step}.bias")
-                x = torch.bmm(weight, x) if bias is None else torch.baddbmm(bias.unsqueeze(-1), weight, x)
-            else:
+        for step, in_place in zip(self.steps, self.in_place, strict=True):
+            if in_place:
+                x = x.relu_()
+            elif isinstance(step, Activation):
                 x = step.forward(x)
+            else:
+                weight, bias, _, _ = step
+                x = torch.bmm(weight, x) if bias is None else torch.baddbmm(bias, weight, x)
             self.seen.append(x)
         return x
 
     def gradients(self, grad: Tensor) -> list[Tensor]:
         for i in range(len(self.steps) - 1, -1, -1):
             step, x = self.steps[i], self.seen[i]
-            if not isinstance(step, str):
+            if self.in_place[i] and i < len(self.steps) - 1:
+                grad = _aten.threshold_backward.grad_input(grad, self.seen[i + 1], 0, grad_input=grad)
+            elif isinstance(step, Activation):
                 grad = step.backward(grad, x, self.seen[i + 1])
-                continue
-            if (bias := self.parts.get(f"{step}.bias")) is not None:
-                torch.sum(grad, -1, out=bias)
-            if (weight := self.parts.get(f"{step}.weight")) is not None:
-                weight.copy_(torch.bmm(grad, x.transpose(-1, -2)))  # straight into the view would be slower
-            if i:
-                grad = torch.bmm(self.weights[f"{step}.weight"].transpose(-1, -2), grad)
+            else:
+                weight, _, weight_grad, bias_grad = step
+                if bias_grad is not None:
+                    torch.sum(grad, -1, out=bias_grad)
+                if weight_grad is not None:
+                    weight_grad.copy_(torch.bmm(grad, x.transpose(-1, -2)))  # straight into the view would be slower
+                if i:
+                    grad = torch.bmm(weight.transpose(-1, -2), grad)
         return [self.grad]
 
 
@@ -147,8 +153,7 @@ class ByHand:
         self.walk, self.num_classes = walk, num_classes
         self.layout: tuple[Any, tuple[Tensor, ...]] = (None, ())
 
-    @torch.no_grad()
-    def gradients(self, objective: Objective, batches: Sequence[Batch]) -> Iterator[Found]:
+    def gradients(self, objective: Objective, batches: Sequence[Batch]) -> Iterator[list[Tensor]]:
         """∂/∂parameters of Eq. 2, batch by batch; the rows of all batches are laid side by side first."""
         walk = self.walk
         needs = objective.needs_divergence, objective.needs_adversarial
@@ -168,20 +173,23 @@ class ByHand:
         cross, energy, ridge = cross.neg_(), energy.neg_(), ridge.mul_(2)
         contrast = any(kind == POSITIVE for _, kind, *_ in parts)
 
-        logits, logp, start = [], [], 0
-        for size in torch.bincount(number).tolist():
-            logits.append(walk.logits(x.narrow(walk.rows, start, size)))
-            logp.append(torch.log_softmax(logits[-1], walk.classes))
-            own = cross.narrow(walk.rows, start, size)
-            grad = torch._log_softmax_backward_data(own, logp[-1], walk.classes, x.dtype)
+        sizes = torch.bincount(number).tolist()
+        columns = [value.split(sizes, walk.rows) for value in (x, cross, energy, ridge)]
+        logits, logp = [], []
+        for own_x, own_cross, own_energy, own_ridge in zip(*columns, strict=True):
+            out = walk.logits(own_x)
+            log_probability = torch.log_softmax(out, walk.classes)
+            grad = torch._log_softmax_backward_data(own_cross, log_probability, walk.classes, x.dtype)
             if contrast:
-                grad += (ridge.narrow(walk.rows, start, size) * logits[-1]).add_(energy.narrow(walk.rows, start, size))
-            start += size
-            # The loss itself is told later, all at once; what squares of logits overflow, the ridge does too.
-            yield Found([*walk.gradients(grad)], walk.size(logits[-1]))
+                grad += (own_ridge * out).add_(own_energy)
+            logits.append(out)
+            logp.append(log_probability)
+            yield walk.gradients(grad)
         share = (torch.ones_like(count) if weight is None else weight) / count
-        self.terms = _told(objective, torch.cat(logits, walk.rows), torch.cat(logp, walk.rows), onehot, walk.classes,
-                           number, role, share, len(batches))  # fmt: skip
+        out, log_probability = torch.cat(logits, walk.rows), torch.cat(logp, walk.rows)
+        values = _told(out, log_probability, onehot, walk.classes, role, share)
+        sums = torch.stack([part.sum(-1) for part in values.split(sizes, -1)], -1)  # (5, *lead, batches)
+        self.terms = torch.cat([objective.total(*sums[:4]).unsqueeze(0), sums]).movedim(-1, 0)
 
     def _rows(self, parts: list[tuple[int, int, int]], like: Tensor) -> tuple[Tensor, ...]:
         """By row ``(R,)``: its batch, what it is there for, how many share its mean. Mostly the same in every epoch."""
@@ -204,22 +212,17 @@ def _parts(batch: Batch, contrast: bool, adversarial: bool) -> list[tuple[int, T
     return parts
 
 
-def _told(
-    objective: Objective, logits: Tensor, logp: Tensor, onehot: Tensor, classes: int,
-    number: Tensor, role: Tensor, share: Tensor, num: int,
-) -> Tensor:  # fmt: skip
-    """Loss terms and rows predicted right, per batch, from what the rows gave and their share ``(..., R)`` of a mean."""
-    right = (logits.argmax(classes, keepdim=True) == onehot.argmax(classes, keepdim=True)).squeeze(classes)
+def _told(logits: Tensor, logp: Tensor, onehot: Tensor, classes: int, role: Tensor, share: Tensor) -> Tensor:
+    """What rows add to class loss, divergence, ridge, adversarial loss and hits ``(5, ..., R)``, given their share of a
+    mean ``(..., R)``."""
+    own = (logits * onehot).sum(classes)  # −E
     cross = -(logp * onehot).sum(classes) * share
-    own = -(logits * onehot).sum(classes)
     positive, counterfactual = role == POSITIVE, role == COUNTERFACTUAL
     values = [
         torch.where(role == CLASS, cross, 0.0),
-        torch.where(positive, own * share, 0.0) - torch.where(counterfactual, own * share, 0.0),
+        torch.where(counterfactual, own * share, 0.0) - torch.where(positive, own * share, 0.0),
         torch.where(positive | counterfactual, own.square() * share, 0.0),
         torch.where(role == ADVERSARIAL, cross, 0.0),
-        (right & (role == CLASS)).to(cross.dtype),
+        ((own >= logits.amax(classes)) & (role == CLASS)).to(cross.dtype),
     ]
-    sums = cross.new_zeros(len(values), *cross.shape[:-1], num).index_add_(-1, number, torch.stack(values))
-    total = objective.total(*sums[:4])
-    return torch.cat([total.unsqueeze(0), sums]).movedim(-1, 0)
+    return torch.stack(values)

@@ -18,7 +18,9 @@ AdversarialLabel = Literal["true", "predicted"]
 Immature = Literal["replace", "drop", "keep"]
 
 # Whole numbers, and the smallest allowed.
-_WHOLE = {"epochs": 0, "batch_size": 1, "accumulate": 1, "num_counterfactuals": 1, "max_bad_updates": 1, "seed": -math.inf, "threads": 1}
+_WHOLE = {"epochs": 0, "batch_size": 1, "num_counterfactuals": 1, "max_bad_updates": 1,
+    "seed": -math.inf, "threads": 1, "accumulate": 1,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

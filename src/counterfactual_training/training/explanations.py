@@ -76,4 +76,3 @@ def _weight(found: SearchResult, immature: Immature) -> Tensor | None:
         return None
     counts = found.mature if immature == "drop" else found.status != int(Status.ALREADY_THERE)
     return counts.to(found.x_cf.dtype)
-

@@ -31,7 +31,7 @@ _KNOWN = {"counterfactual_training", "torch", "numpy", "builtins", *sys.stdlib_m
 _OF_MODULES = vars(nn.Module()).keys()
 _OF_CLASSES = {
     "__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__qualname__", "__firstlineno__",
-    "__static_attributes__",
+    "__static_attributes__", "__slotnames__",
 }  # fmt: skip
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _SCHEDULED = ("params", "lr", "initial_lr")  # the rate is told as it was before a scheduler changed it

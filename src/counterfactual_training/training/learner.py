@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from math import isfinite
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +15,11 @@ from torch.optim import Optimizer
 from counterfactual_training.errors import ModelError
 from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.training.adam import Adam
-from counterfactual_training.training.by_hand import ByHand, Found, walk_of
+from counterfactual_training.training.by_hand import ByHand, walk_of
 from counterfactual_training.training.objective import Batch, Objective
+
+
+Gradients = Sequence[Tensor | None]  # one per parameter; None where a parameter has none
 
 
 class ByAutograd:
@@ -30,12 +34,12 @@ class ByAutograd:
     def __init__(self, model: nn.Module, parameters: Sequence[Tensor]) -> None:
         self.model, self.parameters = model, parameters
 
-    def gradients(self, objective: Objective, batches: Sequence[Batch]) -> Iterator[Found]:
+    def gradients(self, objective: Objective, batches: Sequence[Batch]) -> Iterator[Gradients]:
         told = []
         for batch in batches:
             self.again = lambda batch=batch: self._backward(objective, batch)
             told.append(self.again())
-            yield Found([parameter.grad for parameter in self.parameters], told[-1][0])
+            yield [parameter.grad for parameter in self.parameters]
         self.terms = torch.stack(told)
 
     def _backward(self, objective: Objective, batch: Batch) -> Tensor:
@@ -45,9 +49,9 @@ class ByAutograd:
         more = {} if batch.weight is None else {"weight": batch.weight}
         with torch.enable_grad():
             terms = own(self.model, batch.x, batch.y, batch.explanations, **more)
-        if not terms.total.requires_grad:
-            raise ModelError("The loss does not depend on any parameter that may be trained.")
-        terms.total.sum().backward()
+            if not terms.total.requires_grad:
+                raise ModelError("The loss does not depend on any parameter that may be trained.")
+            terms.total.sum().backward()
         hits = (terms.logits.detach().argmax(-1) == batch.y).sum(-1)
         values = [terms.total, terms.class_loss, terms.divergence, terms.ridge, terms.adversarial, hits]
         return torch.stack([value.detach().to(terms.total.dtype) for value in values])
@@ -64,22 +68,19 @@ def scaled(objective: Objective, rows: float, contrast: float, adversarial: floa
     )
 
 
-def accumulated(every: Iterator[Found], size: int) -> Iterator[Found]:
+def accumulated(every: Iterator[Gradients], size: int) -> Iterator[Gradients]:
     """Means over so many gradients in a row; the last ones may be fewer."""
     if size == 1:
         yield from every
         return
-    while held := list(_copies(islice(every, size))):
-        columns = zip(*(found.gradients for found in held), strict=True)
-        given = [[grad for grad in column if grad is not None] for column in columns]
-        means = [torch.stack(grads).sum(0) / len(held) if grads else None for grads in given]
-        yield Found(means, torch.stack([found.witness for found in held]).sum(0))
+    while held := [_copied(found) for found in islice(every, size)]:
+        given = [[grad for grad in column if grad is not None] for column in zip(*held, strict=True)]
+        yield [torch.stack(grads).sum(0) / len(held) if grads else None for grads in given]
 
 
-def _copies(every: Iterable[Found]) -> Iterator[Found]:
+def _copied(gradients: Gradients) -> Gradients:
     """What is found is overwritten by what is found next."""
-    for gradients, witness in every:
-        yield Found([None if grad is None else grad.clone() for grad in gradients], witness)
+    return [None if grad is None else grad.clone() for grad in gradients]
 
 
 class Learner:
@@ -116,6 +117,8 @@ class Learner:
             optimizer = torch.optim.Adam(self.parameters, lr=rates[0], fused=fused)
         self.optimizer = optimizer
         self.one = torch.ones((), device=self.parameters[0].device)
+        self.flags: Iterator[Tensor] = iter(())
+        self.none = torch.zeros(self.lead, device=self.one.device)
 
     def _choose(self) -> None:
         walk = walk_of(self.whole) if self.closed else None
@@ -123,7 +126,7 @@ class Learner:
             ByAutograd(self.whole, self.parameters) if walk is None else ByHand(walk, self.num_classes)
         )
 
-    def gradients(self, objective: Objective, batches: Sequence[Batch], accumulate: int = 1) -> Iterator[Found]:
+    def gradients(self, objective: Objective, batches: Sequence[Batch], accumulate: int = 1) -> Iterator[Gradients]:
         """∇ of Eq. 2 for every update, each the mean over so many batches."""
         return accumulated(self.gradient.gradients(objective, batches), accumulate)
 
@@ -132,7 +135,7 @@ class Learner:
         for module in self.training:
             module.training = True
 
-    def expose(self, grads: list[Tensor | None]) -> None:
+    def expose(self, grads: Gradients) -> None:
         """Show gradients where torch's own functions look for them."""
         self.shown = list(grads)
         for parameter, grad in zip(self.parameters, grads, strict=True):
@@ -149,27 +152,36 @@ class Learner:
         self.model.keep(rows)
         self.parameters, self.lead = [self.model.weights], torch.Size([len(rows)])
         self.optimizer.keep(rows, self.model.weights)
+        self.none = self.none[rows]
         self._choose()
 
     @property
     def terms(self) -> Tensor:
         return self.gradient.terms
 
-    def bad(self, found: Found, idle: Tensor | None = None) -> Tensor:
-        """``(*lead)``: 1.0 for the idle, and where loss or gradient is not finite; nobody waits for the answer."""
-        given = [grad for grad in found.gradients if grad is not None]
+    def bad(self, gradients: Gradients, idle: Tensor | None = None) -> Tensor:
+        """``(*lead)``: 1.0 for the idle, and where the gradient is not finite; nobody waits for the answer."""
+        given = [grad for grad in gradients if grad is not None]
         if self.lead:
-            bad = (~torch.isfinite(given[0].sum(-1) + found.witness)).to(self.one.dtype)
-            return bad if idle is None else torch.maximum(bad, idle)
-        bad = torch.zeros((), device=self.one.device) if idle is None else idle.clone()
-        torch._amp_foreach_non_finite_check_and_unscale_([*given, found.witness], bad, self.one)
-        return bad
+            sums = given[0].sum(-1)
+            if idle is None and sums.device.type == "cpu" and isfinite(float(sums.sum())):  # asking costs nothing here
+                return self.none
+            found = (sums - sums != 0).to(torch.float32)  # infinity and NaN leave NaN
+            return found if idle is None else torch.maximum(found, idle)
+        found = next(self.flags, None)
+        if found is None:  # many at once: each by itself would take as long as the check
+            self.flags = iter(torch.zeros(256, device=self.one.device).unbind())
+            found = next(self.flags)
+        if idle is not None:
+            found.copy_(idle)
+        torch._amp_foreach_non_finite_check_and_unscale_(given, found, self.one)
+        return found
 
-    def step(self, grads: list[Tensor | None], bad: Tensor) -> None:
+    def step(self, grads: Gradients, bad: Tensor) -> None:
         """One update of all that are not bad."""
         optimizer = self.optimizer
         if isinstance(optimizer, Adam):
-            optimizer.apply([g for g in grads if g is not None], bad)
+            optimizer.apply([g for g in grads if g is not None], None if bad is self.none and self.lead else bad)
             return
         self.expose(grads)
         if getattr(optimizer, "_step_supports_amp_scaling", False):  # skips by itself, on the device

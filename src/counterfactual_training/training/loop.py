@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 import torch
-from torch import Tensor
 
 from counterfactual_training.threads import sensible_threads
 from counterfactual_training.training.batches import explain, mini_batches
-from counterfactual_training.training.by_hand import Found
 from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.distributed import shares
+from counterfactual_training.training.learner import Gradients
 from counterfactual_training.training.objective import Batch
 from counterfactual_training.training.run import Run
 from counterfactual_training.training.sampling import Streams, epoch_rng
@@ -47,6 +46,7 @@ def fit(run: Run, saver: Checkpoint | None = None) -> None:
             callback.on_train_end(run)
 
 
+@torch.no_grad()
 def _epoch(run: Run) -> Tally:
     """One pass over the data: explain training rows, then update on every mini-batch."""
     rngs = [epoch_rng(seed, run.epoch) for seed in run.seeds]
@@ -57,8 +57,8 @@ def _epoch(run: Run) -> Tally:
     tally = Tally(run)
     objective = run.objective_for(tally.explaining)
     for batches in _explained(run, rngs if run.lead else rngs[0], tally):
-        for found in run.learner.gradients(objective, batches, run.config.accumulate):  # ∇ of Eq. 2
-            _update(run, found, tally)
+        for gradients in run.learner.gradients(objective, batches, run.config.accumulate):  # ∇ of Eq. 2
+            _update(run, gradients, tally)
         tally.add(batches, run.learner.terms)
     return tally
 
@@ -84,11 +84,11 @@ def _explained(run: Run, rng: Streams, tally: Tally) -> Iterator[list[Batch]]:
         yield group
 
 
-def _update(run: Run, found: Found, tally: Tally) -> None:
-    """One step of the optimizer for every member that still trains and whose loss and gradient are finite."""
-    run.gradients = list(found.gradients)
+def _update(run: Run, gradients: Gradients, tally: Tally) -> None:
+    """One step of the optimizer for every member that still trains and whose gradient is finite."""
+    run.gradients = gradients
     _tell(run, "before_step", tally)
-    bad = run.learner.bad(found._replace(gradients=run.gradients), tally.idle)
+    bad = run.learner.bad(run.gradients, tally.idle)
     run.learner.step(run.gradients, bad)
     tally.bad.append(bad)
     _tell(run, "on_batch_end", tally)
@@ -97,6 +97,7 @@ def _update(run: Run, found: Found, tally: Tally) -> None:
 def _tell(run: Run, event: str, tally: Tally) -> None:
     """Call whoever listens; heed gradients they have replaced, modes they have changed and members they have stopped."""
     for callback in run.listeners(event):
+        run.gradients = list(run.gradients)
         run.learner.expose(run.gradients)
         getattr(callback, event)(run)
         run.gradients = run.learner.exposed(run.gradients)

@@ -70,4 +70,3 @@ def _container(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
         stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
         left += int(stat.get("inactive_file", 0))
     return max(left, 0)
-

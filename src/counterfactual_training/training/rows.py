@@ -100,7 +100,9 @@ class Rows:
         if not self.own:
             return self
         chosen = list(members)
-        return Rows(self.x[chosen], self.y[chosen], self.num_classes, None if self.weight is None else self.weight[chosen])
+        return Rows(
+            self.x[chosen], self.y[chosen], self.num_classes, None if self.weight is None else self.weight[chosen]
+        )
 
 
 class FetchedRows(Rows):

@@ -77,7 +77,7 @@ class Run:
         self.slots = list(range(len(models)))  # which member each row of the stack is
         self._ended: dict[int, dict[str, Tensor]] = {}  # members that no longer train, as they ended
         self.bad_updates = [0] * len(models)  # of each member, in a row, up to now
-        self.gradients: list[Tensor | None] = []
+        self.gradients: Sequence[Tensor | None] = []
         self.ranks = Ranks.of(models[0])
         model = StackedModel(models) if len(models) > 1 else models[0]
         rates = [setting.config.learning_rate for setting in self.settings]
@@ -271,7 +271,10 @@ class Run:
             raise ValueError(f"epoch {epoch!r} of {self.epochs}")
         if len(records) != count or len(stopped) != count or not slots or slots != sorted(set(slots) & set(self.slots)):
             raise ValueError(f"it holds {len(records)} members, of whom {slots} train")
-        if any(not isinstance(own, list) or len(own) > epoch or not all(isinstance(r, dict) for r in own) for own in records):
+        if any(
+            not isinstance(own, list) or len(own) > epoch or not all(isinstance(r, dict) for r in own)
+            for own in records
+        ):
             raise ValueError("its records are not one table per epoch")
         if self.lead:
             self._keep(slots, tell=False)

@@ -76,6 +76,7 @@ class Tally:
         bad = np.array([]).reshape(0, slots)
         if self.bad:
             bad = torch.stack(self.bad).reshape(-1, slots).cpu().numpy() > 0
+            bad |= self._losses_lost(len(bad))
         limits = [run.settings[i].config.max_bad_updates for i in run.slots]
         ends = [self.ends.get(slot, (len(bad), 0))[0] for slot in range(slots)]
         made, skipped, streaks = admitted(bad, run.bad_updates, limits, ends)
@@ -87,6 +88,13 @@ class Tally:
                 record = {name: values[slot] for name, values in columns.items()}
                 run.histories[i].records.append({"epoch": run.epoch, **record})
         return streaks, self.broken
+
+    def _losses_lost(self, updates: int) -> np.ndarray:
+        """``(U, rows)``: where a loss was not finite, though its gradient may have been."""
+        size = self.run.config.accumulate
+        lost = ~torch.isfinite(torch.cat(self.terms)[:, 0]).reshape(-1, len(self.run.slots)).cpu().numpy()
+        lost = np.pad(lost, ((0, updates * size - len(lost)), (0, 0)))
+        return lost.reshape(updates, size, -1).any(1)
 
     def _means(self, made: np.ndarray) -> dict[str, list[float]]:
         """Over the batches of the updates made; NaN where there were none."""

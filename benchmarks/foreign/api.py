@@ -1,0 +1,86 @@
+"""Calls that differ between the versions compared, each in one place; and networks out of arrays."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import counterfactual_training as ct
+
+Numbers = Mapping[str, Any]
+
+
+def member(
+    model: nn.Module,
+    generator: ct.Generator,
+    constraints: ct.Constraints,
+    objective: ct.Objective,
+    config: ct.TrainConfig,
+) -> ct.Member:
+    """A member of a fleet."""
+    settings = (generator, constraints, objective, config)
+    new: Any = getattr(ct, "Setting", None)
+    make: Any = ct.Member
+    return make(model, *settings) if new is None else make(model, new(*settings))
+
+
+def train_fleet(
+    members: Sequence[ct.Member],
+    x: Tensor,
+    y: Tensor,
+    listener: ct.Callback | None = None,
+    keep_memory: bool | None = None,
+) -> None:
+    """Train in place, silently; the listener hears of the end of every epoch."""
+    options: dict[str, Any] = {} if keep_memory is None else {"keep_memory": keep_memory}
+    if listener is not None:
+        new = hasattr(ct, "Setting")
+        options |= {"callbacks": [listener]} if new else {"on_epoch": listener.on_epoch_end}
+    train: Any = ct.Fleet(members).train
+    train(x, y, progress=False, **options)
+
+
+def can_keep_memory() -> bool:
+    """Whether a fleet can be told to keep the memory it has freed, or not to."""
+    return "keep_memory" in inspect.signature(ct.Fleet.train).parameters
+
+
+def network(arrays: Numbers, index: int | None = None) -> nn.Sequential:
+    """The MLP whose layers are ``w0, b0, w1, b1, …``; of a stack the one at the index."""
+    layers: list[list[Tensor]] = []
+    while f"w{len(layers)}" in arrays:
+        pair = (arrays[f"w{len(layers)}"], arrays[f"b{len(layers)}"])
+        layers.append([torch.as_tensor(values if index is None else values[index]) for values in pair])
+    widths = [len(bias) for _, bias in layers]
+    model = ct.mlp(layers[0][0].shape[1], widths[-1], widths[:-1])
+    linear = [layer for layer in model if isinstance(layer, nn.Linear)]
+    with torch.no_grad():
+        for layer, (weight, bias) in zip(linear, layers, strict=True):
+            layer.weight.copy_(weight)
+            layer.bias.copy_(bias)
+    return model
+
+
+def layers_of(models: Sequence[nn.Module]) -> dict[str, Any]:
+    """The inverse of :func:`network`: arrays ``w0, b0, …``, stacked over the models."""
+    pairs = [[layer for layer in model.modules() if isinstance(layer, nn.Linear)] for model in models]
+    arrays = {}
+    for i in range(len(pairs[0])):
+        arrays[f"w{i}"] = torch.stack([layers[i].weight.detach() for layers in pairs]).numpy()
+        arrays[f"b{i}"] = torch.stack([layers[i].bias.detach() for layers in pairs]).numpy()
+    return arrays
+
+
+def settings_of(arrays: Numbers, i: int, job: Numbers) -> tuple[ct.Generator, ct.Objective, ct.TrainConfig]:
+    """Row i of a file of weights λ, for a training as the job says; without counterfactuals a conventional one."""
+    num = job["num_counterfactuals"]
+    weights = {name: float(arrays[name][i]) for name in ("lambda_div", "lambda_reg")}
+    objective = ct.make_objective("full", **weights) if num else ct.make_objective("vanilla")
+    cost, energy = (float(arrays[name][i]) for name in ("lambda_cost", "lambda_energy"))
+    seed = int(arrays["seed"][i])
+    config = ct.TrainConfig(job["epochs"], job["batch_size"], num_counterfactuals=max(num, 1), seed=seed, threads=1)
+    return ct.ecco(cost, energy, decision_threshold=job["threshold"]), objective, config
