@@ -37,7 +37,11 @@ UPDATES = 3  # per epoch, of the sixty rows
 
 def fresh(seed: int = 0, layers: str = "chain") -> nn.Module:
     torch.manual_seed(seed)
-    return mlp(2, 2, hidden=(8,)) if layers == "chain" else nn.Sequential(nn.Linear(2, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 2))
+    return (
+        mlp(2, 2, hidden=(8,))
+        if layers == "chain"
+        else nn.Sequential(nn.Linear(2, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 2))
+    )
 
 
 def weights(model: nn.Module) -> torch.Tensor:
@@ -77,7 +81,10 @@ OPTIMIZERS = {
 def members(rates, **changes):
     """Models that start alike, with and without counterfactuals, which differ in their rate."""
     return [
-        Member(fresh(3).double(), Setting(objective=make_objective(name), config=replace(PLAIN, learning_rate=rate, seed=i, **changes)))
+        Member(
+            fresh(3).double(),
+            Setting(objective=make_objective(name), config=replace(PLAIN, learning_rate=rate, seed=i, **changes)),
+        )
         for i, (rate, name) in enumerate(zip(rates, ("full", "vanilla", "full"), strict=True))
     ]
 
@@ -236,7 +243,9 @@ def test_a_schedule_equals_the_same_scheduler_in_a_plain_loop(blobs, per, name, 
         def on_epoch_end(self, run) -> None:
             seen.append(run.optimizer.param_groups[0]["lr"])
 
-    train(mine, x, y, objective=VANILLA, config=PLAIN, optimizer=ours, callbacks=[Schedule(made(per, name), per), Rates()])
+    train(
+        mine, x, y, objective=VANILLA, config=PLAIN, optimizer=ours, callbacks=[Schedule(made(per, name), per), Rates()]
+    )
     own = theirs(its)
     scheduler = made(per, name)(own)
 
@@ -283,8 +292,10 @@ def test_a_metric_that_is_not_there_is_told(blobs):
     for callback in (BestEpoch(), EarlyStopping(3), Schedule(plateau, metric="validation_accuracy")):
         with pytest.raises(InputError, match="needs validation rows"):
             train(fresh(), x, y, config=PLAIN, callbacks=[callback])
-    with pytest.raises(InputError, match="'accuracies'. Did you mean 'accuracy'"):
-        Fleet([Member(fresh(i), Setting(config=PLAIN)) for i in range(2)]).train(x, y, callbacks=[BestEpoch("accuracies")])
+    with pytest.raises(InputError, match=r"'accuracies'\. Did you mean 'accuracy'"):
+        Fleet([Member(fresh(i), Setting(config=PLAIN)) for i in range(2)]).train(
+            x, y, callbacks=[BestEpoch("accuracies")]
+        )
 
 
 # ---- means of weights ------------------------------------------------------------------------------------------------
@@ -374,7 +385,10 @@ def test_a_run_without_progress_is_stopped_and_ends_with_its_best(blobs):
 def test_a_member_stops_while_the_others_go_on(blobs):
     """By its own metric: the second one takes steps too large to improve for long."""
     results = expect_alone(
-        *blobs, lambda: [EarlyStopping(2, metric="class_loss", mode="min", min_delta=0.02)], rates=(0.002, 0.2, 0.01), epochs=12
+        *blobs,
+        lambda: [EarlyStopping(2, metric="class_loss", mode="min", min_delta=0.02)],
+        rates=(0.002, 0.2, 0.01),
+        epochs=12,
     )
     ended = [len(result.history.records) for result in results]
     assert ended[1] < 12 and max(ended) == 12

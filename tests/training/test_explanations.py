@@ -68,7 +68,8 @@ def test_keep_leaves_what_the_search_found(setting):
 def test_factuals_of_the_target_class_are_no_counterfactuals(setting):
     """They have reached nothing, so they count neither if the immature are kept nor if these are dropped."""
     model, data = setting
-    still = explain(setting, generator=GENERATOR.replace(epsilon=0.0), immature="keep", target_rule="uniform").explanations
+    generator = GENERATOR.replace(epsilon=0.0)
+    still = explain(setting, generator=generator, immature="keep", target_rule="uniform").explanations
     with torch.no_grad():
         logits = model(data.x[rows_of(still.x_adv, data.x)])
     there = (logits.argmax(-1) == still.y_target) & (logits.softmax(-1).gather(1, still.y_target[:, None])[:, 0] >= 0.8)

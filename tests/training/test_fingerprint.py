@@ -118,7 +118,13 @@ class Own(nn.Module):
 
     def __init__(self, act=torch.relu, columns=(0, 1), hidden=1.0, table=None):
         super().__init__()
-        self.layer, self.act, self.columns, self._hidden, self.table = nn.Linear(2, 2), act, list(columns), hidden, table
+        self.layer, self.act, self.columns, self._hidden, self.table = (
+            nn.Linear(2, 2),
+            act,
+            list(columns),
+            hidden,
+            table,
+        )
 
     def forward(self, x):
         return self.act(self.layer(x[:, self.columns])) * self._hidden + self.offset
@@ -183,7 +189,10 @@ PAIRS = {
 }
 MODELS = {
     "ReLU or Tanh": lambda: (nn.Sequential(nn.Linear(2, 2), nn.ReLU()), nn.Sequential(nn.Linear(2, 2), nn.Tanh())),
-    "a slope": lambda: (nn.Sequential(nn.Linear(2, 2), nn.LeakyReLU(0.1)), nn.Sequential(nn.Linear(2, 2), nn.LeakyReLU(0.2))),
+    "a slope": lambda: (
+        nn.Sequential(nn.Linear(2, 2), nn.LeakyReLU(0.1)),
+        nn.Sequential(nn.Linear(2, 2), nn.LeakyReLU(0.2)),
+    ),
     "a hook's closure": lambda: (hooked(1.0), hooked(2.0)),
     "a hook or none": lambda: (mlp(2, 2), hooked(1.0)),
     "a forward of its own": lambda: (patched(1.0), patched(2.0)),
@@ -337,5 +346,7 @@ def everything() -> list[str]:
 def test_another_process_tells_the_same():
     """Addresses, order of sets and hashes of words differ there."""
     code = f"import {__name__} as this; print(*this.everything())"
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parent)
+    other = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parent
+    )
     assert other.stdout.split() == everything()

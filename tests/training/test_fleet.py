@@ -113,13 +113,30 @@ def test_a_member_equals_the_run_alone_whatever_differs(option):
     x, y = blobs()
     # Counterfactuals that arrive, for otherwise the divergence is that of positives with themselves.
     arriving = ecco(learning_rate=0.5, decision_threshold=0.4)
-    defaults = {"generator": arriving, "constraints": Constraints.build(2), "objective": Objective(), "config": config()}
+    defaults = {
+        "generator": arriving,
+        "constraints": Constraints.build(2),
+        "objective": Objective(),
+        "config": config(),
+    }
     # All start alike, so that only the option tells them apart.
     members = [Member(model_of(0), Setting(**{**defaults, **change})) for change in OPTIONS[option]]
     results = expect_alone(members, x, y, validation=blobs(5, 40))
     weights = [torch.cat([p.detach().flatten() for p in result.model.parameters()]) for result in results]
     for i, j in itertools.combinations(range(len(weights)), 2):
         assert not torch.allclose(weights[i], weights[j], atol=1e-6), f"members {i} and {j} have trained alike"
+
+
+def test_single_precision_differs_by_rounding_only():
+    """One epoch; over many, rounding grows as any perturbation does (benchmarks/drift.py)."""
+    x, y = blobs()
+    setting = Setting(ecco(learning_rate=0.5, decision_threshold=0.4), config=config(epochs=1))
+    models, alone = ([model_of(i).float() for i in range(2)] for _ in range(2))
+    Fleet([Member(model, setting) for model in models]).train(x.float(), y)
+    for mine, its in zip(models, alone, strict=True):
+        train(its, x.float(), y, setting=setting)
+        for a, b in zip(mine.parameters(), its.parameters(), strict=True):
+            assert_close(a, b, atol=2e-6, rtol=0)
 
 
 SHARED = {

@@ -10,7 +10,18 @@ from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 
 import counterfactual_training as ct
-from counterfactual_training import Constraints, Fleet, Generator, Member, Objective, Setting, TrainConfig, ecco, mlp, train
+from counterfactual_training import (
+    Constraints,
+    Fleet,
+    Generator,
+    Member,
+    Objective,
+    Setting,
+    TrainConfig,
+    ecco,
+    mlp,
+    train,
+)
 from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.search.penalties import Distance
@@ -133,7 +144,10 @@ def with_pre_hook(model):
 
 
 def with_backward_hook(model):
-    model[0].register_full_backward_hook(lambda module, grad_in, grad_out: tuple(g if g is None else 3 * g for g in grad_in))
+    def triple(module, grad_in, grad_out):
+        return tuple(None if grad is None else 3 * grad for grad in grad_in)
+
+    model[0].register_full_backward_hook(triple)
 
 
 def with_backward_pre_hook(model):
@@ -155,7 +169,9 @@ def with_forward(model):
     model.forward = lambda x: nn.Sequential.forward(model, x) * 3
 
 
-MORE = [with_hook, with_pre_hook, with_backward_hook, with_backward_pre_hook, with_parameter_hook, with_accumulated_hook]
+MORE = [
+    with_hook, with_pre_hook, with_backward_hook, with_backward_pre_hook, with_parameter_hook, with_accumulated_hook
+]  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook")
@@ -231,7 +247,7 @@ def test_parts_in_eval_mode_stay_there_in_a_stack(doubles):
         model[0].train(i not in frozen)
         return model
 
-    frozen, groups = in_a_fleet(*doubles, make, [Setting(config=QUICK)] * 2)
+    _, groups = in_a_fleet(*doubles, make, [Setting(config=QUICK)] * 2)
     assert groups == [[0, 1]]
     mixed, groups = in_a_fleet(*doubles, lambda i: make(i, (0,)), [Setting(config=QUICK)] * 2, "parts in eval mode")
     assert groups == [[0], [1]] and not torch.allclose(mixed[0], mixed[1], atol=1e-4)

@@ -163,7 +163,10 @@ this.run({kind!r}, [*this.CALLBACKS[{name!r}](), this.Kill(4, hard=True)], pathl
 @pytest.mark.parametrize("average", [False, True])
 def test_a_run_stopped_early_returns_at_once_when_started_again(tmp_path, kind, average):
     def callbacks():
-        return [*([AverageWeights()] if average else []), EarlyStopping(1, metric="class_loss", mode="min", min_delta=1.0)]
+        return [
+            *([AverageWeights()] if average else []),
+            EarlyStopping(1, metric="class_loss", mode="min", min_delta=1.0),
+        ]
 
     seen = Rates()
     first = run(kind, callbacks(), tmp_path / "run.ckpt")

@@ -23,8 +23,9 @@ def structure(generator: Generator) -> tuple[Any, ...]:
     """Equal for generators that :func:`stack_generators` can join: ECCo and Generic can, REVISE stands apart."""
     space = generator.space
     # All feature spaces are alike, and so are latent ones of one VAE; a user's own is only like itself.
-    where = (id(space.vae), space.reencode) if type(space) is LatentSpace else ()
-    where = (id(space),) if type(space) not in (FeatureSpace, LatentSpace) else where
+    where: tuple[Any, ...] = () if type(space) is FeatureSpace else (id(space),)
+    if type(space) is LatentSpace:
+        where = (id(space.vae), space.reencode)
     others = tuple(id(p) for p in generator.penalties if type(p) not in _WEIGHTED)
     # Two energies of different decay do not join; one of them and none at all do.
     energies = tuple(_kind(p) for p in generator.penalties if type(p) is Energy)

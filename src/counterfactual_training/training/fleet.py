@@ -31,7 +31,7 @@ from counterfactual_training.training.loop import fit
 from counterfactual_training.training.memory import free_memory, memory_per_member
 from counterfactual_training.training.objective import Objective
 from counterfactual_training.training.rows import Rows
-from counterfactual_training.training.run import Run, TrainResult
+from counterfactual_training.training.run import Run, TrainResult, stated
 from counterfactual_training.training.setting import Setting
 
 # What the members of a fleet have in common, because it decides the shape of the work.
@@ -157,7 +157,7 @@ class Fleet:
         for i, setting in enumerate(settings):
             if i in alone:
                 continue
-            kind, rules = generator_structure(setting.generator), constraint_structure(setting.constraints)
+            kind, rules = generator_structure(setting.generator), constraint_structure(stated(setting))
             for place, (other, others_rules, group) in enumerate(groups):
                 if rules == others_rules and compatible(kind, other):
                     group.append(i)
@@ -176,7 +176,9 @@ def _with_own_code(settings: Sequence[Setting]) -> list[int]:
         parts = ((setting.objective, Objective), (setting.constraints, Constraints), (setting.generator, Generator))
         own = [type(part).__name__ for part, plain in parts if type(part) is not plain]
         if own:
-            warnings.warn(f"Member {i} is trained alone: {own[0]} is a class of its own and cannot be stacked.", stacklevel=4)
+            warnings.warn(
+                f"Member {i} is trained alone: {own[0]} is a class of its own and cannot be stacked.", stacklevel=4
+            )
             found.append(i)
     return found
 

@@ -353,16 +353,16 @@ class Run:
         """The settings of the members in the stack, as numbers ``(rows,)``; a lone run has its own."""
         settings = [self.settings[i] for i in self.slots]
         first = settings[0]
-        self.generator, self.constraints, self.objective = first.generator, _stated(first), first.objective
+        self.generator, self.constraints, self.objective = first.generator, stated(first), first.objective
         if self.lead:
             like = self.parameters[0].detach()
             self.generator = stack_generators([own.generator for own in settings], like)
-            self.constraints = stack_constraints([_stated(own) for own in settings])
+            self.constraints = stack_constraints([stated(own) for own in settings])
             weights = {name: [getattr(own.objective, name) for own in settings] for name in vars(first.objective)}
             self.objective = replace(first.objective, **{name: like.new_tensor(v) for name, v in weights.items()})
 
 
-def _stated(setting: Setting) -> Constraints:
+def stated(setting: Setting) -> Constraints:
     if setting.constraints is None:
         raise TypeError("constraints are inferred before a run is made")
     return setting.constraints
