@@ -321,6 +321,13 @@ def test_means_of_members_equal_those_alone(blobs, decay, stop):
     expect_alone(*blobs, lambda: [AverageWeights(decay)], stop=stop)
 
 
+def test_a_run_stopped_early_ends_with_its_mean_so_far(blobs):
+    stopped, short = fresh(), fresh()
+    train(stopped, *blobs, config=PLAIN, callbacks=[AverageWeights(), Stop({0: 2})])
+    train(short, *blobs, config=replace(PLAIN, epochs=2), callbacks=[AverageWeights()])
+    assert torch.equal(weights(stopped), weights(short))
+
+
 def test_a_run_that_breaks_keeps_its_last_sound_epoch_not_a_mean(blobs):
     class Wreck(Callback):
         def on_epoch_end(self, run) -> None:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from counterfactual_training.core.precision import accumulation_dtype, at_least_single
+
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8  # torch's own
 
 
@@ -39,7 +41,9 @@ class Adam(Optimizer):
         else:
             self.even = self.even and bad is None
             bad = torch.zeros_like(self.updates) if bad is None else bad
-            self._masked(grads[0], *self.tensors[0].new_tensor(numbers).T.unsqueeze(-1), bad)
+            device = self.tensors[0].device
+            columns = torch.tensor(numbers, dtype=accumulation_dtype(device), device=device).T.unsqueeze(-1)
+            self._masked(grads[0], *columns, bad)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -58,17 +62,23 @@ class Adam(Optimizer):
             self.updates -= bad
 
     def _masked(self, grad: Tensor, rate: Tensor, beta1: Tensor, beta2: Tensor, bad: Tensor) -> None:
-        """By formula, with numbers ``(M, 1)`` and a count of updates for every member."""
+        """By formula, with numbers ``(M, 1)`` and a count of updates for every member.
+
+        As torch's kernel does, 1 − β is taken before it is rounded, and nothing is computed in half precision.
+        """
         go = (bad == 0).unsqueeze(-1)
-        weights, mean, square = self.tensors[0], self.mean[0], self.square[0]
+        weights, mean, square = self.tensors[0], at_least_single(self.mean[0]), at_least_single(self.square[0])
         self.updates += 1 - bad
-        count = self.updates.to(weights.dtype).unsqueeze(-1)
-        grad = torch.where(go, grad, 0.0)
-        mean.copy_(torch.where(go, mean.lerp(grad, 1 - beta1), mean))
-        square.copy_(torch.where(go, (beta2 * square).addcmul_(grad, grad * (1 - beta2)), square))
-        size = rate / (1 - beta1**count)
-        spread = square.sqrt().div_((1 - beta2**count).sqrt()).add_(_EPSILON)
-        weights.sub_(torch.where(go, mean / spread * size, 0.0))
+        count = self.updates.to(rate.dtype).unsqueeze(-1)
+        grad = at_least_single(torch.where(go, grad, 0.0))
+        mean = torch.where(go, mean.lerp(grad, (1 - beta1).to(mean.dtype)), mean)
+        square = torch.where(
+            go, (beta2.to(mean.dtype) * square).addcmul_(grad, grad * (1 - beta2).to(mean.dtype)), square
+        )
+        size, root = (rate / (1 - beta1**count)).to(mean.dtype), (1 - beta2**count).sqrt().to(mean.dtype)
+        weights.copy_(weights - torch.where(go, mean / square.sqrt().div_(root).add_(_EPSILON) * size, 0.0))
+        self.mean[0].copy_(mean)
+        self.square[0].copy_(square)
 
     def keep(self, members: Tensor, weights: Tensor) -> None:
         """Go on with these members, whose weights now lie in a tensor of their own."""

@@ -195,8 +195,8 @@ class AverageWeights(Callback):
         if not self.mean:
             self.mean = [p.detach().clone() for p in run.parameters]
         share = 1 / self.count if self.decay is None else 1 - self.decay
-        for mean, parameter in zip(self.mean, run.parameters, strict=True):
-            mean.lerp_(parameter.detach(), share)
+        pairs = zip(self.mean, run.parameters, strict=True)  # what came from a checkpoint lies on the host
+        self.mean = [mean.to(own.device).lerp_(own.detach(), share) for mean, own in pairs]
 
     def on_stop(self, run: Run, i: int) -> None:
         if self.mean:
