@@ -41,6 +41,7 @@ class WorkingSet:
     bounds: Bounds | None  # None where nothing is bounded
     live: Tensor  # not done yet
     goal: Tensor  # τ; out of reach for rows that are done
+    goals: Tensor  # the same for each class (..., a, k), out of reach but for the target; once k is known
     radius: Tensor  # ε; negative for rows that had their last step
     live_width: int
     snapped: Tensor | None = None  # discrete features hold valid values and stay; None where there are none
@@ -79,6 +80,7 @@ class WorkingSet:
             bounds=bounds if bounded else None,
             live=torch.ones_like(y_target, dtype=torch.bool),
             goal=torch.zeros_like(like) + per_member(generator.decision_threshold, 1),
+            goals=x.new_empty(0),
             radius=torch.zeros_like(like) + per_member(generator.epsilon, 1),
             live_width=y_target.shape[-1],
             snapped=None if none is None else none.bool(),
@@ -95,15 +97,18 @@ class WorkingSet:
 
         Discrete features are snapped to valid values first, and the row is looked at again.
         """
+        if step:
+            self.outcome.record(self, min(step, self.limits.stop))
+        if 0 < step < self.limits.start and self.fresh is None and not bool((probability >= self.goals).any()):
+            return  # as at most steps; a glance is enough
         confidence = probability.gather(-1, self.y_target.unsqueeze(-1)).squeeze(-1)
         arrived = confidence >= self.goal
         if step == 0:
+            self.one_hot = torch.zeros_like(probability).scatter_(-1, self.y_target.unsqueeze(-1), 1)
+            self.goals = torch.where(self.one_hot > 0, self.goal.unsqueeze(-1), torch.inf)
             there = arrived | (probability.argmax(-1) == self.y_target)
             self._write(there, confidence, Status.ALREADY_THERE, 0)
-            self.one_hot = torch.zeros_like(probability).scatter_(-1, self.y_target.unsqueeze(-1), 1)
-        self.outcome.record(self, min(step, self.limits.stop))
-        if step < self.limits.start and self.fresh is None and not bool(arrived.any()):
-            return
+            self.outcome.record(self, 0)
         closing = torch.as_tensor(step >= self.limit, device=arrived.device)
         updates = self.limit.clamp_max(step) if isinstance(self.limit, Tensor) else min(step, self.limit)
         settled = self._snap(arrived, closing)
@@ -134,6 +139,7 @@ class WorkingSet:
             self.outcome.write(self, done, confidence, status, updates)
             self.live.masked_fill_(mask, False)
             self.goal.masked_fill_(mask, torch.inf)
+            self.goals.masked_fill_(mask.unsqueeze(-1), torch.inf)
             self.live_width = int(self.live.sum(-1).max())
 
     def advance(self, delta: Tensor) -> None:
@@ -152,14 +158,15 @@ class WorkingSet:
         """Eq. 4: rows with ``‖Δ‖∞ ≤ ε`` (or ``<``, as printed) are nascent, so far."""
         norm = at_least_single(torch.abs(self.delta, out=self.spare).amax(-1))
         inside = norm < self.radius if self.strict else norm <= self.radius
-        torch.where(inside.unsqueeze(-1), self.x_cf, self.x_adv, out=self.x_adv)
+        if bool(inside.any()):
+            torch.where(inside.unsqueeze(-1), self.x_cf, self.x_adv, out=self.x_adv)
 
     def shrink(self) -> None:
         """Let the done rows go, once they are many. In a fleet, members keep as many rows as the one with most left."""
         if self.live_width >= _SHRINK_AT * self.live.shape[-1]:
             return
         order = self._order()
-        for name in ("x", "x_cf", "x_adv", "delta", "one_hot", *(("z",) if self.z.numel() else ())):
+        for name in ("x", "x_cf", "x_adv", "delta", "one_hot", "goals", *(("z",) if self.z.numel() else ())):
             setattr(self, name, take(getattr(self, name), order))
         for name in ("rows", "y_target", "live", "goal", "radius", "snapped", "held", "fresh"):
             values = getattr(self, name)
