@@ -34,13 +34,16 @@ class WorkingSet:
     y_target: Tensor
     one_hot: Tensor  # y_target (..., a, k), once k is known
     x_cf: Tensor
-    x_adv: Tensor  # the last iterate within ε of x
-    spare: Tensor  # memory for the next iterate
+    x_adv: Tensor  # the last iterate within ε of x, but for rows whose iterate still is
+    nascent: Tensor  # whether it is
+    spare: Tensor  # the iterate before, and memory for the next one
+    scratch: Tensor  # memory
     delta: Tensor  # x_cf − x
     z: Tensor
     bounds: Bounds | None  # None where nothing is bounded
     live: Tensor  # not done yet
     goal: Tensor  # τ; out of reach for rows that are done
+    goals: Tensor  # the same for each class (..., a, k), out of reach but for the target; once k is known
     radius: Tensor  # ε; negative for rows that had their last step
     live_width: int
     snapped: Tensor | None = None  # discrete features hold valid values and stay; None where there are none
@@ -73,12 +76,15 @@ class WorkingSet:
             one_hot=x.new_empty(0),
             x_cf=x_cf,
             x_adv=x.clone(),
+            nascent=torch.zeros_like(y_target, dtype=torch.bool),
             spare=torch.empty_like(x),
+            scratch=torch.empty_like(x),
             delta=x_cf - x,
             z=generator.space.encode(x, noise),
             bounds=bounds if bounded else None,
             live=torch.ones_like(y_target, dtype=torch.bool),
             goal=torch.zeros_like(like) + per_member(generator.decision_threshold, 1),
+            goals=x.new_empty(0),
             radius=torch.zeros_like(like) + per_member(generator.epsilon, 1),
             live_width=y_target.shape[-1],
             snapped=None if none is None else none.bool(),
@@ -95,15 +101,18 @@ class WorkingSet:
 
         Discrete features are snapped to valid values first, and the row is looked at again.
         """
+        if step:
+            self.outcome.record(self, min(step, self.limits.stop))
+        if 0 < step < self.limits.start and self.fresh is None and not bool((probability >= self.goals).any()):
+            return  # as at most steps; a glance is enough
         confidence = probability.gather(-1, self.y_target.unsqueeze(-1)).squeeze(-1)
         arrived = confidence >= self.goal
         if step == 0:
+            self.one_hot = torch.zeros_like(probability).scatter_(-1, self.y_target.unsqueeze(-1), 1)
+            self.goals = torch.where(self.one_hot > 0, self.goal.unsqueeze(-1), torch.inf)
             there = arrived | (probability.argmax(-1) == self.y_target)
             self._write(there, confidence, Status.ALREADY_THERE, 0)
-            self.one_hot = torch.zeros_like(probability).scatter_(-1, self.y_target.unsqueeze(-1), 1)
-        self.outcome.record(self, min(step, self.limits.stop))
-        if step < self.limits.start and self.fresh is None and not bool(arrived.any()):
-            return
+            self.outcome.record(self, 0)
         closing = torch.as_tensor(step >= self.limit, device=arrived.device)
         updates = self.limit.clamp_max(step) if isinstance(self.limit, Tensor) else min(step, self.limit)
         settled = self._snap(arrived, closing)
@@ -118,6 +127,8 @@ class WorkingSet:
             return self.live
         fresh = self.live & ~self.snapped & (arrived | closing)
         if bool(fresh.any()):
+            kept = (fresh & self.nascent).unsqueeze(-1)
+            self.x_adv, self.nascent = torch.where(kept, self.x_cf, self.x_adv), self.nascent & ~fresh
             self.x_cf = torch.where(fresh.unsqueeze(-1), self.constraints.snap(self.x_cf, self.x), self.x_cf)
             self.delta = self.x_cf - self.x
             self.snapped |= fresh
@@ -134,6 +145,7 @@ class WorkingSet:
             self.outcome.write(self, done, confidence, status, updates)
             self.live.masked_fill_(mask, False)
             self.goal.masked_fill_(mask, torch.inf)
+            self.goals.masked_fill_(mask.unsqueeze(-1), torch.inf)
             self.live_width = int(self.live.sum(-1).max())
 
     def advance(self, delta: Tensor) -> None:
@@ -149,22 +161,25 @@ class WorkingSet:
         torch.sub(self.x_cf, self.x, out=self.delta)
 
     def keep_nascent(self) -> None:
-        """Eq. 4: rows with ``‖Δ‖∞ ≤ ε`` (or ``<``, as printed) are nascent, so far."""
-        norm = at_least_single(torch.abs(self.delta, out=self.spare).amax(-1))
+        """Eq. 4: rows with ``‖Δ‖∞ ≤ ε`` (or ``<``, as printed) are nascent, so far; of those that leave, keep the last."""
+        norm = at_least_single(torch.abs(self.delta, out=self.scratch).amax(-1))
         inside = norm < self.radius if self.strict else norm <= self.radius
-        torch.where(inside.unsqueeze(-1), self.x_cf, self.x_adv, out=self.x_adv)
+        left = (self.nascent & ~inside).nonzero(as_tuple=True)
+        if left[0].numel():
+            self.x_adv.index_put_(left, pick(self.spare, left))
+        self.nascent = inside
 
     def shrink(self) -> None:
         """Let the done rows go, once they are many. In a fleet, members keep as many rows as the one with most left."""
         if self.live_width >= _SHRINK_AT * self.live.shape[-1]:
             return
         order = self._order()
-        for name in ("x", "x_cf", "x_adv", "delta", "one_hot", *(("z",) if self.z.numel() else ())):
+        for name in ("x", "x_cf", "x_adv", "delta", "one_hot", "goals", *(("z",) if self.z.numel() else ())):
             setattr(self, name, take(getattr(self, name), order))
-        for name in ("rows", "y_target", "live", "goal", "radius", "snapped", "held", "fresh"):
+        for name in ("rows", "y_target", "live", "nascent", "goal", "radius", "snapped", "held", "fresh"):
             values = getattr(self, name)
             setattr(self, name, None if values is None else values.gather(-1, order))
-        self.spare = torch.empty_like(self.x_cf)
+        self.spare, self.scratch = torch.empty_like(self.x_cf), torch.empty_like(self.x_cf)
         if self.bounds is not None:
             self.bounds = Bounds(*(b if b.shape[-2] == 1 else take(b, order) for b in self.bounds))
 
@@ -206,8 +221,9 @@ class Outcome:
     ) -> None:
         """The rows at these places of the working set are done, after so many updates (one number per member)."""
         rows = pick(work.rows, done)
-        self.x_cf.index_copy_(0, rows, pick(work.x_cf, done))
-        self.x_adv.index_copy_(0, rows, pick(work.x_adv, done))
+        x_cf, nascent = pick(work.x_cf, done), pick(work.nascent, done).unsqueeze(-1)
+        self.x_cf.index_copy_(0, rows, x_cf)
+        self.x_adv.index_copy_(0, rows, torch.where(nascent, x_cf, pick(work.x_adv, done)))
         self.confidence.index_copy_(0, rows, pick(confidence, done))
         self.status.index_fill_(0, rows, int(status))
         if isinstance(updates, Tensor):

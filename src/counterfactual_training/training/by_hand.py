@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, one_hot
+from torch.nn.functional import linear
 
 from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.search.chain import Activation, activation, chain_layers, hooked
@@ -166,8 +166,9 @@ class ByHand:
             weights = [y.new_ones(y.shape, dtype=x.dtype) if w is None else w.to(x.dtype) for _, _, _, y, w in parts]
             weight = torch.cat(weights, -1)
             count = torch.cat([w.sum(-1, keepdim=True).clamp_min(1e-12).expand(w.shape) for w in weights], -1)
-        onehot = one_hot(label, self.num_classes).to(x.dtype)
-        onehot = onehot if walk.classes == -1 else onehot.transpose(-1, -2).contiguous()
+        shape = [*label.shape]
+        shape.insert(len(shape) + 1 + walk.classes, self.num_classes)
+        onehot = x.new_zeros(shape).scatter_(walk.classes, label.unsqueeze(walk.classes), 1)
         terms = objective.by_rows(role, count, weight)
         cross, energy, ridge = (onehot * value.unsqueeze(walk.classes) for value in terms)
         cross, energy, ridge = cross.neg_(), energy.neg_(), ridge.mul_(2)

@@ -19,7 +19,7 @@ from counterfactual_training.training.sampling import Streams, epoch_rng
 from counterfactual_training.training.tally import Tally
 
 # Values of mini-batches that are made before the first of their updates; few, so that memory stays small.
-_GROUP_VALUES = 2**23
+_GROUP_VALUES = 2**20
 
 
 def fit(run: Run, saver: Checkpoint | None = None) -> None:
