@@ -39,7 +39,7 @@ def keeping_memory(switch: bool = True) -> Iterator[None]:
 
     Nothing happens where the host has said what it wants: by :func:`keep_memory`, or by glibc's environment variables.
     """
-    told = any(name.startswith("MALLOC_") and name.endswith("_") or name == "GLIBC_TUNABLES" for name in os.environ)
+    told = any((name.startswith("MALLOC_") and name.endswith("_")) or name == "GLIBC_TUNABLES" for name in os.environ)
     if not switch or told or _state["kept"] or not _set(_KEEPING):
         yield
         return

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules import module as torch_module
 
+from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import ModelError
 from counterfactual_training.models.stack import StackedModel
 
@@ -257,11 +258,6 @@ class StackedChain(Chain):
 
     def _product_back(self, layer: Any, grad: Tensor, x: Tensor, room: Tensor) -> Tensor:
         return torch.bmm(layer.transposed, grad, out=room)
-
-
-def at_least_single(values: Tensor) -> Tensor:
-    """Half precision as float32: probabilities near τ need more digits than a model may choose to compute with."""
-    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
 def _cast(values: Tensor, like: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from counterfactual_training.constraints import Bounds, Constraints
 from counterfactual_training.core.broadcast import Number, per_member
-from counterfactual_training.search.chain import at_least_single
+from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.search.generator import Generator
 from counterfactual_training.search.result import SearchResult, Status
 

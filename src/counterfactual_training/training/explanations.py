@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
+from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.search import Generator, SearchResult, Status, evaluating, search
-from counterfactual_training.search.chain import at_least_single
 from counterfactual_training.training.config import Immature, TrainConfig
 from counterfactual_training.training.objective import Explanations
 from counterfactual_training.training.rows import Rows

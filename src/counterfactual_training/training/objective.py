@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from counterfactual_training.core.broadcast import Number, per_member
 from counterfactual_training.core.energy import contrastive_divergence, energy_ridge
 from counterfactual_training.core.losses import adversarial_loss, class_loss
+from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import InputError, unknown
-from counterfactual_training.search.chain import at_least_single
 
 
 class Explanations(NamedTuple):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor, nn
 
-from counterfactual_training.training import Callback, Fleet, History, Run, Member, Setting
+from counterfactual_training.training import Callback, Fleet, History, Member, Run, Setting
 from counterfactual_training.tuning.goal import Goal, Limits, Metrics, excess
 from counterfactual_training.tuning.measures import Measure
 from counterfactual_training.tuning.trials import Study
