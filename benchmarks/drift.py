@@ -1,8 +1,8 @@
 """How far a member of a fleet and the same run alone drift apart: ``python -m benchmarks.drift``, a minute.
 
-Both make the same steps and round differently, by 1e-7 in single precision. Training makes small differences grow: which
-counterfactual arrives, or leaves a step earlier, may turn on the last bit. The third column shows that the stack has no
-part in it: a lone run whose first weights were changed by one rounding drifts as far.
+Both make the same steps and round differently, by 1e-7 in single precision. Training makes small differences grow: in
+which step a counterfactual arrives may turn on the last bit. The third column shows that the stack has no part in it: a
+lone run whose first weights were changed by one rounding drifts as far.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ _BETAS, _EPSILON = (0.9, 0.999), 1e-8  # torch's own
 class Adam(Optimizer):
     """The numbers of ``torch.optim.Adam(fused=True)`` with its default ε, without its overhead per call.
 
-    A fleet has one parameter group per member, each with its own learning rate and β, so that torch's schedulers work on
-    fleets too; its weights are one tensor ``(M, P)``, and a member may be left out of an update.
+    A fleet has one parameter group per member, each with its own learning rate and β, so that torch's schedulers work
+    on fleets too; its weights are one tensor ``(M, P)``, and a member may be left out of an update.
     """
 
     def __init__(self, parameters: Sequence[Tensor], rates: Sequence[float], lead: torch.Size) -> None:
@@ -37,20 +37,21 @@ class Adam(Optimizer):
         self._opt_called = True  # what schedulers look at
         numbers = [(group["lr"], *group["betas"]) for group in self.param_groups]
         if not self.lead or (bad is None and self.even and len(set(numbers)) == 1):
-            self._fused(grads, *numbers[0], bad)
+            self._fused(grads, numbers[0], bad)
         else:
             self.even = self.even and bad is None
             bad = torch.zeros_like(self.updates) if bad is None else bad
             device = self.tensors[0].device
             columns = torch.tensor(numbers, dtype=accumulation_dtype(device), device=device).T.unsqueeze(-1)
-            self._masked(grads[0], *columns, bad)
+            self._masked(grads[0], columns, bad)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """As any optimizer: by the gradients that the parameters hold."""
         self.apply([_gradient(p) for p in self.tensors], None)
 
-    def _fused(self, grads: Sequence[Tensor], rate: float, beta1: float, beta2: float, bad: Tensor | None) -> None:
+    def _fused(self, grads: Sequence[Tensor], numbers: tuple[float, ...], bad: Tensor | None) -> None:
+        rate, beta1, beta2 = numbers
         self.updates += 1
         step = self.updates if not self.lead else self.updates[0]
         torch._fused_adam_(
@@ -61,20 +62,20 @@ class Adam(Optimizer):
         if bad is not None:
             self.updates -= bad
 
-    def _masked(self, grad: Tensor, rate: Tensor, beta1: Tensor, beta2: Tensor, bad: Tensor) -> None:
-        """By formula, with numbers ``(M, 1)`` and a count of updates for every member.
+    def _masked(self, grad: Tensor, numbers: Tensor, bad: Tensor) -> None:
+        """By formula, with numbers (rate, β₁, β₂) ``(3, M, 1)`` and a count of updates for every member.
 
         As torch's kernel does, 1 − β is taken before it is rounded, and nothing is computed in half precision.
         """
+        rate, beta1, beta2 = numbers
         go = (bad == 0).unsqueeze(-1)
         weights, mean, square = self.tensors[0], at_least_single(self.mean[0]), at_least_single(self.square[0])
         self.updates += 1 - bad
         count = self.updates.to(rate.dtype).unsqueeze(-1)
         grad = at_least_single(torch.where(go, grad, 0.0))
         mean = torch.where(go, mean.lerp(grad, (1 - beta1).to(mean.dtype)), mean)
-        square = torch.where(
-            go, (beta2.to(mean.dtype) * square).addcmul_(grad, grad * (1 - beta2).to(mean.dtype)), square
-        )
+        added = grad.square().mul_((1 - beta2).to(mean.dtype))
+        square = torch.where(go, (beta2.to(mean.dtype) * square).add_(added), square)
         size, root = (rate / (1 - beta1**count)).to(mean.dtype), (1 - beta2**count).sqrt().to(mean.dtype)
         weights.copy_(weights - torch.where(go, mean / square.sqrt().div_(root).add_(_EPSILON) * size, 0.0))
         self.mean[0].copy_(mean)

@@ -24,9 +24,9 @@ class Callback:
     """Override what you want to hear of.
 
     What a callback holds between epochs goes into ``state_dict``, under the names of its attributes, so that a
-    checkpoint carries it; what it holds per member, as a tensor with the leading dimension of ``run.parameters``, is cut
-    by ``keep`` when ended members leave. A fleet may train its members in several runs, one after the other, with the
-    same callbacks.
+    checkpoint carries it; what it holds per member, as a tensor with the leading dimension of ``run.parameters``, is
+    cut by ``keep`` when ended members leave. A fleet may train its members in several runs, one after the other, with
+    the same callbacks.
     """
 
     def on_train_begin(self, run: Run) -> None:
@@ -174,8 +174,8 @@ class AverageWeights(Callback):
         decay: of an exponential mean; without one, all updates from ``start`` on count alike.
         start: share of the epochs after which averaging begins.
 
-    A member that is stopped early ends with its mean so far; one that broke, with its last sound epoch. Buffers, such as
-    running statistics, are not averaged.
+    A member that is stopped early ends with its mean so far; one that broke, with its last sound epoch. Buffers, such
+    as running statistics, are not averaged.
     """
 
     def __init__(self, decay: float | None = None, start: float = 0.0) -> None:

@@ -69,7 +69,7 @@ def _state_names(callback: Callback) -> set[str]:
 
 
 class Digest:
-    """SHA-256 of nested things; each is told by its type and its content, functions by their code and what they hold."""
+    """SHA-256 of nested things: each by its type and its content, functions by their code and what they hold."""
 
     def __init__(self) -> None:
         self.sha = hashlib.sha256()
@@ -80,7 +80,7 @@ class Digest:
         return self.sha.hexdigest()
 
     def add(self, value: Any) -> None:
-        if isinstance(value, _PLAIN) or isinstance(value, Enum):
+        if isinstance(value, (*_PLAIN, Enum)):
             self._text(f"{type(value).__name__} {value!r}")
         elif id(value) in self.seen:
             self.sha.update(self.seen[id(value)][1])

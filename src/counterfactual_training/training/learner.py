@@ -140,9 +140,10 @@ class Learner:
         for parameter, grad in zip(self.parameters, grads, strict=True):
             parameter.grad = grad
 
-    def exposed(self, grads: list[Tensor | None]) -> list[Tensor | None]:
+    def exposed(self, grads: Gradients) -> list[Tensor | None]:
         """Gradients shown before; where somebody has put another one in its place, that one."""
-        return [mine if p.grad is shown else p.grad for p, shown, mine in zip(self.parameters, self.shown, grads, strict=True)]
+        given = zip(self.parameters, self.shown, grads, strict=True)
+        return [mine if parameter.grad is shown else parameter.grad for parameter, shown, mine in given]
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows of the stack."""

@@ -95,7 +95,7 @@ def _update(run: Run, gradients: Gradients, tally: Tally) -> None:
 
 
 def _tell(run: Run, event: str, tally: Tally) -> None:
-    """Call whoever listens; heed gradients they have replaced, modes they have changed and members they have stopped."""
+    """Call whoever listens; heed gradients they have replaced, modes they have changed, members they have ended."""
     for callback in run.listeners(event):
         run.gradients = list(run.gradients)
         run.learner.expose(run.gradients)
