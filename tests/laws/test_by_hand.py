@@ -183,7 +183,7 @@ def test_every_objective_and_weight_has_autograds_bits(objective, weights):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-@pytest.mark.parametrize("name", [name for name in MODELS])
+@pytest.mark.parametrize("name", list(MODELS))
 def test_a_stack_walked_by_hand_is_its_gradient_by_autograd(name, dtype):
     members = [drawn(MODELS[name], dtype, seed) for seed in range(3)]
     d, k = sizes_of(members[0])

@@ -17,7 +17,10 @@ from counterfactual_training.constraints import Constraints, Domain
 from counterfactual_training.errors import InputError
 from counterfactual_training.search import evaluating
 from counterfactual_training.search.checks import check_inputs, first_logits
+from counterfactual_training.training.distributed import Ranks
+from counterfactual_training.training.fingerprint import Digest
 from counterfactual_training.training.rows import FetchedRows, Read, Rows
+from counterfactual_training.training.run import Run
 from counterfactual_training.training.setting import Setting
 
 Source = Tensor | Dataset | DataLoader
@@ -141,7 +144,7 @@ def with_constraints(setting: Setting, data: Rows, box: Domain | None, member: i
     return replace(setting, constraints=constraints)
 
 
-def check_modes(model: nn.Module, setting: Setting, data: Rows) -> None:
+def check_modes(model: nn.Module, setting: Setting, data: Rows, ranks: Ranks | None = None) -> None:
     """Say what happens to batch normalisation, which trains differently than it predicts."""
     norms = {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
     if norms and not model.training:
@@ -150,18 +153,36 @@ def check_modes(model: nn.Module, setting: Setting, data: Rows) -> None:
             "trained. To keep parts frozen call model.train() first, then .eval() on these parts.",
             stacklevel=3,
         )
-    alone = data.num_rows % setting.config.batch_size == 1 or setting.config.batch_size == 1
-    if alone and any(module.training or not model.training for module in norms.values()):
-        raise InputError(
-            f"{data.num_rows} rows in batches of {setting.config.batch_size} leave one with a single row, on which "
-            f"{next(iter(norms))!r} cannot compute statistics; choose another batch_size."
-        )
+    whole = part = data.last_batch(setting.config.batch_size)
+    where = ""
+    if ranks is not None and ranks.size > 1 and not data.divided:
+        part, where = whole // ranks.size, f" for one of {ranks.size} processes"
+    for name, module in norms.items():
+        rows = whole if isinstance(module, nn.SyncBatchNorm) else part
+        if rows <= 1 and (module.training or not model.training):
+            raise InputError(
+                f"{data.num_rows} rows, the last batch of which has {whole}, leave a single row{where}, on which "
+                f"{name!r} cannot compute statistics; choose another batch_size."
+            )
 
 
 def check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
     own = {id(parameter) for parameter in model.parameters()}
     if not any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
         raise InputError("The optimizer holds none of this model's parameters; make it with model.parameters().")
+
+
+def check_ranks(run: Run) -> None:
+    """All processes must be given the same rows and settings, of which each then takes its part."""
+    if run.ranks.size == 1:
+        return
+    told = Digest()
+    told.add([run.settings[0].config, run.settings[0].objective, run.data.y, run.data.weight])
+    if len(set(run.ranks.every(told.hexdigest()))) > 1:
+        raise InputError(
+            "The processes were given different rows or settings. Give all of them the whole training set and one "
+            "config; each takes its part by itself (or a DataLoader with a DistributedSampler of the whole set)."
+        )
 
 
 def checked_callbacks(callbacks: Any) -> list[Any]:

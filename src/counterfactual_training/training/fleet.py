@@ -28,7 +28,7 @@ from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.loop import fit
 from counterfactual_training.training.memory import free_memory, memory_per_member
 from counterfactual_training.training.rows import Rows
-from counterfactual_training.training.run import Run, TrainResult
+from counterfactual_training.training.run import Run, TrainResult, unwrapped
 from counterfactual_training.training.setting import Setting
 
 # What the members of a fleet have in common, because it decides the shape of the work.
@@ -63,6 +63,8 @@ class Fleet:
             raise InputError("A fleet needs at least one member.")
         first = members[0].setting.config
         for i, member in enumerate(members):
+            if unwrapped(member.model) is not member.model:
+                raise InputError(f"Member {i} is distributed over processes; give ct.train one such model at a time.")
             for name in SHARED:
                 mine, its = getattr(first, name), getattr(member.setting.config, name)
                 if mine != its:

@@ -39,6 +39,7 @@ def fit(run: Run, saver: Checkpoint | None = None) -> None:
             run.settle(*tally.close(started))
             for callback in run.callbacks:
                 callback.on_epoch_end(run)
+            run.agree()
             run.compact()
             if saver is not None:
                 saver.save(run)

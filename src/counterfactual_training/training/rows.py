@@ -83,6 +83,10 @@ class Rows:
     def num_batches(self, size: int) -> int:
         return -(-self.num_rows // size)
 
+    def last_batch(self, size: int) -> int:
+        """Rows of the last batch, mostly the smallest."""
+        return self.num_rows % size or size
+
     @property
     def divided(self) -> bool:
         """Whether the batches of several processes are different ones already."""
@@ -141,6 +145,14 @@ class FetchedRows(Rows):
 
     def num_batches(self, size: int) -> int:
         return super().num_batches(size) if self.loader is None else len(self.loader)
+
+    def last_batch(self, size: int) -> int:
+        if self.loader is None:
+            return super().last_batch(size)
+        own = self.loader.batch_size
+        if own is None:  # only the sampler of its batches knows
+            return self.num_rows
+        return own if self.loader.drop_last else len(self.loader.sampler) % own or own  # type: ignore[arg-type]
 
     @property
     def divided(self) -> bool:

@@ -238,6 +238,11 @@ class Run:
             elif streaks[slot] == 0:
                 self._remember(slot, weights)
 
+    def agree(self) -> None:
+        """Of several processes all stop, if one does."""
+        if self.ranks.size > 1:
+            self.history.stopped = next((why for why in self.ranks.every(self.history.stopped) if why is not None), None)
+
     def compact(self) -> None:
         """Take ended members out of the stack, once there are enough of them."""
         running = self.running
