@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import importlib
 import multiprocessing
+import os
+import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,6 +20,7 @@ from counterfactual_training.persistence import load_file
 from counterfactual_training.training import loop
 from counterfactual_training.training.distributed import Ranks, shares
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "distributed.py"
 SLACK = {"rtol": 2e-4, "atol": 2e-5}
 # Batch norm by itself looks at the rows of one process only.
 ALONE_TOO = [name for name in two_ranks.SCENARIOS if name not in ("batch norm", "one stops")]
@@ -126,6 +131,14 @@ def test_groups_of_batches_may_differ_between_processes(tmp_path, monkeypatch):
     assert repr(mine["records"]) == repr(other["records"])
     alone = two_ranks.outcome(two_ranks.train("full", **more))
     assert_close(mine["weights"], alone["weights"], **SLACK)
+
+
+def test_the_example_runs_by_torchrun():
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(EXAMPLE)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=90, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"^\d process\(es\): loss 0\.", done.stdout, re.MULTILINE) == ["2 process(es): loss 0."]
 
 
 @pytest.mark.parametrize("num", [1, 2, 3, 7, 30])
