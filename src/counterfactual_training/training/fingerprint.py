@@ -37,7 +37,11 @@ def fingerprint(run: Run) -> str:
     digest.add([type(run.optimizer), groups])
     digest.add([run.data.y, run.data.weight])
     # Rows fetched one by one are told by their classes and the first of them; reading all would be another epoch.
-    digest.add(run.data.first(64)[0] if isinstance(run.data, FetchedRows) else run.data.x)
+    if isinstance(run.data, FetchedRows):
+        digest.add([run.data.first(64)[0], [type(own) for own in run.data.samplers]])
+        digest.add([run.data.num_batches(run.config.batch_size), run.data.last_batch(run.config.batch_size)])
+    else:
+        digest.add(run.data.x)
     digest.add([callback for callback in run.stateful_callbacks])
     return digest.hexdigest()
 

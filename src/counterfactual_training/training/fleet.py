@@ -104,13 +104,13 @@ class Fleet:
         """
         count = len(self.members)
         settings = [member.setting for member in self.members]
-        data, box = checks.training_rows(self.models[0], x, y, settings[0], count, sample_weight, class_weight)
+        data = checks.training_rows(self.models[0], x, y, count, sample_weight, class_weight)
         held = checks.validation_rows(self.models[0], validation, data, count)
         for i, model in enumerate(self.models):
             checks.try_model(model, data, data.num_classes, i)
             if held is not None:
                 checks.try_model(model, held, data.num_classes, i)
-        settings = [checks.with_constraints(own, data, box, i) for i, own in enumerate(settings)]
+        settings = [checks.with_constraints(own, data, i) for i, own in enumerate(settings)]
         results: dict[int, TrainResult] = {}
         listeners = [*checks.checked_callbacks(callbacks), Progress(progress)]
 

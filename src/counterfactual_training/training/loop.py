@@ -51,9 +51,11 @@ def fit(run: Run, saver: Checkpoint | None = None) -> None:
 def _epoch(run: Run) -> Tally:
     """One pass over the data: explain training rows, then update on every mini-batch."""
     rngs = [epoch_rng(seed, run.epoch) for seed in run.seeds]
-    seeds = [int(torch.randint(2**62, (), generator=rng)) for rng in rngs]
-    _seed_global(seeds[0], run.device)  # for dropout and its like, which only lone models have
-    run.data.seed(seeds[0])
+    seeds = {i: int(torch.randint(2**62, (), generator=rng)) for i, rng in zip(run.slots, rngs, strict=True)}
+    # For dropout and its like, which only lone models have; and for loaders, whose batches the members of a fleet share.
+    seed = seeds.get(0) or int(torch.randint(2**62, (), generator=epoch_rng(run.settings[0].config.seed, run.epoch)))
+    _seed_global(seed, run.device)
+    run.data.seed(seed)
     run.learner.train_mode()
     tally = Tally(run)
     objective = run.objective_for(tally.explaining)

@@ -80,12 +80,12 @@ def train(
         objective=make_objective(objective) if isinstance(objective, str) else objective or chosen.objective,
         config=config or chosen.config,
     )
-    data, box = checks.training_rows(inner, x, y, chosen, 1, sample_weight, class_weight)
+    data = checks.training_rows(inner, x, y, 1, sample_weight, class_weight)
     checks.try_model(inner, data, data.num_classes)
     held = checks.validation_rows(inner, validation, data)
     known = x if isinstance(x, Tensor) else None
     chosen = replace(chosen, generator=make_generator(generator or chosen.generator, x_train=known))
-    chosen = checks.with_constraints(chosen, data, box)
+    chosen = checks.with_constraints(chosen, data)
     checks.check_modes(inner, chosen, data, Ranks.of(model))
     if optimizer is not None:
         optimizer = optimizer if isinstance(optimizer, Optimizer) else optimizer(inner.parameters())
