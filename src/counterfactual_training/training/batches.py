@@ -22,7 +22,7 @@ Explained = tuple[Explanations, float, float]
 def mini_batches(run: Run, rng: Streams) -> Iterator[Batch]:
     """The rows in parts, in a new order if they are shuffled, which is drawn at once."""
     order = None
-    if run.config.shuffle:
+    if run.config.shuffle and not run.data.divided:
         order = torch.stack([torch.randperm(run.data.num_rows, generator=own) for own in _every(rng)])
         order = order if run.lead else order[0]
     return _cut(run, order)

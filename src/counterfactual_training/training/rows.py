@@ -89,7 +89,7 @@ class Rows:
 
     @property
     def divided(self) -> bool:
-        """Whether the batches of several processes are different ones already."""
+        """Whether a loader makes the batches; those of several processes are different ones already."""
         return False
 
     def seed(self, seed: int) -> None:
@@ -123,10 +123,6 @@ class FetchedRows(Rows):
         self.dataset, self.collate = _parts(source)
         self.read, self.device = read, device
         self.by_class = None if by_class is None else by_class.to(device)
-        if self.loader is not None and self.loader.batch_sampler is None:
-            raise InputError("The DataLoader gives single rows; give it a batch_size or a batch_sampler.")
-        if self.loader is not None and not hasattr(self.loader.batch_sampler, "__len__"):
-            raise InputError("The DataLoader does not know how many batches it makes; give its batch_sampler a __len__.")
         _, y, weight = self._placed((read.example.unsqueeze(0), read.y, read.weight))
         super().__init__(read.example, y, num_classes, weight)
 
@@ -220,6 +216,10 @@ class Read(NamedTuple):
                 f"{type(dataset).__name__} cannot be asked for the row of an index, which drawing factuals and x⁺ "
                 "needs; give a map-style Dataset (with __len__ and __getitem__) or tensors."
             )
+        if isinstance(source, DataLoader) and source.batch_sampler is None:
+            raise InputError("The DataLoader gives single rows; give it a batch_size or a batch_sampler.")
+        if isinstance(source, DataLoader) and not hasattr(source.batch_sampler, "__len__"):
+            raise InputError("The DataLoader does not know how many batches it makes; give its batch_sampler a __len__.")
         if len(dataset) == 0:
             raise InputError("Training needs rows: the data set is empty.")
         classes, weights = [], []
