@@ -7,7 +7,7 @@ gets the same bits, a stack the same numbers up to rounding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -33,10 +33,10 @@ class Walk:
         trained = [i for i, layer in enumerate(layers) if any(p.requires_grad for p in layer.parameters())]
         self.lowest = min(trained)
 
-    def laid(self, batches: Sequence[Sequence[Tensor]]) -> Sequence[Tensor]:
+    def laid(self, batches: Sequence[Sequence[Tensor]]) -> Iterable[Tensor]:
         """The rows of every batch as one tensor, each where autograd would have it: on other boundaries of memory the
         same sums round differently."""
-        return [parts[0] if len(parts) == 1 else torch.cat(parts) for parts in batches]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts) for parts in batches)
 
     def logits(self, x: Tensor) -> Tensor:
         self.seen = [x]
@@ -88,7 +88,7 @@ class StackedWalk:
         # What a layer has just made is nobody else's, so the most common activation may overwrite it.
         self.in_place = [i > 0 and type(layer) is nn.ReLU for i, (_, layer) in enumerate(layers)]
 
-    def laid(self, batches: Sequence[Sequence[Tensor]]) -> Sequence[Tensor]:
+    def laid(self, batches: Sequence[Sequence[Tensor]]) -> Iterable[Tensor]:
         rows = torch.cat([x.transpose(-1, -2) for parts in batches for x in parts], -1)
         return rows.split([sum(x.shape[-2] for x in parts) for parts in batches], -1)
 
