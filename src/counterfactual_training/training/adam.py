@@ -16,29 +16,31 @@ class Adam(Optimizer):
     """The numbers of ``torch.optim.Adam(fused=True)`` with its default β and ε, without its overhead per call.
 
     A fleet has one parameter group per member, each with its own learning rate, so that torch's schedulers work on
-    fleets too; its weights are one tensor ``(M, P)``, and a member may be left out of an update.
+    fleets too; its weights are one tensor ``(M, P)``, and a member may be left out of an update. Moments of weights in
+    half precision are kept in single: there the squares of small gradients would be 0, and steps by them infinite.
     """
 
     def __init__(self, parameters: Sequence[Tensor], rates: Sequence[float], lead: torch.Size) -> None:
         self.tensors, self.lead = list(parameters), lead
         own = [[rows] for rows in self.tensors[0].detach()] if lead else [self.tensors]
         super().__init__([{"params": p, "lr": r} for p, r in zip(own, rates, strict=True)], {"lr": 0.0})
-        self.mean = [torch.zeros_like(p) for p in self.tensors]
-        self.square = [torch.zeros_like(p) for p in self.tensors]
+        self.mean = [torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for p in self.tensors]
+        self.square = [torch.zeros_like(mean) for mean in self.mean]
+        self.fusable = all(p.dtype == mean.dtype for p, mean in zip(self.tensors, self.mean, strict=True))
         # Updates made, per member; a lone run's count stays in the precision that torch's kernel reads.
-        self.updates = torch.zeros(lead, device=self.tensors[0].device)
+        self.updates = torch.zeros(lead, device=self.tensors[0].device, dtype=torch.float32)
         self.even = True  # whether all members have made the same number of updates
 
-    def apply(self, grads: Sequence[Tensor], bad: Tensor | None) -> None:
+    def apply(self, grads: Sequence[Tensor | None], bad: Tensor | None) -> None:
         """One update by these gradients, but of none whose ``bad`` ``(*lead)`` is 1.0; ``None`` updates all."""
         self._opt_called = True  # what schedulers look at
         rates = [group["lr"] for group in self.param_groups]
-        if not self.lead or (bad is None and self.even and len(set(rates)) == 1):
-            self._fused(grads, rates[0], bad)
+        if self.fusable and (not self.lead or (bad is None and self.even and len(set(rates)) == 1)):
+            self._fused([grad for grad in grads if grad is not None], rates[0], bad)
         else:
             self.even = self.even and bad is None
             bad = torch.zeros_like(self.updates) if bad is None else bad
-            self._masked(grads[0], self.tensors[0].new_tensor(rates).unsqueeze(-1), bad)
+            self._by_formula(grads, self.mean[0].new_tensor(rates), bad)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -56,18 +58,21 @@ class Adam(Optimizer):
         if bad is not None:
             self.updates -= bad
 
-    def _masked(self, grad: Tensor, rate: Tensor, bad: Tensor) -> None:
-        """By formula, with a rate and a count of updates for every member."""
-        go = (bad == 0).unsqueeze(-1)
-        weights, mean, square = self.tensors[0], self.mean[0], self.square[0]
+    def _by_formula(self, grads: Sequence[Tensor | None], rates: Tensor, bad: Tensor) -> None:
+        """With a rate and a count of updates for every member."""
         self.updates += 1 - bad
-        count = self.updates.to(weights.dtype).unsqueeze(-1)
-        grad = torch.where(go, grad, 0.0)
-        mean.copy_(torch.where(go, mean.lerp(grad, 1 - _BETAS[0]), mean))
-        square.copy_(torch.where(go, (_BETAS[1] * square).addcmul_(grad, grad, value=1 - _BETAS[1]), square))
-        size = rate / (1 - _BETAS[0] ** count)
-        spread = square.sqrt().div_((1 - _BETAS[1] ** count).sqrt()).add_(_EPSILON)
-        weights.sub_(torch.where(go, mean / spread * size, 0.0))
+        go, count, rate = bad == 0, self.updates.to(rates.dtype), rates if self.lead else rates[0]
+        if self.lead:
+            go, count, rate = go.unsqueeze(-1), count.unsqueeze(-1), rate.unsqueeze(-1)
+        size, root = rate / (1 - _BETAS[0] ** count), (1 - _BETAS[1] ** count).sqrt()
+        for weights, mean, square, given in zip(self.tensors, self.mean, self.square, grads, strict=True):
+            if given is None:
+                continue
+            grad = torch.where(go, given.to(mean.dtype), 0.0)
+            mean.copy_(torch.where(go, mean.lerp(grad, 1 - _BETAS[0]), mean))
+            square.copy_(torch.where(go, (_BETAS[1] * square).addcmul_(grad, grad, value=1 - _BETAS[1]), square))
+            spread = square.sqrt().div_(root).add_(_EPSILON)
+            weights.sub_(torch.where(go, mean / spread * size, 0.0))
 
     def keep(self, members: Tensor, weights: Tensor) -> None:
         """Go on with these members, whose weights now lie in a tensor of their own."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
@@ -27,7 +27,7 @@ def fit(run: Run, saver: Checkpoint | None = None) -> None:
     if saver is not None:
         saver.resume(run)
     example, _ = run.data.first(run.config.batch_size + run.config.num_counterfactuals)
-    with sensible_threads(run.model, example, run.config.threads), _own_randomness(run.device):
+    with sensible_threads(run.model, example, run.config.threads), _own_randomness(run.device), _fresh_casts():
         for callback in run.callbacks:
             callback.on_train_begin(run)
         if saver is not None:
@@ -106,6 +106,18 @@ def _seed_global(seed: int, device: torch.device) -> None:
     if device.type == "cuda":
         with torch.cuda.device(device):
             torch.cuda.manual_seed(seed)
+
+
+@contextmanager
+def _fresh_casts() -> Iterator[None]:
+    """Autocast keeps what it has cast until it ends; within a training around which it stands, weights change."""
+    kept = torch.is_autocast_cache_enabled()
+    torch.clear_autocast_cache()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(kept)
 
 
 def _own_randomness(device: torch.device) -> AbstractContextManager[None]:
