@@ -28,4 +28,5 @@ if dist.get_rank() == 0:
         f"{dist.get_world_size()} process(es): loss {last['loss']:.4f}, accuracy {last['validation_accuracy']:.3f}, "
         f"{last['share_mature']:.0%} of the counterfactuals mature"
     )
+dist.barrier()  # nobody leaves while another still talks
 dist.destroy_process_group()

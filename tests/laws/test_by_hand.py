@@ -14,6 +14,7 @@ from torch.nn.modules import module as torch_module
 from torch.testing import assert_close
 
 import counterfactual_training as ct
+from counterfactual_training.errors import InputError
 from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.training import learner as learner_module
 from counterfactual_training.training.by_hand import ByHand, walk_of
@@ -481,6 +482,8 @@ def test_lbfgs_trains_as_a_plain_loop_does(blobs):
         loss.backward()
         return loss
 
+    with pytest.raises(InputError, match="LBFGS"):
+        ct.train(model, x, y, config=replace(config, accumulate=2), optimizer=torch.optim.LBFGS)
     for _ in range(3):
         optimizer.step(closure)
     assert_close(list(model.parameters()), list(twin.parameters()), rtol=1e-5, atol=1e-6)

@@ -137,7 +137,7 @@ def test_every_precision_trains_and_resumes_exactly(name, settings, blobs, tmp_p
 @pytest.mark.parametrize("dtype", HALF, ids=str)
 @pytest.mark.parametrize("rates", [(0.02, 0.02), (0.02, 0.01)], ids=["one rate", "two rates"])
 def test_fleets_in_half_precision_train_as_lone_runs(dtype, rates, blobs, tmp_path):
-    """With rates of their own the members' updates are written out, whose corrections need more digits than bfloat16."""
+    """With rates of their own members are updated by formula, whose corrections need more digits than bfloat16."""
     x, y = blobs[0].to(dtype), blobs[1]
     settings = [ct.Setting(SEARCH, config=replace(CONFIG, learning_rate=rate)) for rate in rates]
     members = [ct.Member(network(dtype, i), own) for i, own in enumerate(settings)]

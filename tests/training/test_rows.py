@@ -12,7 +12,14 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 from torch.utils.data import (
-    BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, Subset, TensorDataset, WeightedRandomSampler,
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
 )  # fmt: skip
 
 import counterfactual_training as ct
@@ -228,7 +235,7 @@ def broken(x, y):
         "four values": (TensorDataset(x, y, y, y), InputError, r"items are \(x, y\)"),
         "dicts": ([{"x": a, "y": b} for a, b in pairs], InputError, "got dict"),
         "words": ([(a, "one") for a, _ in pairs], InputError, r"got \(Tensor, tuple\)"),
-        "rows of two lengths": ([(a[: 1 + i % 2], b) for i, (a, b) in enumerate(pairs)], InputError, "do not make a batch"),
+        "two lengths": ([(a[: 1 + i % 2], b) for i, (a, b) in enumerate(pairs)], InputError, "do not make a batch"),
         "objects": ([(object(), b) for _, b in pairs], InputError, "do not make a batch"),
         "float classes": (TensorDataset(x, y.float()), InputError, "integer indices"),
         "integer rows": (TensorDataset(x.long(), y), InputError, "floating point"),
@@ -243,8 +250,11 @@ def broken(x, y):
         "weights of 0": (TensorDataset(x, y, torch.zeros(60)), InputError, "nothing is left"),
         "single rows": (DataLoader(TensorDataset(x, y), batch_size=None), InputError, "single rows"),
         "batches without number": (
-            DataLoader(TensorDataset(x, y), batch_sampler=iter([[0, 1]])), InputError, "how many batches"),
-    }  # fmt: skip
+            DataLoader(TensorDataset(x, y), batch_sampler=iter([[0, 1]])),
+            InputError,
+            "number of batches",
+        ),
+    }
 
 
 @pytest.mark.parametrize("name", broken(torch.zeros(60, 2), torch.arange(60) % 2))

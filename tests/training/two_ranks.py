@@ -91,9 +91,7 @@ SCENARIOS = {
     "loader": Scenario({"batch_size": 12}, source="loader", validation="loader"),
     "weighted loader": Scenario({"batch_size": 12}, source="loader", weighted=True),
     "batch norm": Scenario({"batch_size": 12, "refresh": "batch"}, model=normed),
-    "early stopping": Scenario(
-        {"epochs": 12, "learning_rate": 0.1}, callbacks=lambda: [ct.EarlyStopping(patience=2)]
-    ),
+    "early stopping": Scenario({"epochs": 12, "learning_rate": 0.1}, callbacks=lambda: [ct.EarlyStopping(patience=2)]),
     "one stops": Scenario(callbacks=lambda: [StopOnLast()]),
     "explosive": Scenario(model=Explosive),
 }
@@ -125,9 +123,10 @@ def train(name: str, checkpoint: Path | None = None, callbacks: Any = (), **more
     held: Any = rows(40)
     if scenario.validation == "loader":
         held = loader(TensorDataset(*held), 10)
+    config = ct.TrainConfig(**settings)
     return ct.train(
         model, *data, generator=ct.ecco(max_steps=10, decision_threshold=0.8), objective=scenario.objective,
-        config=ct.TrainConfig(**settings), validation=held, checkpoint=checkpoint, callbacks=[*scenario.callbacks(), *callbacks], **options,
+        config=config, validation=held, checkpoint=checkpoint, callbacks=[*scenario.callbacks(), *callbacks], **options,
     )  # fmt: skip
 
 
@@ -175,4 +174,5 @@ def work(rank: int, size: int, folder: Path, tasks: list[tuple[Any, dict[str, An
         except CounterfactualTrainingError as error:
             found.append({"refused": str(error)})
     torch.save(found, folder / f"rank{rank}.pt")
+    dist.barrier()
     dist.destroy_process_group()

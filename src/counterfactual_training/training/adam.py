@@ -47,7 +47,7 @@ class Adam(Optimizer):
         """As any optimizer: by the gradients that the parameters hold."""
         self.apply([_gradient(p) for p in self.tensors], None)
 
-    def _fused(self, grads: Sequence[Tensor], rate: float, bad: Tensor | None) -> None:
+    def _fused(self, grads: list[Tensor], rate: float, bad: Tensor | None) -> None:
         self.updates += 1
         step = self.updates if not self.lead else self.updates[0]
         torch._fused_adam_(

@@ -36,7 +36,7 @@ class Walk:
     def laid(self, batches: Sequence[Sequence[Tensor]]) -> Iterable[Tensor]:
         """The rows of every batch as one tensor, each where autograd would have it: on other boundaries of memory the
         same sums round differently."""
-        return (parts[0] if len(parts) == 1 else torch.cat(parts) for parts in batches)
+        return (parts[0] if len(parts) == 1 else torch.cat([*parts]) for parts in batches)
 
     def logits(self, x: Tensor) -> Tensor:
         self.seen = [x]
@@ -166,7 +166,9 @@ class ByHand:
         number, role, count = self._rows([(i, kind, y.shape[-1]) for i, kind, _, y, _ in parts], like)
         weight = None
         if any(own is not None for *_, own in parts):
-            weights = [y.new_ones(y.shape, dtype=like.dtype) if w is None else w.to(like.dtype) for _, _, _, y, w in parts]
+            weights = [
+                y.new_ones(y.shape, dtype=like.dtype) if w is None else w.to(like.dtype) for _, _, _, y, w in parts
+            ]
             weight = torch.cat(weights, -1)
             count = torch.cat([w.sum(-1, keepdim=True).clamp_min(1e-12).expand(w.shape) for w in weights], -1)
         shape = [*label.shape]

@@ -48,7 +48,8 @@ def training_rows(
         num_classes = _num_classes(y)
         weight = _row_weights(y, sample_weight, x)
         if class_weight is not None:
-            each = _class_weights(y, num_classes, class_weight).to(x.device, torch.promote_types(x.dtype, torch.float32))
+            kind = torch.promote_types(x.dtype, torch.float32)
+            each = _class_weights(y, num_classes, class_weight).to(x.device, kind)
             own = each.gather(-1, y.long().reshape(len(each), -1)).reshape(y.shape)
             weight = own if weight is None else weight * own
             _check_total(weight)
@@ -59,9 +60,9 @@ def training_rows(
         raise InputError("A data set brings its own classes and weights, as items (x, y) or (x, y, weight).")
     read = Read.all(x)
     _row_weights(read.y, read.weight, read.example)
-    num_classes = _num_classes(read.y)
-    each = None if class_weight is None else _class_weights(read.y, num_classes, class_weight)[0]
-    rows = FetchedRows(x, read, num_classes, device, each)
+    num_classes, kind = _num_classes(read.y), torch.promote_types(read.example.dtype, torch.float32)
+    by_class = None if class_weight is None else _class_weights(read.y, num_classes, class_weight)[0].to(kind)
+    rows = FetchedRows(x, read, num_classes, device, by_class)
     check_inputs(model, *rows.first(64))
     if rows.weight is not None:
         _check_total(rows.weight)
@@ -183,10 +184,12 @@ def check_modes(model: nn.Module, setting: Setting, data: Rows, ranks: Ranks | N
             )
 
 
-def check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
+def check_optimizer(model: nn.Module, optimizer: Optimizer, setting: Setting, ranks: Ranks) -> None:
     own = {id(parameter) for parameter in model.parameters()}
     if not any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
         raise InputError("The optimizer holds none of this model's parameters; make it with model.parameters().")
+    if isinstance(optimizer, torch.optim.LBFGS) and (setting.config.accumulate > 1 or ranks.size > 1):
+        raise InputError("LBFGS asks for the loss of one batch again and again: accumulate=1 and one process only.")
 
 
 def check_ranks(run: Run) -> None:

@@ -18,7 +18,6 @@ from counterfactual_training.training.adam import Adam
 from counterfactual_training.training.by_hand import ByHand, walk_of
 from counterfactual_training.training.objective import Batch, Objective
 
-
 Gradients = Sequence[Tensor | None]  # one per parameter; None where a parameter has none
 
 

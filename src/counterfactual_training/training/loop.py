@@ -52,7 +52,7 @@ def _epoch(run: Run) -> Tally:
     """One pass over the data: explain training rows, then update on every mini-batch."""
     rngs = [epoch_rng(seed, run.epoch) for seed in run.seeds]
     seeds = {i: int(torch.randint(2**62, (), generator=rng)) for i, rng in zip(run.slots, rngs, strict=True)}
-    # For dropout and its like, which only lone models have; and for loaders, whose batches the members of a fleet share.
+    # For dropout and its like, which only lone models have; and for loaders, whose batches all members share.
     seed = seeds.get(0) or int(torch.randint(2**62, (), generator=epoch_rng(run.settings[0].config.seed, run.epoch)))
     _seed_global(seed, run.device)
     run.data.seed(seed)

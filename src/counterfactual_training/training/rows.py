@@ -13,6 +13,7 @@ from counterfactual_training.constraints import Domain
 from counterfactual_training.errors import InputError
 from counterfactual_training.training.sampling import Streams, draw_positives
 
+_ALONE = torch.Size()
 Labelled = tuple[Tensor, Tensor, Tensor | None]  # x, y, and what each row counts in the losses
 
 
@@ -67,7 +68,7 @@ class Rows:
             return draw_positives(own[0], y_target, rng)
         return torch.stack([draw_positives(own[i % len(own)], y_target[i], one) for i, one in enumerate(rng)])
 
-    def batches(self, size: int, order: Tensor | None = None, lead: torch.Size = torch.Size()) -> Iterator[Labelled]:
+    def batches(self, size: int, order: Tensor | None = None, lead: torch.Size = _ALONE) -> Iterator[Labelled]:
         """All rows in parts, in this order ``(*lead, n)`` or as they lie; shared rows are shown to every member."""
         for start in range(0, self.num_rows, size):
             stop = min(start + size, self.num_rows)
@@ -147,7 +148,7 @@ class FetchedRows(Rows):
     def num_features(self) -> int:
         return self.x.numel()
 
-    def batches(self, size: int, order: Tensor | None = None, lead: torch.Size = torch.Size()) -> Iterator[Labelled]:
+    def batches(self, size: int, order: Tensor | None = None, lead: torch.Size = _ALONE) -> Iterator[Labelled]:
         if self.loader is not None:
             parts: Iterator[Labelled] = (self._placed(unpacked(batch)) for batch in self.loader)
         else:
@@ -219,7 +220,7 @@ class Read(NamedTuple):
         if isinstance(source, DataLoader) and source.batch_sampler is None:
             raise InputError("The DataLoader gives single rows; give it a batch_size or a batch_sampler.")
         if isinstance(source, DataLoader) and not hasattr(source.batch_sampler, "__len__"):
-            raise InputError("The DataLoader does not know how many batches it makes; give its batch_sampler a __len__.")
+            raise InputError("The DataLoader does not know its number of batches; give its batch_sampler a __len__.")
         if len(dataset) == 0:
             raise InputError("Training needs rows: the data set is empty.")
         classes, weights = [], []

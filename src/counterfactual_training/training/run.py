@@ -241,7 +241,8 @@ class Run:
     def agree(self) -> None:
         """Of several processes all stop, if one does."""
         if self.ranks.size > 1:
-            self.history.stopped = next((why for why in self.ranks.every(self.history.stopped) if why is not None), None)
+            reasons = self.ranks.every(self.history.stopped)
+            self.history.stopped = next((why for why in reasons if why is not None), None)
 
     def compact(self) -> None:
         """Take ended members out of the stack, once there are enough of them."""

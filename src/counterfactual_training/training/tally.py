@@ -119,11 +119,13 @@ class Tally:
         return np.array([always, always, contrast, contrast, adversarial])
 
     def _search(self) -> dict[str, list[float]]:
-        ranks, columns = self.run.ranks, []
-        found = torch.stack(self.rounds).float().reshape(len(self.rounds), 2, -1) if self.rounds else None
-        if found is not None:
-            rows = found.new_tensor(self.searches).reshape(-1, 1, 1)
-            found = ((ranks.sum(found * rows) / ranks.sum(rows)) if ranks.size > 1 else found).cpu().numpy()
+        ranks, columns, found = self.run.ranks, [], None
+        if self.rounds:
+            told = torch.stack(self.rounds).float().reshape(len(self.rounds), 2, -1)
+            if ranks.size > 1:
+                rows = told.new_tensor(self.searches).reshape(-1, 1, 1)
+                told = ranks.sum(told * rows) / ranks.sum(rows)
+            found = told.cpu().numpy()
         for slot, explaining in enumerate(self.explaining):
             rounds = self.ends.get(slot, (0, len(self.rounds)))[1]
             if found is None or not explaining or not rounds:

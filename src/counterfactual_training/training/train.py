@@ -89,7 +89,7 @@ def train(
     checks.check_modes(inner, chosen, data, Ranks.of(model))
     if optimizer is not None:
         optimizer = optimizer if isinstance(optimizer, Optimizer) else optimizer(inner.parameters())
-        checks.check_optimizer(inner, optimizer)
+        checks.check_optimizer(inner, optimizer, chosen, Ranks.of(model))
     listeners = [*checks.checked_callbacks(callbacks), Progress(progress)]
     run = Run([model], [chosen], data, held, optimizer=optimizer, callbacks=listeners)
     checks.check_ranks(run)
