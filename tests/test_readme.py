@@ -11,7 +11,7 @@ import counterfactual_training as ct
 from counterfactual_training.cli import main
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
-DATAFRAME, MODULE, OWN_LOOP, FLEET = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+DATAFRAME, MODULE, OWN_LOOP, CALLBACKS, FLEET = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 COMMANDS = [line.split("#")[0].strip() for line in README.splitlines() if re.match(r"ct \w+", line)]
 
 
@@ -32,6 +32,8 @@ def test_your_own_network_and_loop(tmp_path, monkeypatch):
     scope |= {"y_target": 1 - y, "x_pos": x.flip(0)}
     exec(compile(OWN_LOOP, "README.md", "exec"), scope)  # noqa: S102
     assert torch.isfinite(scope["loss"])
+    short = CALLBACKS.replace("callbacks=callbacks", "callbacks=callbacks, config=ct.TrainConfig(epochs=2)")
+    exec(compile(short, "README.md", "exec"), scope | {"torch": torch})  # noqa: S102
     exec(compile(FLEET.replace("TrainConfig(", "TrainConfig(epochs=2, "), "README.md", "exec"), scope)  # noqa: S102
     assert [r.history.last("epoch") for r in scope["results"]] == [2] * 15
 

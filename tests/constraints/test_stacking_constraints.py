@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from counterfactual_training import Constraints
-from counterfactual_training.constraints import Lattice
+from counterfactual_training.constraints import Lattice, OneHotGroup
 from counterfactual_training.constraints.stacking import stack_constraints
 from counterfactual_training.errors import ConstraintError
 
@@ -21,6 +21,10 @@ def test_masks_and_boxes_get_a_leading_dimension_only_where_members_differ():
 
 
 def test_constraints_that_differ_in_structure_are_refused():
+    tables = [torch.ones(60, 60, dtype=torch.bool) for _ in range(2)]
+    tables[1][30, 31] = False  # where a tensor's print is abbreviated
+    with pytest.raises(ConstraintError, match="same groups"):
+        stack_constraints([Constraints.build(60, groups=[OneHotGroup(tuple(range(60)), table)]) for table in tables])
     with pytest.raises(ConstraintError, match="same groups"):
         stack_constraints([Constraints.build(3), Constraints.build(3, lattices=[Lattice(0)])])
     with pytest.raises(ConstraintError, match="same groups"):

@@ -78,9 +78,18 @@ def test_stacking_copies_and_unstacking_gives_back():
 
 
 def test_layers_of_a_mode_follow_it():
-    models = [nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.0)) for _ in range(2)]
-    stacked = StackedModel(models)
-    assert stacked.train().skeleton[0].training and not stacked.eval().skeleton[0].training
+    """Also where somebody sets the flag by hand, and but for parts that were frozen."""
+
+    class Louder(nn.Module):
+        def forward(self, x):
+            return 10 * x if self.training else x
+
+    models = [nn.Sequential(nn.Linear(4, 3), Louder(), nn.Sequential(Louder()).eval()) for _ in range(2)]
+    stacked, x = StackedModel(models), torch.randn(2, 5, 4)
+    loud, quiet = stacked.train()(x), stacked.eval()(x)
+    assert_close(loud, 10 * quiet)
+    stacked.training = True
+    assert_close(stacked(x), loud)
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,6 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -113,45 +109,6 @@ def test_a_finished_run_is_not_trained_again(blobs, tmp_path):
     train(first, x, y, config=QUICK, checkpoint=path)
     history = train(second, x, y, config=QUICK, checkpoint=path).history
     assert torch.equal(weights(first), weights(second)) and len(history.records) == 5 and not second.training
-
-
-class Slow(Callback):
-    def __init__(self, pause: float) -> None:
-        self.pause = pause
-
-    def on_epoch_end(self, run: Run) -> None:
-        print(run.epoch, flush=True)
-        time.sleep(self.pause)
-
-
-def long_run(path: str | None, pause: float = 0.0) -> tuple[torch.Tensor, list[dict]]:
-    """A run that another process can do as well, slowly enough to be killed in between."""
-    torch.set_num_threads(1)
-    y = torch.arange(60) % 2
-    x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0)) + 2 * y.unsqueeze(1)
-    model = fresh(noisy=True)
-    config = with_changes(epochs=8, shuffle=True)
-    history = train(model, x, y, config=config, callbacks=[Slow(pause)], checkpoint=path).history
-    return weights(model), history.records
-
-
-def test_kill_minus_nine_then_resume(tmp_path):
-    """A process killed without warning, in the midst of its epochs; this one carries on."""
-    path = str(tmp_path / "run.ckpt")
-    code = f"import {__name__} as this; this.long_run({path!r}, 0.2)"
-    here = Path(__file__).parent
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=here) as process:
-        for line in process.stdout:
-            if line.strip() == "4":
-                time.sleep(0.05)
-                os.kill(process.pid, signal.SIGKILL)
-                break
-        process.wait(timeout=60)
-    assert process.returncode == -signal.SIGKILL
-    assert 1 <= load_file(path, KIND)[1]["epoch"] < 8
-    whole, records = long_run(None)
-    resumed, again = long_run(path)
-    assert torch.equal(resumed, whole) and told(again) == told(records)
 
 
 # ---- whole or absent -----------------------------------------------------------------------------------------------

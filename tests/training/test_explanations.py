@@ -62,7 +62,21 @@ def test_keep_leaves_what_the_search_found(setting):
     kept = explain(setting, immature="keep")
     assert 0.1 < kept.share_mature < 0.9, "the test needs both kinds"
     assert float(mature(kept, setting[0]).float().mean()) == pytest.approx(kept.share_mature)
-    assert bool((kept.explanations.weight == 1).all())
+    assert bool((kept.explanations.weight == 1).all()), "none is of its target class already"
+
+
+def test_factuals_of_the_target_class_are_no_counterfactuals(setting):
+    """They have reached nothing, so they count neither if the immature are kept nor if these are dropped."""
+    model, data = setting
+    generator = GENERATOR.replace(epsilon=0.0)
+    still = explain(setting, generator=generator, immature="keep", target_rule="uniform").explanations
+    with torch.no_grad():
+        logits = model(data.x[rows_of(still.x_adv, data.x)])
+    there = (logits.argmax(-1) == still.y_target) & (logits.softmax(-1).gather(1, still.y_target[:, None])[:, 0] >= 0.8)
+    assert 0 < int(there.sum()) < len(there)
+    assert torch.equal(still.weight == 0, there)
+    dropped = explain(setting, immature="drop", target_rule="uniform").explanations
+    assert not bool(dropped.weight[there].any()) and bool(dropped.weight.any())
 
 
 def test_replace_puts_the_positive_in_the_place_of_the_immature(setting):

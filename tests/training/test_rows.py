@@ -278,7 +278,8 @@ def test_wrong_arguments_beside_data_sets_are_refused_in_words(blobs):
     with pytest.raises(InputError, match=r"Validation classes|Classes must lie"):
         train(data, validation=TensorDataset(x, y + 1))
     with pytest.raises(InputError, match="single row"):
-        train(DataLoader(data, 59), model=nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)))
+        normed = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+        train(DataLoader(data, 59), model=normed, objective="vanilla")
 
 
 # ---- weights -------------------------------------------------------------------------------------------------------

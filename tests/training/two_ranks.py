@@ -160,7 +160,7 @@ def train_fleet() -> ct.TrainResult:
 def train_normed() -> ct.TrainResult:
     """The last batch has three rows, so the second process gets one."""
     config = ct.TrainConfig(batch_size=11)
-    return ct.train(DistributedDataParallel(normed()), *rows(), config=config)
+    return ct.train(DistributedDataParallel(normed()), *rows(), objective="vanilla", config=config)
 
 
 def work(rank: int, size: int, folder: Path, tasks: list[tuple[Any, dict[str, Any]]]) -> None:

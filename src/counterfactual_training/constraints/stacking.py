@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,11 +15,11 @@ from counterfactual_training.errors import ConstraintError
 
 
 def structure(constraints: Constraints) -> str:
-    """Equal for constraints that :func:`stack_constraints` can join."""
-    inferred = constraints.domain.inferred
-    stated = inferred.tolist() if isinstance(inferred, Tensor) else inferred
-    return repr((constraints.num_features, constraints.groups, constraints.lattices, constraints.category_projection,
-                 stated))  # fmt: skip
+    """Equal for constraints that :func:`stack_constraints` can join; whole tables, for tensors print abbreviated."""
+    groups = [(group.columns, _listed(group.transitions)) for group in constraints.groups]
+    lattices = [[_listed(value) for value in vars(lattice).values()] for lattice in constraints.lattices]
+    kind = type(constraints), constraints.num_features, constraints.category_projection
+    return repr((*kind, groups, lattices, _listed(constraints.domain.inferred)))
 
 
 def stack_constraints(members: Sequence[Constraints]) -> Constraints:
@@ -37,6 +38,10 @@ def stack_constraints(members: Sequence[Constraints]) -> Constraints:
         may_decrease=_joined([member.may_decrease for member in members]),
         domain=domain,
     )
+
+
+def _listed(value: Any) -> Any:
+    return value.tolist() if isinstance(value, Tensor) else value
 
 
 def _same(values: Sequence[Tensor]) -> bool:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.search import evaluating
+from counterfactual_training.search.checks import check_tensor
 from counterfactual_training.threads import sensible_threads
 
 
@@ -28,7 +29,7 @@ def predict_logits(model: nn.Module, x: Tensor, batch_size: int = 4096, row_dim:
         )
     batches = x.detach().split(batch_size, row_dim)
     with evaluating(model), sensible_threads(model, batches[0]):
-        return torch.cat([at_least_single(model(batch)) for batch in batches], row_dim)
+        return torch.cat([at_least_single(check_tensor(model(batch))) for batch in batches], row_dim)
 
 
 def accuracy(logits: Tensor, y: Tensor) -> Tensor:

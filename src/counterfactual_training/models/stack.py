@@ -45,18 +45,19 @@ class StackedModel(nn.Module):
         # The skeleton gives the computation its shape; its own weights are never used. A tuple hides it from torch.
         self.skeleton = (copy.deepcopy(models[0]),)
         self.layers = _plain_layers(models[0], self.names)
+        # Parts in eval mode of a model in training mode stay there; a model in eval mode is trained whole.
+        modules = list(self.skeleton[0].modules())
+        self.trains = [module.training or not models[0].training for module in modules]
 
     @property
     def num_members(self) -> int:
         return len(self.weights)
 
-    def train(self, mode: bool = True) -> StackedModel:
-        self.skeleton[0].train(mode)
-        return super().train(mode)
-
     def forward(self, x: Tensor) -> Tensor:
         state = self.parameters_by_name()
         if self.layers is None:
+            for module, trains in zip(self.skeleton[0].modules(), self.trains, strict=True):
+                module.training = self.training and trains
             return vmap(self._alone, randomness="error")(state, self.stacked_buffers, x)
         fresh = False
         for name, layer in self.layers:  # one batched product each, without vmap's overhead
@@ -107,9 +108,11 @@ def check_stackable(models: Sequence[nn.Module]) -> None:
         raise ModelError("Models of a fleet must have the same architecture, on one device.")
     if len({p.dtype for p in models[0].parameters()}) != 1 or not next(models[0].parameters()).is_floating_point():
         raise ModelError("Models of a fleet must have parameters, all of one floating-point type.")
+    if len({tuple(module.training for module in model.modules()) for model in models}) > 1:
+        raise UnstackableError("some models have parts in eval mode that others have in training mode.")
     for name, parameter in (named for model in models for named in model.named_parameters()):
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
-            raise UnstackableError(f"parameter {name!r} has hooks, which a stack would not call.")
+            raise UnstackableError(f"parameter {name!r} has a hook, which a stack would not call.")
     for name, module in (named for model in models for named in model.named_modules()):
         what = f"{type(module).__name__} {name!r}"
         if _does_more(module):

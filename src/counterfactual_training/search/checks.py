@@ -74,11 +74,7 @@ def first_logits(model: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, num_cl
 
 def check_logits(logits: Tensor, y: Tensor, num_classes: int | None = None) -> None:
     """The model's output ``(..., n, k)`` for classes y ``(..., n)``: logits, finite, enough columns."""
-    if not isinstance(logits, Tensor):
-        raise ModelError(
-            f"The model returned {_described(logits)}; expected a tensor of logits (n, num_classes). "
-            "Wrap it in a module whose forward returns that tensor alone."
-        )
+    check_tensor(logits)
     if logits.shape[:-1] != y.shape:
         shapes = f"{tuple(logits.shape)} for {tuple(y.shape)} rows"
         raise ModelError(f"The model returned {shapes}; expected logits (n, num_classes).")
@@ -97,6 +93,16 @@ def check_logits(logits: Tensor, y: Tensor, num_classes: int | None = None) -> N
         raise ModelError(
             "The model's outputs are probabilities (rows sum to 1); return logits instead, without the final softmax."
         )
+
+
+def check_tensor(output: Any) -> Tensor:
+    """A model's output, which must be a tensor."""
+    if not isinstance(output, Tensor):
+        raise ModelError(
+            f"The model returned {_described(output)}; expected a tensor of logits (n, num_classes). "
+            "Wrap it in a module whose forward returns that tensor alone."
+        )
+    return output
 
 
 def _described(output: Any) -> str:

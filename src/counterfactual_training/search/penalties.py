@@ -51,11 +51,19 @@ class PenaltyGradients(NamedTuple):
 
     @classmethod
     def of(cls, penalties: tuple[Penalty, ...]) -> PenaltyGradients:
-        by_logits = tuple(p.add_logit_gradient for p in penalties if hasattr(p, "add_logit_gradient"))
-        by_features = tuple(p.add_gradient for p in penalties if hasattr(p, "add_gradient"))
+        by_logits = tuple(p.add_logit_gradient for p in penalties if _is_closed(p, "add_logit_gradient"))  # type: ignore[attr-defined]
+        by_features = tuple(p.add_gradient for p in penalties if _is_closed(p, "add_gradient"))  # type: ignore[attr-defined]
         closed = ("add_logit_gradient", "add_gradient")
-        automatic = tuple(p for p in penalties if not any(hasattr(p, name) for name in closed))
+        automatic = tuple(p for p in penalties if not any(_is_closed(p, name) for name in closed))
         return cls(by_logits, by_features, automatic)
+
+
+def _is_closed(penalty: Penalty, method: str) -> bool:
+    """Whether the derivative belongs to the value: a subclass with a value of its own inherits one that does not."""
+    kinds = type(penalty).__mro__
+    value = next((i for i, kind in enumerate(kinds) if "__call__" in vars(kind)), len(kinds))
+    derivative = next((i for i, kind in enumerate(kinds) if method in vars(kind)), 0)
+    return hasattr(penalty, method) and derivative <= value
 
 
 @dataclass(frozen=True, eq=False)

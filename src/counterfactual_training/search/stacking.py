@@ -13,7 +13,7 @@ from counterfactual_training.core.broadcast import Number
 from counterfactual_training.errors import InputError
 from counterfactual_training.search.generator import Generator
 from counterfactual_training.search.penalties import Distance, Energy, Penalty
-from counterfactual_training.search.spaces import LatentSpace
+from counterfactual_training.search.spaces import FeatureSpace, LatentSpace
 
 # Penalties that a weight of zero switches off, so that generators with and without them can be stacked.
 _WEIGHTED = (Distance, Energy)
@@ -22,10 +22,13 @@ _WEIGHTED = (Distance, Energy)
 def structure(generator: Generator) -> tuple[Any, ...]:
     """Equal for generators that :func:`stack_generators` can join: ECCo and Generic can, REVISE stands apart."""
     space = generator.space
-    where = (id(space.vae), space.reencode) if isinstance(space, LatentSpace) else repr(space)
-    others = tuple(id(p) for p in generator.penalties if not isinstance(p, _WEIGHTED))
+    # All feature spaces are alike, and so are latent ones of one VAE; a user's own is only like itself.
+    where: tuple[Any, ...] = () if type(space) is FeatureSpace else (id(space),)
+    if type(space) is LatentSpace:
+        where = (id(space.vae), space.reencode)
+    others = tuple(id(p) for p in generator.penalties if type(p) not in _WEIGHTED)
     # Two energies of different decay do not join; one of them and none at all do.
-    energies = tuple(_kind(p) for p in generator.penalties if isinstance(p, Energy))
+    energies = tuple(_kind(p) for p in generator.penalties if type(p) is Energy)
     return where, generator.strict_epsilon, others, energies
 
 
@@ -55,7 +58,7 @@ def stack_generators(members: Sequence[Generator], like: Tensor) -> Generator:
 
 def _kind(penalty: Penalty) -> tuple[Any, ...]:
     """A penalty without its weight."""
-    if not isinstance(penalty, _WEIGHTED) or not is_dataclass(penalty):
+    if type(penalty) not in _WEIGHTED or not is_dataclass(penalty):
         return (id(penalty),)
     rest = tuple(getattr(penalty, field.name) for field in fields(penalty) if field.name != "weight")
     return (type(penalty), *rest)
@@ -64,7 +67,7 @@ def _kind(penalty: Penalty) -> tuple[Any, ...]:
 def _stacked_penalty(kind: tuple[Any, ...], members: Sequence[Generator], like: Tensor) -> Penalty:
     found = [next((p for p in member.penalties if _kind(p) == kind), None) for member in members]
     example = next(p for p in found if p is not None)
-    if not isinstance(example, _WEIGHTED):
+    if not isinstance(example, _WEIGHTED) or type(example) not in _WEIGHTED:
         return example
     return replace(example, weight=_number([getattr(p, "weight", 0.0) for p in found], like))
 

@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from counterfactual_training.core.precision import accumulation_dtype
+
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8  # torch's own
 
 
 class Adam(Optimizer):
-    """The numbers of ``torch.optim.Adam(fused=True)`` with its default β and ε, without its overhead per call.
+    """The numbers of ``torch.optim.Adam(fused=True)`` with its default ε, without its overhead per call.
 
-    A fleet has one parameter group per member, each with its own learning rate, so that torch's schedulers work on
+    A fleet has one parameter group per member, each with its own rate and β, so that torch's schedulers work on
     fleets too; its weights are one tensor ``(M, P)``, and a member may be left out of an update. Moments of weights in
     half precision are kept in single: there the squares of small gradients would be 0, and steps by them infinite.
     """
@@ -23,7 +25,8 @@ class Adam(Optimizer):
     def __init__(self, parameters: Sequence[Tensor], rates: Sequence[float], lead: torch.Size) -> None:
         self.tensors, self.lead = list(parameters), lead
         own = [[rows] for rows in self.tensors[0].detach()] if lead else [self.tensors]
-        super().__init__([{"params": p, "lr": r} for p, r in zip(own, rates, strict=True)], {"lr": 0.0})
+        groups = [{"params": p, "lr": r} for p, r in zip(own, rates, strict=True)]
+        super().__init__(groups, {"lr": 0.0, "betas": _BETAS})
         self.mean = [torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for p in self.tensors]
         self.square = [torch.zeros_like(mean) for mean in self.mean]
         self.fusable = all(p.dtype == mean.dtype for p, mean in zip(self.tensors, self.mean, strict=True))
@@ -34,45 +37,51 @@ class Adam(Optimizer):
     def apply(self, grads: Sequence[Tensor | None], bad: Tensor | None) -> None:
         """One update by these gradients, but of none whose ``bad`` ``(*lead)`` is 1.0; ``None`` updates all."""
         self._opt_called = True  # what schedulers look at
-        rates = [group["lr"] for group in self.param_groups]
-        if self.fusable and (not self.lead or (bad is None and self.even and len(set(rates)) == 1)):
-            self._fused([grad for grad in grads if grad is not None], rates[0], bad)
+        numbers = [(group["lr"], *group["betas"]) for group in self.param_groups]
+        if self.fusable and (not self.lead or (bad is None and self.even and len(set(numbers)) == 1)):
+            self._fused([grad for grad in grads if grad is not None], *numbers[0], bad)
         else:
             self.even = self.even and bad is None
             bad = torch.zeros_like(self.updates) if bad is None else bad
-            self._by_formula(grads, self.mean[0].new_tensor(rates), bad)
+            device = self.tensors[0].device
+            columns = torch.tensor(numbers, dtype=accumulation_dtype(device), device=device).T
+            self._by_formula(grads, *columns, bad)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """As any optimizer: by the gradients that the parameters hold."""
         self.apply([_gradient(p) for p in self.tensors], None)
 
-    def _fused(self, grads: list[Tensor], rate: float, bad: Tensor | None) -> None:
+    def _fused(self, grads: list[Tensor], rate: float, beta1: float, beta2: float, bad: Tensor | None) -> None:
         self.updates += 1
         step = self.updates if not self.lead else self.updates[0]
         torch._fused_adam_(
             self.tensors, grads, self.mean, self.square, [], [step] * len(self.tensors), lr=rate,
-            beta1=_BETAS[0], beta2=_BETAS[1], weight_decay=0.0, eps=_EPSILON, amsgrad=False, maximize=False,
+            beta1=beta1, beta2=beta2, weight_decay=0.0, eps=_EPSILON, amsgrad=False, maximize=False,
             found_inf=bad,
         )  # fmt: skip
         if bad is not None:
             self.updates -= bad
 
-    def _by_formula(self, grads: Sequence[Tensor | None], rates: Tensor, bad: Tensor) -> None:
-        """With a rate and a count of updates for every member."""
+    def _by_formula(
+        self, grads: Sequence[Tensor | None], rate: Tensor, beta1: Tensor, beta2: Tensor, bad: Tensor
+    ) -> None:
+        """With numbers ``(M,)`` and a count of updates for every member.
+
+        As torch's kernel does, 1 − β is taken before it is rounded, and nothing is computed in half precision.
+        """
         self.updates += 1 - bad
-        go, count, rate = bad == 0, self.updates.to(rates.dtype), rates if self.lead else rates[0]
-        if self.lead:
-            go, count, rate = go.unsqueeze(-1), count.unsqueeze(-1), rate.unsqueeze(-1)
-        size, root = rate / (1 - _BETAS[0] ** count), (1 - _BETAS[1] ** count).sqrt()
+        columns = (bad == 0, self.updates.to(rate.dtype), rate, beta1, beta2)
+        go, count, rate, beta1, beta2 = (c.unsqueeze(-1) if self.lead else c.reshape(()) for c in columns)
+        size, root = rate / (1 - beta1**count), (1 - beta2**count).sqrt()
         for weights, mean, square, given in zip(self.tensors, self.mean, self.square, grads, strict=True):
             if given is None:
                 continue
-            grad = torch.where(go, given.to(mean.dtype), 0.0)
-            mean.copy_(torch.where(go, mean.lerp(grad, 1 - _BETAS[0]), mean))
-            square.copy_(torch.where(go, (_BETAS[1] * square).addcmul_(grad, grad, value=1 - _BETAS[1]), square))
-            spread = square.sqrt().div_(root).add_(_EPSILON)
-            weights.sub_(torch.where(go, mean / spread * size, 0.0))
+            fresh, kept2, fresh2, step, scale = (v.to(mean.dtype) for v in (1 - beta1, beta2, 1 - beta2, size, root))
+            grad = torch.where(go, given, 0.0).to(mean.dtype)
+            mean.copy_(torch.where(go, mean.lerp(grad, fresh), mean))
+            square.copy_(torch.where(go, (kept2 * square).addcmul_(grad, grad * fresh2), square))
+            weights.copy_(weights - torch.where(go, mean / square.sqrt().div_(scale).add_(_EPSILON) * step, 0.0))
 
     def keep(self, members: Tensor, weights: Tensor) -> None:
         """Go on with these members, whose weights now lie in a tensor of their own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from tqdm.auto import tqdm
 
-from counterfactual_training.errors import InputError
+from counterfactual_training.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from counterfactual_training.training.run import Run
@@ -22,19 +23,26 @@ if TYPE_CHECKING:
 class Callback:
     """Override what you want to hear of.
 
-    What a callback holds between epochs goes into ``state_dict``, so that a checkpoint carries it; what it holds per
-    member, as a tensor with the leading dimension of ``run.parameters``, is cut by ``keep`` when ended members leave.
+    What a callback holds between epochs goes into ``state_dict``, under the names of its attributes, so that a
+    checkpoint carries it; what it holds per member, as a tensor with the leading dimension of ``run.parameters``, is cut
+    by ``keep`` when ended members leave. A fleet may train its members in several runs, one after the other, with the
+    same callbacks.
     """
 
-    def on_train_begin(self, run: Run) -> None: ...
+    def on_train_begin(self, run: Run) -> None:
+        """Before the first epoch of a run, or of what is left of it: start without anything of a run before."""
 
     def before_step(self, run: Run) -> None:
-        """``run.gradients`` are there, the weights not yet changed; change the gradients in place."""
+        """``run.gradients`` are there, also as ``.grad`` of ``run.parameters``, and may be changed; the weights are as
+        they were. A run with such a callback has its attributes in the fingerprint."""
 
     def on_batch_end(self, run: Run) -> None:
         """After every update."""
 
     def on_epoch_end(self, run: Run) -> None: ...
+
+    def on_stop(self, run: Run, i: int) -> None:
+        """``run.stop`` is about to end member i with the weights it has now."""
 
     def on_train_end(self, run: Run) -> None: ...
 
@@ -84,12 +92,12 @@ class Progress(Callback):
 
 
 class Schedule(Callback):
-    """A learning-rate scheduler of torch's, or one with its interface.
+    """A learning-rate scheduler of torch's, or one with its interface; in a fleet one for every member.
 
     Args:
-        make: makes it, given the optimizer: ``lambda optimizer: OneCycleLR(optimizer, 0.1, total_steps=1000)``.
+        make: makes it, given an optimizer: ``lambda optimizer: OneCycleLR(optimizer, 0.1, total_steps=1000)``.
         per: step after every ``"epoch"`` or every ``"update"``.
-        metric: column of the history that ``ReduceLROnPlateau`` looks at.
+        metric: column of the history that ``ReduceLROnPlateau`` looks at, after every epoch.
     """
 
     def __init__(
@@ -101,38 +109,58 @@ class Schedule(Callback):
         if per not in ("epoch", "update"):
             raise InputError(f"A schedule steps per 'epoch' or per 'update', got {per!r}.")
         self.make, self.per, self.metric = make, per, metric
+        self.schedulers = list[LRScheduler]()
 
     def on_train_begin(self, run: Run) -> None:
-        self.scheduler = self.make(run.optimizer)
-        if isinstance(self.scheduler, ReduceLROnPlateau) and len(run.members) > 1:
-            raise InputError("ReduceLROnPlateau looks at one run's metric; train the members of the fleet one by one.")
+        self.schedulers = [self.make(own) for own in _optimizers(run)]
 
     def on_batch_end(self, run: Run) -> None:
         if self.per == "update":
-            self.scheduler.step()
+            self._step(None)
 
     def on_epoch_end(self, run: Run) -> None:
-        if isinstance(self.scheduler, ReduceLROnPlateau):
-            self.scheduler.step(run.history.last(self.metric))
+        if any(isinstance(scheduler, ReduceLROnPlateau) for scheduler in self.schedulers):
+            self._step([column(run, i, self.metric) for i in run.slots])
         elif self.per == "epoch":
-            self.scheduler.step()
+            self._step(None)
+
+    def _step(self, values: list[float] | None) -> None:
+        for slot, scheduler in enumerate(self.schedulers):
+            if not isinstance(scheduler, ReduceLROnPlateau):
+                scheduler.step()
+            elif values is not None:
+                scheduler.step(values[slot])
 
     def state_dict(self) -> dict[str, Any]:
-        return {k: v for k, v in self.scheduler.state_dict().items() if _plain(v)}
+        return {"schedulers": [{k: v for k, v in own.state_dict().items() if _plain(v)} for own in self.schedulers]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.scheduler.load_state_dict({**self.scheduler.state_dict(), **state})
+        for scheduler, own in zip(self.schedulers, state["schedulers"], strict=True):
+            scheduler.load_state_dict({**scheduler.state_dict(), **own})
 
     def keep(self, rows: Tensor) -> None:
-        for name in ("base_lrs", "_last_lr", "lr_lambdas"):
-            if hasattr(self.scheduler, name):
-                setattr(self.scheduler, name, [getattr(self.scheduler, name)[i] for i in rows.tolist()])
+        self.schedulers = [self.schedulers[slot] for slot in rows.tolist()]
+
+
+def _optimizers(run: Run) -> list[Optimizer]:
+    """The optimizer; in a fleet one for each member, which shares the member's group of settings."""
+    if not run.lead:
+        return [run.optimizer]
+    views = []
+    for group in run.optimizer.param_groups:
+        view = copy.copy(run.optimizer)
+        view.param_groups = [group]
+        view._opt_called = True  # type: ignore[attr-defined]  # updates are made by the whole
+        views.append(view)
+    return views
 
 
 class ClipGradient(Callback):
     """Scale every member's gradient down to this 2-norm, where it is longer."""
 
     def __init__(self, max_norm: float) -> None:
+        if not max_norm > 0:
+            raise InputError(f"max_norm is a positive number, got {max_norm!r}.")
         self.max_norm = max_norm
 
     def before_step(self, run: Run) -> None:
@@ -151,7 +179,8 @@ class AverageWeights(Callback):
         decay: of an exponential mean; without one, all updates from ``start`` on count alike.
         start: share of the epochs after which averaging begins.
 
-    Buffers, such as running statistics, are not averaged.
+    A member that is stopped early ends with its mean so far; one that broke, with its last sound epoch. Buffers, such as
+    running statistics, are not averaged.
     """
 
     def __init__(self, decay: float | None = None, start: float = 0.0) -> None:
@@ -159,6 +188,9 @@ class AverageWeights(Callback):
             raise InputError(f"decay lies in [0, 1) and start in [0, 1], got {decay} and {start}.")
         self.decay, self.start = decay, start
         self.count, self.mean = 0, list[Tensor]()
+
+    def on_train_begin(self, run: Run) -> None:
+        self.count, self.mean = 0, []
 
     @torch.no_grad()
     def on_batch_end(self, run: Run) -> None:
@@ -168,13 +200,16 @@ class AverageWeights(Callback):
         if not self.mean:
             self.mean = [p.detach().clone() for p in run.parameters]
         share = 1 / self.count if self.decay is None else 1 - self.decay
-        for mean, parameter in zip(self.mean, run.parameters, strict=True):
-            mean.lerp_(parameter.detach(), share)
+        pairs = zip(self.mean, run.parameters, strict=True)  # what came from a checkpoint lies on the host
+        self.mean = [mean.to(own.device).lerp_(own.detach(), share) for mean, own in pairs]
 
-    @torch.no_grad()
+    def on_stop(self, run: Run, i: int) -> None:
+        if self.mean:
+            run.put(self.mean, [i])
+
     def on_train_end(self, run: Run) -> None:
         if self.mean:
-            run.put(self.mean)
+            run.put(self.mean, run.running)
 
     def keep(self, rows: Tensor) -> None:
         self.mean = [mean[rows] for mean in self.mean]
@@ -205,21 +240,23 @@ class BestEpoch(Callback):
     ) -> None:
         if mode not in ("max", "min"):
             raise InputError(f"mode is 'max' or 'min', got {mode!r}.")
+        if patience is not None and patience < 1:
+            raise InputError(f"patience is a number of epochs of at least 1, got {patience!r}.")
         self.metric, self.sign = metric, 1.0 if mode == "max" else -1.0
         self.patience, self.min_delta = patience, min_delta
         self.best: dict[int, float] = {}
         self.since: dict[int, int] = {}
         self.weights: dict[int, dict[str, Tensor]] = {}
 
+    def on_train_begin(self, run: Run) -> None:
+        self.best, self.since, self.weights = {}, {}, {}
+
     def on_epoch_end(self, run: Run) -> None:
         for i in run.running:
-            record = run.histories[i].records[-1]
-            if self.metric not in record:
-                raise InputError(f"The history has no column {self.metric!r}; it has {', '.join(record)}.")
-            value = self.sign * float(record[self.metric])
-            if math.isnan(value) and run.epoch == 1 and self.metric.startswith("validation"):
-                raise InputError(f"{self.metric} needs validation rows; pass validation=(x, y).")
-            if not math.isnan(value) and value > self.best.get(i, -math.inf) + self.min_delta:
+            value = self.sign * column(run, i, self.metric)
+            if math.isnan(value):  # an epoch that had no such thing, such as counterfactuals during burn-in
+                continue
+            if value > self.best.get(i, -math.inf) + self.min_delta:
                 self.best[i], self.since[i] = value, 0
                 self.weights[i] = {name: v.clone() for name, v in run.snapshot(i).state_dict().items()}
             else:
@@ -243,6 +280,17 @@ class EarlyStopping(BestEpoch):
 
     def __init__(self, patience: int = 10, **options: Any) -> None:
         super().__init__(patience=patience, **options)
+
+
+def column(run: Run, i: int, name: str) -> float:
+    """A member's last value of a column of its history, which must be one that is written."""
+    record = run.histories[i].records[-1]
+    if name not in record:
+        raise InputError(unknown("column of the history:", name, record))
+    value = float(record[name])
+    if math.isnan(value) and name == "validation_accuracy" and run.validation is None:
+        raise InputError("validation_accuracy needs validation rows; pass validation=(x, y).")
+    return value
 
 
 def _plain(value: Any) -> bool:

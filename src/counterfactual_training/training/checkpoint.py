@@ -49,7 +49,7 @@ class Checkpoint:
         tensors, content = found
         if content.get("fingerprint") != self.fingerprint:
             raise FileError(
-                f"The checkpoint {str(self.path)!r} belongs to another run (other data, model or settings). "
+                f"The checkpoint {str(self.path)!r} belongs to another run (other data, model, settings or callbacks). "
                 "Give this run a path of its own, or delete the file."
             )
         self.before = copy.deepcopy(run.model.state_dict())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -171,17 +172,27 @@ def check_modes(model: nn.Module, setting: Setting, data: Rows, ranks: Ranks | N
             "trained. To keep parts frozen call model.train() first, then .eval() on these parts.",
             stacklevel=3,
         )
-    whole = part = data.last_batch(setting.config.batch_size)
-    where = ""
+    # Counterfactuals share the forward pass of their batch; without any the row may be alone in it.
+    plain = setting.config.burn_in_epochs > 0 or not setting.objective.needs_counterfactuals
+    least, where = data.smallest_batch(setting.config.batch_size), ""
     if ranks is not None and ranks.size > 1 and not data.divided:
-        part, where = whole // ranks.size, f" for one of {ranks.size} processes"
-    for name, module in norms.items():
-        rows = whole if isinstance(module, nn.SyncBatchNorm) else part
-        if rows <= 1 and (module.training or not model.training):
-            raise InputError(
-                f"{data.num_rows} rows, the last batch of which has {whole}, leave a single row{where}, on which "
-                f"{name!r} cannot compute statistics; choose another batch_size."
-            )
+        least, where = least // ranks.size, f" on one of {ranks.size} processes"
+    if norms and plain and least <= 1 and not _takes_one_row(model, data):
+        raise InputError(
+            f"{data.num_rows} rows in batches of {setting.config.batch_size} leave one with a single row{where}, on "
+            f"which {next(iter(norms))!r} cannot compute statistics; choose another batch_size."
+        )
+
+
+def _takes_one_row(model: nn.Module, data: Rows) -> bool:
+    """Whether a forward pass of training works on one row: of an image there are many values, of a table one."""
+    twin = copy.deepcopy(model) if model.training else copy.deepcopy(model).train()
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            twin(data.first(1)[0])
+    except ValueError:
+        return False
+    return True
 
 
 def check_optimizer(model: nn.Module, optimizer: Optimizer, setting: Setting, ranks: Ranks) -> None:

@@ -6,6 +6,7 @@ run on all of them at once, and each trains as it would alone, up to rounding.
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,10 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.allocator import keeping_memory
+from counterfactual_training.constraints import Constraints
 from counterfactual_training.constraints.stacking import structure as constraint_structure
 from counterfactual_training.errors import InputError
 from counterfactual_training.models.stack import StackedModel, UnstackableError, check_stackable
-from counterfactual_training.search import evaluating
+from counterfactual_training.search import Generator
 from counterfactual_training.search.stacking import compatible
 from counterfactual_training.search.stacking import structure as generator_structure
 from counterfactual_training.training import checks
@@ -27,8 +29,9 @@ from counterfactual_training.training.callbacks import Callback, Progress
 from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.loop import fit
 from counterfactual_training.training.memory import free_memory, memory_per_member
+from counterfactual_training.training.objective import Objective
 from counterfactual_training.training.rows import Rows
-from counterfactual_training.training.run import Run, TrainResult, unwrapped
+from counterfactual_training.training.run import Run, TrainResult, stated, unwrapped
 from counterfactual_training.training.setting import Setting
 
 # What the members of a fleet have in common, because it decides the shape of the work.
@@ -54,8 +57,9 @@ class Fleet:
     do not notice.
 
     Members whose generators differ in more than numbers (REVISE beside ECCo) train one group after the other. Models
-    that cannot be stacked (running statistics, dropout, hooks), and objectives with a loss of their own, are trained one
-    by one, with a warning that says why. A fleet too large for the memory is split.
+    that cannot be stacked (running statistics, dropout, hooks) are trained one by one, and so is every member with an
+    objective, constraints or generator of a class of its own, with a warning that says why. A fleet too large for the
+    memory is split.
     """
 
     def __init__(self, members: Sequence[Member]) -> None:
@@ -140,20 +144,22 @@ class Fleet:
     def _groups(self, settings: Sequence[Setting], data: Rows) -> list[list[int]]:
         """Members that train as one stack: all that differ in numbers only; each alone, if they cannot be stacked."""
         everyone = list(range(len(settings)))
-        if len(everyone) == 1:
-            return [everyone]
         try:
-            check_stackable(self.models)
-            _check_objectives(settings)
-            _check_stacked(self.models, data)
+            if len(everyone) > 1:
+                check_stackable(self.models)
+                _check_stacked(self.models, data)
         except UnstackableError as error:
             warnings.warn(f"The fleet is trained one by one: {error}", stacklevel=3)
-            for setting in settings:
-                checks.check_modes(self.models[0], setting, data)
-            return [[i] for i in everyone]
+            alone = everyone
+        else:
+            alone = _with_own_code(settings) if len(everyone) > 1 else everyone
+        for i in alone:
+            checks.check_modes(self.models[i], settings[i], data)
         groups: list[tuple[Any, Any, list[int]]] = []
         for i, setting in enumerate(settings):
-            kind, rules = generator_structure(setting.generator), constraint_structure(setting.constraints)
+            if i in alone:
+                continue
+            kind, rules = generator_structure(setting.generator), constraint_structure(stated(setting))
             for place, (other, others_rules, group) in enumerate(groups):
                 if rules == others_rules and compatible(kind, other):
                     group.append(i)
@@ -162,29 +168,40 @@ class Fleet:
                     break
             else:
                 groups.append((kind, rules, [i]))
-        return [group for _, _, group in groups]
+        return [group for _, _, group in groups] + [[i] for i in alone]
 
 
-def _check_objectives(settings: Sequence[Setting]) -> None:
-    """A stack needs weights that can be one per member, which only the plain objective promises."""
+def _with_own_code(settings: Sequence[Setting]) -> list[int]:
+    """Members with parts of a user's own class, which a stack would rebuild as plain ones."""
+    found = []
     for i, setting in enumerate(settings):
-        if not setting.objective.stackable:
-            kind = type(setting.objective).__name__
-            raise UnstackableError(f"member {i} has an objective of its own, {kind}, which cannot be stacked.")
+        parts = ((setting.objective, Objective), (setting.constraints, Constraints), (setting.generator, Generator))
+        own = [type(part).__name__ for part, plain in parts if type(part) is not plain]
+        if own:
+            warnings.warn(
+                f"Member {i} is trained alone: {own[0]} is a class of its own and cannot be stacked.", stacklevel=4
+            )
+            found.append(i)
+    return found
 
 
 def _check_stacked(models: Sequence[nn.Module], data: Rows) -> None:
-    """Side by side the models must give what each gives alone."""
+    """Side by side the models must give what each gives alone, in training as in use."""
     some = [data.of([i]).first(16)[0] if data.own else data.first(16)[0] for i in range(len(models))]
-    stacked = StackedModel(models).eval()
-    with torch.no_grad():
-        together = stacked(torch.stack(some))
-        for i, model in enumerate(models):
-            with evaluating(model):
-                alone = model(some[i])
-            slack = 1e-3 if alone.dtype.itemsize < 8 else 1e-8
-            if not torch.allclose(together[i], alone, rtol=slack, atol=slack * (1 + float(alone.abs().max()))):
-                raise UnstackableError(f"member {i} gives other logits in a stack than alone.")
+    twins = copy.deepcopy(list(models))  # a forward pass may change what a model holds
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        for training in (True, False):
+            stacked = StackedModel(twins).train(training)
+            try:
+                together = stacked(torch.stack(some))
+            except RuntimeError as error:
+                reason = str(error).splitlines()[0]
+                raise UnstackableError(f"the models cannot run side by side ({reason}).") from error
+            for i, twin in enumerate(twins):
+                alone = (twin if training and twin.training else twin.train(training))(some[i])
+                slack = 1e-3 if alone.dtype.itemsize < 8 else 1e-8
+                if not torch.allclose(together[i], alone, rtol=slack, atol=slack * (1 + float(alone.abs().max()))):
+                    raise UnstackableError(f"member {i} gives other logits in a stack than alone.")
 
 
 def _fitting(group: list[int], model: nn.Module, setting: Setting, data: Rows) -> list[list[int]]:

@@ -136,8 +136,13 @@ class Learner:
 
     def expose(self, grads: Gradients) -> None:
         """Show gradients where torch's own functions look for them."""
+        self.shown = list(grads)
         for parameter, grad in zip(self.parameters, grads, strict=True):
             parameter.grad = grad
+
+    def exposed(self, grads: list[Tensor | None]) -> list[Tensor | None]:
+        """Gradients shown before; where somebody has put another one in its place, that one."""
+        return [mine if p.grad is shown else p.grad for p, shown, mine in zip(self.parameters, self.shown, grads, strict=True)]
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows of the stack."""
@@ -166,6 +171,8 @@ class Learner:
         if found is None:  # many at once: each by itself would take as long as the check
             self.flags = iter(torch.zeros(256, device=self.one.device, dtype=torch.float32).unbind())
             found = next(self.flags)
+        if idle is not None:
+            found.copy_(idle)
         torch._amp_foreach_non_finite_check_and_unscale_(given, found, self.one)
         return found
 

@@ -90,14 +90,22 @@ def _explained(run: Run, rng: Streams, tally: Tally) -> Iterator[list[Batch]]:
 def _update(run: Run, gradients: Gradients, tally: Tally) -> None:
     """One step of the optimizer for every member that still trains and whose gradient is finite."""
     run.gradients = gradients
-    for callback in run.listeners("before_step"):
-        run.learner.expose(gradients)
-        callback.before_step(run)
-    bad = run.learner.bad(gradients, tally.idle)
-    run.learner.step(gradients, bad)
+    _tell(run, "before_step", tally)
+    bad = run.learner.bad(run.gradients, tally.idle)
+    run.learner.step(run.gradients, bad)
     tally.bad.append(bad)
-    for callback in run.listeners("on_batch_end"):
-        callback.on_batch_end(run)
+    _tell(run, "on_batch_end", tally)
+
+
+def _tell(run: Run, event: str, tally: Tally) -> None:
+    """Call whoever listens; heed gradients they have replaced, modes they have changed and members they have stopped."""
+    for callback in run.listeners(event):
+        run.gradients = list(run.gradients)
+        run.learner.expose(run.gradients)
+        getattr(callback, event)(run)
+        run.gradients = run.learner.exposed(run.gradients)
+        run.learner.train_mode()
+        tally.heed()
 
 
 def _seed_global(seed: int, device: torch.device) -> None:

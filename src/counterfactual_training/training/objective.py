@@ -123,11 +123,6 @@ class Objective:
         """Whether :meth:`by_rows` is this objective; a subclass with a loss or total of its own gets autograd."""
         return type(self).__call__ is Objective.__call__ and type(self).total is Objective.total
 
-    @property
-    def stackable(self) -> bool:
-        """Whether weights, one per member of a fleet, are all there is to this objective."""
-        return type(self) is Objective
-
     def by_rows(self, role: Tensor, count: Tensor, weight: Tensor | None) -> RowTerms:
         """The weights of rows ``(R,)`` by what they are there for, over the number of rows in their mean ``(..., R)``."""
 

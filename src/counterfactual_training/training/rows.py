@@ -84,8 +84,8 @@ class Rows:
     def num_batches(self, size: int) -> int:
         return -(-self.num_rows // size)
 
-    def last_batch(self, size: int) -> int:
-        """Rows of the last batch, mostly the smallest."""
+    def smallest_batch(self, size: int) -> int:
+        """Rows of the smallest batch of an epoch."""
         return self.num_rows % size or size
 
     @property
@@ -163,9 +163,9 @@ class FetchedRows(Rows):
     def num_batches(self, size: int) -> int:
         return super().num_batches(size) if self.loader is None else len(self.loader)
 
-    def last_batch(self, size: int) -> int:
+    def smallest_batch(self, size: int) -> int:
         if self.loader is None:
-            return super().last_batch(size)
+            return super().smallest_batch(size)
         own = self.loader.batch_size
         if own is None:  # only the sampler of its batches knows
             return self.num_rows

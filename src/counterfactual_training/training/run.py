@@ -122,10 +122,9 @@ class Run:
         """End one member as it is now, or all; the others go on."""
         for own in self.running if i is None else [i]:
             if self.histories[own].stopped is None:
-                self.histories[own].stopped = reason
-                if self.lead:
-                    self._ended[own] = self.snapshot(own).state_dict()
-                    self.blank(self.slots.index(own))
+                for callback in self.listeners("on_stop"):
+                    callback.on_stop(self, own)
+                self._end(own, reason)
 
     def snapshot(self, i: int = 0) -> nn.Module:
         """A copy of one member as it is now, in eval mode."""
@@ -138,14 +137,14 @@ class Run:
         return self._stack.unstack(self.slots.index(i), model).eval()
 
     @torch.no_grad()
-    def put(self, values: Sequence[Tensor]) -> None:
-        """Set the parameters of those that train to these values."""
-        keep = torch.tensor([self.histories[i].stopped is None for i in self.slots])
+    def put(self, values: Sequence[Tensor], members: Sequence[int]) -> None:
+        """Set the parameters of members that train to their part of these values, each ``(*lead, …)``."""
+        slots = [self.slots.index(i) for i in members]
         for parameter, value in zip(self.parameters, values, strict=True):
-            if not self.lead:
+            if self.lead:
+                parameter[slots] = value.to(parameter)[slots]
+            elif slots:
                 parameter.copy_(value)
-            else:
-                parameter[keep] = value.to(parameter)[keep]
 
     def replace(self, i: int, weights: dict[str, Tensor]) -> None:
         """Let a member end with these weights, a state dict of its model."""
@@ -200,9 +199,9 @@ class Run:
         return replace(self.objective, **weights)
 
     def idle_rows(self, broken: Iterable[int] = ()) -> Tensor | None:
-        """``(rows,)``: 1.0 for whoever rides along without training; ``None`` where nobody does."""
+        """``(*lead)``: 1.0 for whoever rides along without training; ``None`` where nobody does."""
         flags = [float(self.histories[i].stopped is not None or slot in broken) for slot, i in enumerate(self.slots)]
-        return torch.tensor(flags, device=self.device) if self.lead and any(flags) else None
+        return torch.tensor(flags, device=self.device).reshape(self.lead) if any(flags) else None
 
     def blank(self, slot: int) -> None:
         """What rides along, ignored, must not spoil the search of the others."""
@@ -233,7 +232,7 @@ class Run:
             if reason is not None:
                 self._restore(slot)
                 self.bad_updates[slot] = 0
-                self.stop(reason, i)
+                self._end(i, reason)
                 self._warn(i, reason)
             elif streaks[slot] == 0:
                 self._remember(slot, weights)
@@ -300,6 +299,12 @@ class Run:
             raise TypeError("only a fleet has a stack")
         return self.model
 
+    def _end(self, i: int, reason: str) -> None:
+        self.histories[i].stopped = reason
+        if self.lead:
+            self._ended[i] = self.snapshot(i).state_dict()
+            self.blank(self.slots.index(i))
+
     def _weights(self) -> dict[str, Tensor]:
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
@@ -354,16 +359,16 @@ class Run:
         """The settings of the members in the stack, as numbers ``(rows,)``; a lone run has its own."""
         settings = [self.settings[i] for i in self.slots]
         first = settings[0]
-        self.generator, self.constraints, self.objective = first.generator, _stated(first), first.objective
+        self.generator, self.constraints, self.objective = first.generator, stated(first), first.objective
         if self.lead:
             like = self.parameters[0].detach()
             self.generator = stack_generators([own.generator for own in settings], like)
-            self.constraints = stack_constraints([_stated(own) for own in settings])
+            self.constraints = stack_constraints([stated(own) for own in settings])
             weights = {name: [getattr(own.objective, name) for own in settings] for name in vars(first.objective)}
             self.objective = replace(first.objective, **{name: like.new_tensor(v) for name, v in weights.items()})
 
 
-def _stated(setting: Setting) -> Constraints:
+def stated(setting: Setting) -> Constraints:
     if setting.constraints is None:
         raise TypeError("constraints are inferred before a run is made")
     return setting.constraints

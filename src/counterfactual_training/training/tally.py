@@ -37,17 +37,24 @@ class Tally:
         self.shares: list[tuple[float, float, float]] = []  # what this process has of every batch
         self.rounds: list[Tensor] = []  # (2, *lead) each: share mature, steps
         self.searches: list[float] = []  # counterfactuals of each round
-        self.ends: dict[int, tuple[int, int]] = {}  # after how many updates and rounds a row has broken
+        self.ends: dict[int, tuple[int, int]] = {}  # after how many updates and rounds a row has ended
 
     def active(self) -> list[bool]:
         """Who still searches."""
-        return [own and slot not in self.broken for slot, own in enumerate(self.explaining)]
+        return [own and slot not in self.ends for slot, own in enumerate(self.explaining)]
 
     def break_off(self, slot: int, reason: str) -> None:
         """A member ends with this epoch; until then it rides along."""
         self.broken[slot], self.ends[slot] = reason, (len(self.bad), len(self.rounds))
         self.run.blank(slot)
         self.idle = self.run.idle_rows(self.broken)
+
+    def heed(self) -> None:
+        """Members that a callback has stopped within the epoch ride along from here on."""
+        for slot in {self.run.slots.index(i) for i in self.training} - self.ends.keys():
+            if self.run.histories[self.run.slots[slot]].stopped is not None:
+                self.ends[slot] = (len(self.bad), len(self.rounds))
+                self.idle = self.run.idle_rows(self.broken)
 
     def searched(self, found: Round) -> None:
         self.rounds.append(torch.stack([found.share_mature, found.mean_steps]))
@@ -136,7 +143,7 @@ class Tally:
         return {"share_mature": list(mature), "mean_steps": list(steps)}
 
     def _accuracy(self) -> list[float]:
-        """On the validation rows, by row of the stack; NaN for whoever has just broken."""
+        """On the validation rows, by row of the stack; NaN for whoever has not reached the end of the epoch."""
         run, slots = self.run, len(self.run.slots)
         if run.validation is None or run.validation.num_rows == 0:
             return [float("nan")] * slots
@@ -149,7 +156,7 @@ class Tally:
         if run.validation.divided:
             hits, rows = run.ranks.sum(hits), int(run.ranks.sum(torch.tensor(rows, device=run.device)))
         shares = (hits / max(rows, 1)).tolist()
-        return [float("nan") if slot in self.broken else share for slot, share in enumerate(shares)]
+        return [float("nan") if slot in self.ends else share for slot, share in enumerate(shares)]
 
 
 def admitted(
