@@ -13,6 +13,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 SAID = {
     "adult.py": r"Skipped: adult\.data is neither here nor reachable",
     "dataframe.py": r"Row \d+: with debt [\d.]+ lower .* the decision would be 'loan granted'",
+    "distributed.py": r"1 process\(es\): loss 0\.\d+, accuracy 0\.9\d+, \d+% of the counterfactuals mature",
     "own_generator.py": r"prototype: \d+% arrive",
     "own_loop_cnn.py": r"after: accuracy 0\.[89]\d, \d+% of the last counterfactuals mature",
     "own_module.py": r"first feature untouched: True",

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.modules import module as torch_module
 
 from counterfactual_training.errors import ModelError
 
@@ -131,8 +132,9 @@ def check_stackable(models: Sequence[nn.Module]) -> None:
 
 def _does_more(module: nn.Module) -> bool:
     """Whether calling this very object does more than its class says."""
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return "forward" in vars(module) or any(getattr(module, name, None) for name in hooks)
+    hooks = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
+    everywhere = any(getattr(torch_module, f"_global_{name}") for name in hooks)
+    return everywhere or "forward" in vars(module) or any(getattr(module, f"_{name}", None) for name in hooks)
 
 
 def _plain_layers(model: nn.Module, names: Sequence[str]) -> list[tuple[str, nn.Module]] | None:

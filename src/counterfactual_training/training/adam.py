@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from counterfactual_training.core.precision import accumulation_dtype, at_least_single
+from counterfactual_training.core.precision import accumulation_dtype
 
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8  # torch's own
 
@@ -17,8 +17,9 @@ _BETAS, _EPSILON = (0.9, 0.999), 1e-8  # torch's own
 class Adam(Optimizer):
     """The numbers of ``torch.optim.Adam(fused=True)`` with its default ε, without its overhead per call.
 
-    A fleet has one parameter group per member, each with its own learning rate and β, so that torch's schedulers work
-    on fleets too; its weights are one tensor ``(M, P)``, and a member may be left out of an update.
+    A fleet has one parameter group per member, each with its own rate and β, so that torch's schedulers work on
+    fleets too; its weights are one tensor ``(M, P)``, and a member may be left out of an update. Moments of weights in
+    half precision are kept in single: there the squares of small gradients would be 0, and steps by them infinite.
     """
 
     def __init__(self, parameters: Sequence[Tensor], rates: Sequence[float], lead: torch.Size) -> None:
@@ -26,31 +27,32 @@ class Adam(Optimizer):
         own = [[rows] for rows in self.tensors[0].detach()] if lead else [self.tensors]
         groups = [{"params": p, "lr": r} for p, r in zip(own, rates, strict=True)]
         super().__init__(groups, {"lr": 0.0, "betas": _BETAS})
-        self.mean = [torch.zeros_like(p) for p in self.tensors]
-        self.square = [torch.zeros_like(p) for p in self.tensors]
+        self.mean = [torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for p in self.tensors]
+        self.square = [torch.zeros_like(mean) for mean in self.mean]
+        self.fusable = all(p.dtype == mean.dtype for p, mean in zip(self.tensors, self.mean, strict=True))
         # Updates made, per member; a lone run's count stays in the precision that torch's kernel reads.
-        self.updates = torch.zeros(lead, device=self.tensors[0].device)
+        self.updates = torch.zeros(lead, device=self.tensors[0].device, dtype=torch.float32)
         self.even = True  # whether all members have made the same number of updates
 
-    def apply(self, grads: Sequence[Tensor], bad: Tensor | None) -> None:
+    def apply(self, grads: Sequence[Tensor | None], bad: Tensor | None) -> None:
         """One update by these gradients, but of none whose ``bad`` ``(*lead)`` is 1.0; ``None`` updates all."""
         self._opt_called = True  # what schedulers look at
         numbers = [(group["lr"], *group["betas"]) for group in self.param_groups]
-        if not self.lead or (bad is None and self.even and len(set(numbers)) == 1):
-            self._fused(grads, numbers[0], bad)
+        if self.fusable and (not self.lead or (bad is None and self.even and len(set(numbers)) == 1)):
+            self._fused([grad for grad in grads if grad is not None], numbers[0], bad)
         else:
             self.even = self.even and bad is None
             bad = torch.zeros_like(self.updates) if bad is None else bad
             device = self.tensors[0].device
-            columns = torch.tensor(numbers, dtype=accumulation_dtype(device), device=device).T.unsqueeze(-1)
-            self._masked(grads[0], columns, bad)
+            columns = torch.tensor(numbers, dtype=accumulation_dtype(device), device=device).T
+            self._by_formula(grads, columns, bad)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """As any optimizer: by the gradients that the parameters hold."""
         self.apply([_gradient(p) for p in self.tensors], None)
 
-    def _fused(self, grads: Sequence[Tensor], numbers: tuple[float, ...], bad: Tensor | None) -> None:
+    def _fused(self, grads: list[Tensor], numbers: tuple[float, ...], bad: Tensor | None) -> None:
         rate, beta1, beta2 = numbers
         self.updates += 1
         step = self.updates if not self.lead else self.updates[0]
@@ -62,24 +64,23 @@ class Adam(Optimizer):
         if bad is not None:
             self.updates -= bad
 
-    def _masked(self, grad: Tensor, numbers: Tensor, bad: Tensor) -> None:
-        """By formula, with numbers (rate, β₁, β₂) ``(3, M, 1)`` and a count of updates for every member.
+    def _by_formula(self, grads: Sequence[Tensor | None], numbers: Tensor, bad: Tensor) -> None:
+        """With rate, β₁ and β₂ ``(3, M)`` and a count of updates for every member.
 
         As torch's kernel does, 1 − β is taken before it is rounded, and nothing is computed in half precision.
         """
-        rate, beta1, beta2 = numbers
-        go = (bad == 0).unsqueeze(-1)
-        weights, mean, square = self.tensors[0], at_least_single(self.mean[0]), at_least_single(self.square[0])
         self.updates += 1 - bad
-        count = self.updates.to(rate.dtype).unsqueeze(-1)
-        grad = at_least_single(torch.where(go, grad, 0.0))
-        mean = torch.where(go, mean.lerp(grad, (1 - beta1).to(mean.dtype)), mean)
-        added = grad.square().mul_((1 - beta2).to(mean.dtype))
-        square = torch.where(go, (beta2.to(mean.dtype) * square).add_(added), square)
-        size, root = (rate / (1 - beta1**count)).to(mean.dtype), (1 - beta2**count).sqrt().to(mean.dtype)
-        weights.copy_(weights - torch.where(go, mean / square.sqrt().div_(root).add_(_EPSILON) * size, 0.0))
-        self.mean[0].copy_(mean)
-        self.square[0].copy_(square)
+        columns = (bad == 0, self.updates.to(numbers.dtype), *numbers)
+        go, count, rate, beta1, beta2 = (c.unsqueeze(-1) if self.lead else c.reshape(()) for c in columns)
+        size, root = rate / (1 - beta1**count), (1 - beta2**count).sqrt()
+        for weights, mean, square, given in zip(self.tensors, self.mean, self.square, grads, strict=True):
+            if given is None:
+                continue
+            fresh, kept2, fresh2, step, scale = (v.to(mean.dtype) for v in (1 - beta1, beta2, 1 - beta2, size, root))
+            grad = torch.where(go, given, 0.0).to(mean.dtype)
+            mean.copy_(torch.where(go, mean.lerp(grad, fresh), mean))
+            square.copy_(torch.where(go, (kept2 * square).addcmul_(grad, grad * fresh2), square))
+            weights.copy_(weights - torch.where(go, mean / square.sqrt().div_(scale).add_(_EPSILON) * step, 0.0))
 
     def keep(self, members: Tensor, weights: Tensor) -> None:
         """Go on with these members, whose weights now lie in a tensor of their own."""

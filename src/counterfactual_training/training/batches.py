@@ -22,7 +22,7 @@ Explained = tuple[Explanations, float, float]
 def mini_batches(run: Run, rng: Streams) -> Iterator[Batch]:
     """The rows in parts, in a new order if they are shuffled, which is drawn at once."""
     order = None
-    if run.config.shuffle:
+    if run.config.shuffle and not run.data.divided:
         order = torch.stack([torch.randperm(run.data.num_rows, generator=own) for own in _every(rng)])
         order = order if run.lead else order[0]
     return _cut(run, order)
@@ -31,8 +31,12 @@ def mini_batches(run: Run, rng: Streams) -> Iterator[Batch]:
 def _cut(run: Run, order: Tensor | None) -> Iterator[Batch]:
     """Batches in this order; of several processes each gets its part of every one."""
     for x, y, weight in run.data.batches(run.config.batch_size, order, run.lead):
-        if run.ranks.size == 1 or run.data.divided:
+        if run.ranks.size == 1:
             yield Batch(x, y, weight)
+            continue
+        if run.data.divided:
+            share = 1.0 if weight is None else run.ranks.relative(weight.sum().reshape(1))[0]
+            yield Batch(x, y, weight, shares=(share, 1.0, 1.0))
             continue
         mine, share = run.ranks.part(len(y))
         if weight is not None and share:
@@ -66,18 +70,24 @@ def _shares(run: Run, weights: list[Tensor | None], even: list[float]) -> list[f
 def _searched(run: Run, num: int, rng: Streams, tally: Tally, mine: Tensor | None) -> Round | None:
     """Counterfactuals of all members; one whose model has become unusable is ended and the search repeated."""
     states = [own.get_state() for own in _every(rng)]
+    run.ranks.share_buffers(run.model)
     while any(active := tally.active()):
         mask = torch.tensor(active, device=run.device) if run.lead else None
+        error, found = None, None
         try:
-            return explain_round(run.model, run.data, run.generator, run.constraints, run.config, num, rng, mask, mine)
-        except ModelError as error:
-            broken = [slot for slot in _unusable(run) if active[slot]] if run.lead else [0]
-            if not broken or (run.epoch == 0 and not tally.bad):  # it is not the training that has broken a model
-                raise
-            for slot in broken:
-                tally.break_off(slot, str(error).rstrip("."))
-            for own, state in zip(_every(rng), states, strict=True):
-                own.set_state(state)
+            found = explain_round(run.model, run.data, run.generator, run.constraints, run.config, num, rng, mask, mine)
+        except ModelError as caught:
+            error = caught
+        if not run.ranks.any(error is not None, run.device):
+            return found
+        error = error or ModelError("The model has failed on another process.")
+        broken = [slot for slot in _unusable(run) if active[slot]] if run.lead else [0]
+        if not broken or (run.epoch == 0 and not tally.bad):  # it is not the training that has broken a model
+            raise error
+        for slot in broken:
+            tally.break_off(slot, run.ranks.first(str(error).rstrip(".")))
+        for own, state in zip(_every(rng), states, strict=True):
+            own.set_state(state)
     return None
 
 

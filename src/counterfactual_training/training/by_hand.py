@@ -7,7 +7,7 @@ gets the same bits, a stack the same numbers up to rounding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -33,8 +33,10 @@ class Walk:
         trained = [i for i, layer in enumerate(layers) if any(p.requires_grad for p in layer.parameters())]
         self.lowest = min(trained)
 
-    def arranged(self, x: Tensor) -> Tensor:
-        return x
+    def laid(self, batches: Sequence[Sequence[Tensor]]) -> Iterable[Tensor]:
+        """The rows of every batch as one tensor, each where autograd would have it: on other boundaries of memory the
+        same sums round differently."""
+        return (parts[0] if len(parts) == 1 else torch.cat([*parts]) for parts in batches)
 
     def logits(self, x: Tensor) -> Tensor:
         self.seen = [x]
@@ -86,8 +88,9 @@ class StackedWalk:
         # What a layer has just made is nobody else's, so the most common activation may overwrite it.
         self.in_place = [i > 0 and type(layer) is nn.ReLU for i, (_, layer) in enumerate(layers)]
 
-    def arranged(self, x: Tensor) -> Tensor:
-        return x.transpose(-1, -2)
+    def laid(self, batches: Sequence[Sequence[Tensor]]) -> Iterable[Tensor]:
+        rows = torch.cat([x.transpose(-1, -2) for parts in batches for x in parts], -1)
+        return rows.split([sum(x.shape[-2] for x in parts) for parts in batches], -1)
 
     def logits(self, x: Tensor) -> Tensor:
         self.seen = [x]
@@ -154,33 +157,36 @@ class ByHand:
         self.layout: tuple[Any, tuple[Tensor, ...]] = (None, ())
 
     def gradients(self, objective: Objective, batches: Sequence[Batch]) -> Iterator[list[Tensor]]:
-        """∂/∂parameters of Eq. 2, batch by batch; the rows of all batches are laid side by side first."""
-        walk = self.walk
+        """∂/∂parameters of Eq. 2, batch by batch; what depends on the rows alone is done for all batches first."""
+        walk, like = self.walk, batches[0].x
         needs = objective.needs_divergence, objective.needs_adversarial
-        parts = [(i, *part) for i, batch in enumerate(batches) for part in _parts(batch, *needs)]
-        x = torch.cat([walk.arranged(x) for _, _, x, _, _ in parts], walk.rows)
+        of_batches = [_parts(batch, *needs) for batch in batches]
+        parts = [(i, *part) for i, own in enumerate(of_batches) for part in own]
         label = torch.cat([y for _, _, _, y, _ in parts], -1)
-        number, role, count = self._rows([(i, kind, y.shape[-1]) for i, kind, _, y, _ in parts], x)
+        number, role, count = self._rows([(i, kind, y.shape[-1]) for i, kind, _, y, _ in parts], like)
         weight = None
         if any(own is not None for *_, own in parts):
-            weights = [y.new_ones(y.shape, dtype=x.dtype) if w is None else w.to(x.dtype) for _, _, _, y, w in parts]
+            weights = [
+                y.new_ones(y.shape, dtype=like.dtype) if w is None else w.to(like.dtype) for _, _, _, y, w in parts
+            ]
             weight = torch.cat(weights, -1)
             count = torch.cat([w.sum(-1, keepdim=True).clamp_min(1e-12).expand(w.shape) for w in weights], -1)
         shape = [*label.shape]
         shape.insert(len(shape) + 1 + walk.classes, self.num_classes)
-        onehot = x.new_zeros(shape).scatter_(walk.classes, label.unsqueeze(walk.classes), 1)
+        onehot = like.new_zeros(shape).scatter_(walk.classes, label.unsqueeze(walk.classes), 1)
         terms = objective.by_rows(role, count, weight)
         cross, energy, ridge = (onehot * value.unsqueeze(walk.classes) for value in terms)
         cross, energy, ridge = cross.neg_(), energy.neg_(), ridge.mul_(2)
         contrast = any(kind == POSITIVE for _, kind, *_ in parts)
 
         sizes = torch.bincount(number).tolist()
-        columns = [value.split(sizes, walk.rows) for value in (x, cross, energy, ridge)]
+        rows = walk.laid([[x for _, x, _, _ in own] for own in of_batches])
+        columns = [value.split(sizes, walk.rows) for value in (cross, energy, ridge)]
         logits, logp = [], []
-        for own_x, own_cross, own_energy, own_ridge in zip(*columns, strict=True):
+        for own_x, own_cross, own_energy, own_ridge in zip(rows, *columns, strict=True):
             out = walk.logits(own_x)
             log_probability = torch.log_softmax(out, walk.classes)
-            grad = torch._log_softmax_backward_data(own_cross, log_probability, walk.classes, x.dtype)
+            grad = torch._log_softmax_backward_data(own_cross, log_probability, walk.classes, like.dtype)
             if contrast:
                 grad += (own_ridge * out).add_(own_energy)
             logits.append(out)

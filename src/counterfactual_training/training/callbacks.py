@@ -71,7 +71,12 @@ class Progress(Callback):
     def on_train_begin(self, run: Run) -> None:
         name = "training" if len(run.members) == 1 else f"fleet of {len(run.members)}"
         self.bar = tqdm(
-            total=run.epochs, initial=run.epoch, desc=name, unit="epoch", disable=not self.show, leave=False
+            total=run.epochs,
+            initial=run.epoch,
+            desc=name,
+            unit="epoch",
+            disable=not self.show or run.ranks.rank > 0,
+            leave=False,
         )
 
     def on_epoch_end(self, run: Run) -> None:

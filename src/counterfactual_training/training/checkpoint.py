@@ -26,7 +26,7 @@ class Checkpoint:
 
     def __init__(self, path: str | Path, run: Run, shared: bool = False) -> None:
         """With ``shared`` several runs may use the path; each gets a file of its own beside it."""
-        self.path, self.fingerprint = Path(path), fingerprint(run)
+        self.path, self.fingerprint = Path(path), run.ranks.first(fingerprint(run))
         if shared:
             name = f"{self.path.stem}-{self.fingerprint[:12]}{self.path.suffix or '.safetensors'}"
             self.path = self.path.with_name(name)
@@ -35,8 +35,15 @@ class Checkpoint:
 
     def resume(self, run: Run) -> None:
         """Bring a run that has just been made to the saved state, if there is one; a file of another run is refused."""
-        found = load_file(self.path, _KIND) if run.ranks.rank == 0 and self.path.exists() else None
+        found: Any = None
+        if run.ranks.rank == 0 and self.path.exists():
+            try:
+                found = load_file(self.path, _KIND)
+            except FileError as error:  # refused by all processes
+                found = error
         found = run.ranks.first(found)
+        if isinstance(found, FileError):
+            raise found
         if found is None:
             return
         tensors, content = found

@@ -14,11 +14,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
-from counterfactual_training.constraints import Constraints, Domain
+from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError
 from counterfactual_training.search import evaluating
 from counterfactual_training.search.checks import check_inputs, first_logits
+from counterfactual_training.training.distributed import Ranks
+from counterfactual_training.training.fingerprint import Digest
 from counterfactual_training.training.rows import FetchedRows, Read, Rows
+from counterfactual_training.training.run import Run
 from counterfactual_training.training.setting import Setting
 
 Source = Tensor | Dataset | DataLoader
@@ -30,12 +33,11 @@ def training_rows(
     model: nn.Module,
     x: Source,
     y: Tensor | None,
-    setting: Setting,
     members: int = 1,
     sample_weight: Tensor | None = None,
     class_weight: ClassWeight | None = None,
-) -> tuple[Rows, Domain | None]:
-    """Rows that fit the model, and the box around those that are not in memory."""
+) -> Rows:
+    """Rows that fit the model."""
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     if isinstance(x, Tensor):
         if y is None:
@@ -45,16 +47,27 @@ def training_rows(
             shapes = "(n,)" if members == 1 else f"(n,) or ({members}, n)"
             raise InputError(f"Training needs rows: x (n, *features) and y {shapes}, got y of shape {tuple(y.shape)}.")
         num_classes = _num_classes(y)
-        weight = _weights(y, num_classes, sample_weight, class_weight, x)
-        return Rows(x, y.long(), num_classes, weight), None
+        weight = _row_weights(y, sample_weight, x)
+        if class_weight is not None:
+            kind = torch.promote_types(x.dtype, torch.float32)
+            each = _class_weights(y, num_classes, class_weight).to(x.device, kind)
+            own = each.gather(-1, y.long().reshape(len(each), -1)).reshape(y.shape)
+            weight = own if weight is None else weight * own
+            _check_total(weight)
+        return Rows(x, y.long(), num_classes, weight)
+    if isinstance(y, Tensor) and not isinstance(x, Dataset | DataLoader):
+        raise InputError(f"x must be a torch tensor, got {type(x).__name__}; convert it with torch.as_tensor(x).")
     if y is not None or sample_weight is not None:
         raise InputError("A data set brings its own classes and weights, as items (x, y) or (x, y, weight).")
-    read = Read.all(x, setting.num_std)
-    num_classes = _num_classes(read.y)
-    weight = _weights(read.y, num_classes, read.weight, class_weight, read.example)
-    if class_weight is not None:
-        raise InputError("Class weights need tensors; let the data set give (x, y, weight) instead.")
-    return FetchedRows(x, read._replace(weight=weight), num_classes, device), read.domain
+    read = Read.all(x)
+    _row_weights(read.y, read.weight, read.example)
+    num_classes, kind = _num_classes(read.y), torch.promote_types(read.example.dtype, torch.float32)
+    by_class = None if class_weight is None else _class_weights(read.y, num_classes, class_weight)[0].to(kind)
+    rows = FetchedRows(x, read, num_classes, device, by_class)
+    check_inputs(model, *rows.first(64))
+    if rows.weight is not None:
+        _check_total(rows.weight)
+    return rows
 
 
 def _num_classes(y: Tensor) -> int:
@@ -67,49 +80,59 @@ def _num_classes(y: Tensor) -> int:
     return len(counts)
 
 
-def _weights(
-    y: Tensor, num_classes: int, sample: Tensor | None, by_class: ClassWeight | None, like: Tensor
-) -> Tensor | None:
-    """What each row counts: its own weight times that of its class."""
-    weight = None
-    if sample is not None:
-        weight = torch.as_tensor(sample).to(like)
-        if weight.shape != y.shape or not bool(torch.isfinite(weight).all()) or bool((weight < 0).any()):
-            raise InputError(f"sample_weight holds one finite number of at least 0 per row, {tuple(y.shape)}.")
-        if not bool((weight.sum(-1) > 0).all()):
-            raise InputError("All rows have a sample_weight of 0; nothing is left to train on.")
-    if by_class is None:
-        return weight
-    counts = torch.bincount(y.flatten(), minlength=num_classes)
-    if isinstance(by_class, str):
-        if by_class != "balanced":
-            raise InputError(f"class_weight is 'balanced' or one number per class, got {by_class!r}.")
-        each = y.numel() / (num_classes * counts)
-    elif isinstance(by_class, Mapping):
-        strange = [k for k in by_class if k not in range(num_classes)]
+def _row_weights(y: Tensor, given: Tensor | None, like: Tensor) -> Tensor | None:
+    """What each row counts by itself."""
+    if given is None:
+        return None
+    weight = torch.as_tensor(given).to(like.device, torch.promote_types(like.dtype, torch.float32))
+    if weight.shape != y.shape or not bool(torch.isfinite(weight).all()) or bool((weight < 0).any()):
+        raise InputError(
+            f"sample_weight holds one finite number of at least 0 per row, {tuple(y.shape)}; got shape "
+            f"{tuple(weight.shape)}{f' from {float(weight.min()):g}' if weight.numel() else ''}."
+        )
+    _check_total(weight)
+    return weight
+
+
+def _check_total(weight: Tensor) -> None:
+    if not bool((weight.sum(-1) > 0).all()):
+        raise InputError("All rows have a weight of 0; nothing is left to train on.")
+
+
+def _class_weights(y: Tensor, num_classes: int, given: ClassWeight) -> Tensor:
+    """What a row of each class counts ``(1, k)``; of members with rows of their own ``(members, k)``."""
+    sets = y.reshape(-1, y.shape[-1])
+    if isinstance(given, str):
+        if given != "balanced":
+            raise InputError(f"class_weight is 'balanced' or one number per class, got {given!r}.")
+        counts = torch.stack([torch.bincount(own, minlength=num_classes) for own in sets])
+        return sets.shape[-1] / (num_classes * counts.double())
+    if isinstance(given, Mapping):
+        strange = [k for k in given if k not in range(num_classes)]
         if strange:
             raise InputError(f"class_weight speaks of class {strange[0]!r}; the classes are 0..{num_classes - 1}.")
-        each = torch.tensor([float(by_class.get(k, 1.0)) for k in range(num_classes)], device=y.device)
-    else:
-        each = torch.as_tensor(by_class)
+        given = torch.tensor([float(given.get(k, 1.0)) for k in range(num_classes)])
+    each = torch.as_tensor(given)
     if each.shape != (num_classes,) or not bool(torch.isfinite(each).all()) or bool((each < 0).any()):
         raise InputError(f"class_weight holds one finite number of at least 0 for each of {num_classes} classes.")
-    scaled = each.to(like)[y.long()]
-    return scaled if weight is None else weight * scaled
+    return each.expand(len(sets), -1)
 
 
 def validation_rows(model: nn.Module, validation: Validation | None, data: Rows, members: int = 1) -> Rows | None:
     """Validation rows that fit the model and know no other classes."""
     if validation is None:
         return None
+    rows: Rows
     if not isinstance(validation, tuple | list):
-        read = Read.all(validation, 0.0)
-        return FetchedRows(validation, read, data.num_classes, data.y.device)
-    x, y = validation[0].to(data.y.device), validation[1].to(data.y.device)
-    check_inputs(model, x, y)
-    if y.dim() > 2 or (y.dim() == 2 and len(y) != members):
-        raise InputError(f"Validation rows are given for {len(y)} members of a fleet of {members}.")
-    rows = Rows(x, y.long(), data.num_classes)
+        rows = FetchedRows(validation, Read.all(validation), data.num_classes, data.y.device)
+        check_inputs(model, *rows.first(64))
+    else:
+        x, y = validation[0].to(data.y.device), validation[1].to(data.y.device)
+        check_inputs(model, x, y)
+        if y.dim() > 2 or (y.dim() == 2 and len(y) != members):
+            raise InputError(f"Validation rows are given for {len(y)} members of a fleet of {members}.")
+        rows = Rows(x, y.long(), data.num_classes)
+    y = rows.y
     try_model(model, rows, data.num_classes)
     if y.numel() and not 0 <= int(y.min()) <= int(y.max()) < data.num_classes:
         raise InputError(f"Validation classes must lie in 0..{data.num_classes - 1}, got {y.unique().tolist()}.")
@@ -123,16 +146,14 @@ def try_model(model: nn.Module, data: Rows, num_classes: int, member: int = 0) -
         first_logits(model, x, y, num_classes=num_classes)
 
 
-def with_constraints(setting: Setting, data: Rows, box: Domain | None, member: int = 0) -> Setting:
+def with_constraints(setting: Setting, data: Rows, member: int = 0) -> Setting:
     """The setting with constraints that hold the training rows; inferred from them if none are stated."""
     if isinstance(data, FetchedRows):
-        if box is None:
-            raise TypeError("rows that are fetched come with their box")
-        edges = torch.stack([box.lower, box.upper])
-        known = setting.constraints or Constraints.build(len(box.lower), domain=box)
-        constraints = known.to(edges)
-        constraints.check_factuals(edges)
-        return replace(setting, constraints=constraints.to(data.first(1)[0]))
+        read = data.read
+        known = setting.constraints or Constraints.build(len(read.low), domain=read.box(setting.num_std))
+        edges = torch.stack([read.low, read.high])  # rows lie within a box if their extremes do
+        known.to(edges).check_factuals(edges)
+        return replace(setting, constraints=known.to(data.first(1)[0]))
     rows = data.x[member] if data.own else data.x
     constraints = setting.constraints
     if constraints is None:
@@ -142,7 +163,7 @@ def with_constraints(setting: Setting, data: Rows, box: Domain | None, member: i
     return replace(setting, constraints=constraints)
 
 
-def check_modes(model: nn.Module, setting: Setting, data: Rows) -> None:
+def check_modes(model: nn.Module, setting: Setting, data: Rows, ranks: Ranks | None = None) -> None:
     """Say what happens to batch normalisation, which trains differently than it predicts."""
     norms = {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
     if norms and not model.training:
@@ -153,10 +174,13 @@ def check_modes(model: nn.Module, setting: Setting, data: Rows) -> None:
         )
     # Counterfactuals share the forward pass of their batch; without any the row may be alone in it.
     plain = setting.config.burn_in_epochs > 0 or not setting.objective.needs_counterfactuals
-    if norms and plain and data.smallest_batch(setting.config.batch_size) == 1 and not _takes_one_row(model, data):
+    least, where = data.smallest_batch(setting.config.batch_size), ""
+    if ranks is not None and ranks.size > 1 and not data.divided:
+        least, where = least // ranks.size, f" on one of {ranks.size} processes"
+    if norms and plain and least <= 1 and not _takes_one_row(model, data):
         raise InputError(
-            f"{data.num_rows} rows in batches of {setting.config.batch_size} leave one with a single row, on which "
-            f"{next(iter(norms))!r} cannot compute statistics; choose another batch_size."
+            f"{data.num_rows} rows in batches of {setting.config.batch_size} leave one with a single row{where}, on "
+            f"which {next(iter(norms))!r} cannot compute statistics; choose another batch_size."
         )
 
 
@@ -171,10 +195,25 @@ def _takes_one_row(model: nn.Module, data: Rows) -> bool:
     return True
 
 
-def check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
+def check_optimizer(model: nn.Module, optimizer: Optimizer, setting: Setting, ranks: Ranks) -> None:
     own = {id(parameter) for parameter in model.parameters()}
     if not any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
         raise InputError("The optimizer holds none of this model's parameters; make it with model.parameters().")
+    if isinstance(optimizer, torch.optim.LBFGS) and (setting.config.accumulate > 1 or ranks.size > 1):
+        raise InputError("LBFGS asks for the loss of one batch again and again: accumulate=1 and one process only.")
+
+
+def check_ranks(run: Run) -> None:
+    """All processes must be given the same rows and settings, of which each then takes its part."""
+    if run.ranks.size == 1:
+        return
+    told = Digest()
+    told.add([run.settings[0].config, run.settings[0].objective, run.data.y, run.data.weight])
+    if len(set(run.ranks.every(told.hexdigest()))) > 1:
+        raise InputError(
+            "The processes were given different rows or settings. Give all of them the whole training set and one "
+            "config; each takes its part by itself (or a DataLoader with a DistributedSampler of the whole set)."
+        )
 
 
 def checked_callbacks(callbacks: Any) -> list[Any]:

@@ -51,6 +51,10 @@ class Ranks(NamedTuple):
             dist.all_reduce(values, group=self.group)
         return values
 
+    def any(self, flag: bool, device: torch.device) -> bool:
+        """Whether it is so in one of the processes."""
+        return flag if self.size == 1 else bool(self.sum(torch.tensor(float(flag), device=device)))
+
     def first(self, value: Any) -> Any:
         """What the first process has."""
         if self.size == 1:
@@ -58,3 +62,16 @@ class Ranks(NamedTuple):
         held = [value]
         dist.broadcast_object_list(held, src=dist.get_global_rank(self.group, 0), group=self.group)
         return held[0]
+
+    def every(self, value: Any) -> list[Any]:
+        """What each process has."""
+        held = [value] * self.size
+        if self.size > 1:
+            dist.all_gather_object(held, value, group=self.group)
+        return held
+
+    def share_buffers(self, model: nn.Module) -> None:
+        """Running statistics as the first process has them, as DDP does before every forward pass in training."""
+        if self.size > 1:
+            for buffer in model.buffers():
+                dist.broadcast(buffer, src=dist.get_global_rank(self.group, 0), group=self.group)

@@ -51,7 +51,11 @@ def fingerprint(run: Run) -> str:
     digest.add([type(run.optimizer), groups, rates])
     digest.add([run.data.y, run.data.weight])
     # Rows fetched one by one are told by their classes and the first of them; reading all would be another epoch.
-    digest.add(run.data.first(64)[0] if isinstance(run.data, FetchedRows) else run.data.x)
+    if isinstance(run.data, FetchedRows):
+        digest.add([run.data.first(64)[0], [type(own) for own in run.data.samplers]])
+        digest.add([run.data.num_batches(run.config.batch_size), run.data.smallest_batch(run.config.batch_size)])
+    else:
+        digest.add(run.data.x)
     deciding = [c for c in run.callbacks if c in run.stateful_callbacks or c in run.listeners("before_step")]
     for callback in deciding:
         digest.add([type(callback), {k: v for k, v in vars(callback).items() if k not in _state_names(callback)}])

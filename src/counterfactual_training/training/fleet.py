@@ -31,7 +31,7 @@ from counterfactual_training.training.loop import fit
 from counterfactual_training.training.memory import free_memory, memory_per_member
 from counterfactual_training.training.objective import Objective
 from counterfactual_training.training.rows import Rows
-from counterfactual_training.training.run import Run, TrainResult, stated
+from counterfactual_training.training.run import Run, TrainResult, stated, unwrapped
 from counterfactual_training.training.setting import Setting
 
 # What the members of a fleet have in common, because it decides the shape of the work.
@@ -67,6 +67,8 @@ class Fleet:
             raise InputError("A fleet needs at least one member.")
         first = members[0].setting.config
         for i, member in enumerate(members):
+            if unwrapped(member.model) is not member.model:
+                raise InputError(f"Member {i} is distributed over processes; give ct.train one such model at a time.")
             for name in SHARED:
                 mine, its = getattr(first, name), getattr(member.setting.config, name)
                 if mine != its:
@@ -106,13 +108,13 @@ class Fleet:
         """
         count = len(self.members)
         settings = [member.setting for member in self.members]
-        data, box = checks.training_rows(self.models[0], x, y, settings[0], count, sample_weight, class_weight)
+        data = checks.training_rows(self.models[0], x, y, count, sample_weight, class_weight)
         held = checks.validation_rows(self.models[0], validation, data, count)
         for i, model in enumerate(self.models):
             checks.try_model(model, data, data.num_classes, i)
             if held is not None:
                 checks.try_model(model, held, data.num_classes, i)
-        settings = [checks.with_constraints(own, data, box, i) for i, own in enumerate(settings)]
+        settings = [checks.with_constraints(own, data, i) for i, own in enumerate(settings)]
         results: dict[int, TrainResult] = {}
         listeners = [*checks.checked_callbacks(callbacks), Progress(progress)]
 

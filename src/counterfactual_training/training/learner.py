@@ -108,16 +108,16 @@ class Learner:
         # A subclass with a loss of its own, and LBFGS, which asks for it again and again, get autograd.
         self.closed = objective.has_closed_form and not isinstance(optimizer, torch.optim.LBFGS)
         self._choose()
-        by_hand = isinstance(self.gradient, ByHand)
-        if optimizer is None and (by_hand or self.lead):
+        half = any(p.dtype in (torch.bfloat16, torch.float16) for p in self.parameters)
+        if optimizer is None and (self.lead or half or isinstance(self.gradient, ByHand)):
             optimizer = Adam(self.parameters, rates, self.lead)
         elif optimizer is None:
             fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in self.parameters)
             optimizer = torch.optim.Adam(self.parameters, lr=rates[0], fused=fused)
         self.optimizer = optimizer
-        self.one = torch.ones((), device=self.parameters[0].device)
+        self.one = torch.ones((), device=self.parameters[0].device, dtype=torch.float32)
         self.flags: Iterator[Tensor] = iter(())
-        self.none = torch.zeros(self.lead, device=self.one.device)
+        self.none = torch.zeros(self.lead, device=self.one.device, dtype=torch.float32)
 
     def _choose(self) -> None:
         walk = walk_of(self.whole) if self.closed else None
@@ -170,7 +170,7 @@ class Learner:
             return found if idle is None else torch.maximum(found, idle)
         found = next(self.flags, None)
         if found is None:  # many at once: each by itself would take as long as the check
-            self.flags = iter(torch.zeros(256, device=self.one.device).unbind())
+            self.flags = iter(torch.zeros(256, device=self.one.device, dtype=torch.float32).unbind())
             found = next(self.flags)
         if idle is not None:
             found.copy_(idle)
@@ -181,7 +181,7 @@ class Learner:
         """One update of all that are not bad."""
         optimizer = self.optimizer
         if isinstance(optimizer, Adam):
-            optimizer.apply([g for g in grads if g is not None], None if bad is self.none and self.lead else bad)
+            optimizer.apply(grads, None if bad is self.none and self.lead else bad)
             return
         self.expose(grads)
         if getattr(optimizer, "_step_supports_amp_scaling", False):  # skips by itself, on the device

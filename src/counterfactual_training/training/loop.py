@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
@@ -27,7 +27,7 @@ def fit(run: Run, saver: Checkpoint | None = None) -> None:
     if saver is not None:
         saver.resume(run)
     example, _ = run.data.first(run.config.batch_size + run.config.num_counterfactuals)
-    with sensible_threads(run.model, example, run.config.threads), _own_randomness(run.device):
+    with sensible_threads(run.model, example, run.config.threads), _own_randomness(run.device), _fresh_casts():
         for callback in run.callbacks:
             callback.on_train_begin(run)
         if saver is not None:
@@ -39,6 +39,7 @@ def fit(run: Run, saver: Checkpoint | None = None) -> None:
             run.settle(*tally.close(started))
             for callback in run.callbacks:
                 callback.on_epoch_end(run)
+            run.agree()
             run.compact()
             if saver is not None:
                 saver.save(run)
@@ -50,9 +51,11 @@ def fit(run: Run, saver: Checkpoint | None = None) -> None:
 def _epoch(run: Run) -> Tally:
     """One pass over the data: explain training rows, then update on every mini-batch."""
     rngs = [epoch_rng(seed, run.epoch) for seed in run.seeds]
-    seeds = [int(torch.randint(2**62, (), generator=rng)) for rng in rngs]
-    _seed_global(seeds[0], run.device)  # for dropout and its like, which only lone models have
-    run.data.seed(seeds[0])
+    seeds = {i: int(torch.randint(2**62, (), generator=rng)) for i, rng in zip(run.slots, rngs, strict=True)}
+    # For dropout and its like, which only lone models have; and for loaders, whose batches all members share.
+    seed = seeds.get(0) or int(torch.randint(2**62, (), generator=epoch_rng(run.settings[0].config.seed, run.epoch)))
+    _seed_global(seed, run.device)
+    run.data.seed(seed)
     run.learner.train_mode()
     tally = Tally(run)
     objective = run.objective_for(tally.explaining)
@@ -111,6 +114,18 @@ def _seed_global(seed: int, device: torch.device) -> None:
     if device.type == "cuda":
         with torch.cuda.device(device):
             torch.cuda.manual_seed(seed)
+
+
+@contextmanager
+def _fresh_casts() -> Iterator[None]:
+    """Autocast keeps what it has cast until it ends; within a training around which it stands, weights change."""
+    kept = torch.is_autocast_cache_enabled()
+    torch.clear_autocast_cache()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(kept)
 
 
 def _own_randomness(device: torch.device) -> AbstractContextManager[None]:

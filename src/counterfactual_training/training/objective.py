@@ -120,8 +120,8 @@ class Objective:
 
     @property
     def has_closed_form(self) -> bool:
-        """Whether :meth:`by_rows` is this objective; a subclass with a loss of its own gets autograd."""
-        return type(self).__call__ is Objective.__call__
+        """Whether :meth:`by_rows` is this objective; a subclass with a loss or total of its own gets autograd."""
+        return type(self).__call__ is Objective.__call__ and type(self).total is Objective.total
 
     def by_rows(self, role: Tensor, count: Tensor, weight: Tensor | None) -> RowTerms:
         """The weights of rows ``(R,)`` by what they are there for, over the number of rows in their mean ``(..., R)``."""

@@ -13,6 +13,7 @@ from counterfactual_training.constraints import Domain
 from counterfactual_training.errors import InputError
 from counterfactual_training.training.sampling import Streams, draw_positives
 
+_ALONE = torch.Size()
 Labelled = tuple[Tensor, Tensor, Tensor | None]  # x, y, and what each row counts in the losses
 
 
@@ -67,7 +68,7 @@ class Rows:
             return draw_positives(own[0], y_target, rng)
         return torch.stack([draw_positives(own[i % len(own)], y_target[i], one) for i, one in enumerate(rng)])
 
-    def batches(self, size: int, order: Tensor | None = None, lead: torch.Size = torch.Size()) -> Iterator[Labelled]:
+    def batches(self, size: int, order: Tensor | None = None, lead: torch.Size = _ALONE) -> Iterator[Labelled]:
         """All rows in parts, in this order ``(*lead, n)`` or as they lie; shared rows are shown to every member."""
         for start in range(0, self.num_rows, size):
             stop = min(start + size, self.num_rows)
@@ -89,7 +90,7 @@ class Rows:
 
     @property
     def divided(self) -> bool:
-        """Whether the batches of several processes are different ones already."""
+        """Whether a loader makes the batches; those of several processes are different ones already."""
         return False
 
     def seed(self, seed: int) -> None:
@@ -108,19 +109,35 @@ class Rows:
 class FetchedRows(Rows):
     """Rows of a map-style ``Dataset``, fetched when they are needed; batches come from its ``DataLoader``, if given.
 
-    Items are ``(x, y)`` or ``(x, y, weight)``. Classes are read once, in one pass.
+    Items are ``(x, y)`` or ``(x, y, weight)``. Classes and weights are read once, in one pass.
+
+    Attributes:
+        read: what that pass told.
+        by_class: ``(k,)`` what a row of each class counts, times its own weight; or ``None``.
     """
 
-    def __init__(self, source: Dataset | DataLoader, read: Read, num_classes: int, device: torch.device) -> None:
+    def __init__(
+        self, source: Dataset | DataLoader, read: Read, num_classes: int, device: torch.device,
+        by_class: Tensor | None = None,
+    ) -> None:  # fmt: skip
         self.loader = source if isinstance(source, DataLoader) else None
-        self.dataset: Any = source.dataset if isinstance(source, DataLoader) else source
-        self.collate = default_collate if self.loader is None else self.loader.collate_fn
-        self.device = device
-        super().__init__(read.example, read.y.to(device), num_classes, read.weight)
+        self.dataset, self.collate = _parts(source)
+        self.read, self.device = read, device
+        self.by_class = None if by_class is None else by_class.to(device)
+        _, y, weight = self._placed((read.example.unsqueeze(0), read.y, read.weight))
+        super().__init__(read.example, y, num_classes, weight)
+
+    def _placed(self, batch: Labelled) -> Labelled:
+        """A batch where training happens, the weights of classes included."""
+        x, y, weight = (None if value is None else value.to(self.device) for value in batch)
+        if self.by_class is not None and y is not None:
+            weight = self.by_class[y] if weight is None else weight * self.by_class[y]
+        return x, y, weight  # type: ignore[return-value]
 
     def at(self, rows: Tensor) -> Labelled:
         shape = rows.shape
-        x, y, weight = unpacked(self.collate([self.dataset[i] for i in rows.flatten().tolist()]), self.device)
+        items = [self.dataset[i] for i in rows.flatten().tolist()]
+        x, y, weight = self._placed(unpacked(collated(self.collate, items)))
         weight = None if weight is None else weight.reshape(shape)
         return x.reshape(*shape, *x.shape[1:]), y.reshape(shape), weight
 
@@ -131,9 +148,9 @@ class FetchedRows(Rows):
     def num_features(self) -> int:
         return self.x.numel()
 
-    def batches(self, size: int, order: Tensor | None = None, lead: torch.Size = torch.Size()) -> Iterator[Labelled]:
+    def batches(self, size: int, order: Tensor | None = None, lead: torch.Size = _ALONE) -> Iterator[Labelled]:
         if self.loader is not None:
-            parts: Iterator[Labelled] = (unpacked(batch, self.device) for batch in self.loader)
+            parts: Iterator[Labelled] = (self._placed(unpacked(batch)) for batch in self.loader)
         else:
             order = torch.arange(self.num_rows) if order is None else order
             parts = (self.at(order[..., start : start + size]) for start in range(0, self.num_rows, size))
@@ -147,67 +164,118 @@ class FetchedRows(Rows):
         return super().num_batches(size) if self.loader is None else len(self.loader)
 
     def smallest_batch(self, size: int) -> int:
-        own = None if self.loader is None else self.loader.batch_size
-        dropped = own is not None and self.loader is not None and self.loader.drop_last
-        return own if own is not None and dropped else super().smallest_batch(own or size)
+        if self.loader is None:
+            return super().smallest_batch(size)
+        own = self.loader.batch_size
+        if own is None:  # only the sampler of its batches knows
+            return self.num_rows
+        return own if self.loader.drop_last else len(self.loader.sampler) % own or own  # type: ignore[arg-type]
 
     @property
     def divided(self) -> bool:
         return self.loader is not None
 
+    @property
+    def samplers(self) -> list[Any]:
+        """What decides which rows are in a batch, outermost first."""
+        inner = getattr(self.loader, "batch_sampler", None)
+        found = [self.loader, getattr(self.loader, "sampler", None), inner, getattr(inner, "sampler", None)]
+        return [own for own in found if own is not None]
+
     def seed(self, seed: int) -> None:
-        sampler = getattr(self.loader, "sampler", None)
-        for owner in (self.loader, sampler):
+        for owner in self.samplers:
             if isinstance(getattr(owner, "generator", None), torch.Generator):
-                owner.generator.manual_seed(seed)  # type: ignore[union-attr]
-        if hasattr(sampler, "set_epoch"):
-            sampler.set_epoch(seed % 2**31)  # type: ignore[union-attr]
+                owner.generator.manual_seed(seed)
+            if hasattr(owner, "set_epoch"):
+                owner.set_epoch(seed % 2**31)
 
 
 class Read(NamedTuple):
-    """What one pass over a data set tells: all classes and weights, one row, and where the rows lie."""
+    """What one pass over a data set tells: all classes and weights, one row, and where the rows lie ``(d,)``."""
 
     y: Tensor
     weight: Tensor | None
     example: Tensor
-    domain: Domain
+    low: Tensor
+    high: Tensor
+    mean: Tensor
+    std: Tensor
+
+    def box(self, num_std: float) -> Domain:
+        """Eq. 12."""
+        lower = torch.minimum(self.mean - num_std * self.std, self.low)
+        upper = torch.maximum(self.mean + num_std * self.std, self.high)
+        return Domain(lower.to(self.example), upper.to(self.example), inferred=True)
 
     @classmethod
-    def all(cls, source: Dataset | DataLoader, num_std: float, block: int = 1024) -> Read:
-        """Look at every item once, a block at a time; none is kept. The box is that of Eq. 12."""
-        dataset: Any = source.dataset if isinstance(source, DataLoader) else source
+    def all(cls, source: Dataset | DataLoader, block: int = 1024) -> Read:
+        """Look at every item once, a block at a time; none is kept."""
+        dataset, collate = _parts(source)
         indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
         if isinstance(dataset, IterableDataset) or not indexed:
             raise InputError(
                 f"{type(dataset).__name__} cannot be asked for the row of an index, which drawing factuals and x⁺ "
                 "needs; give a map-style Dataset (with __len__ and __getitem__) or tensors."
             )
+        if isinstance(source, DataLoader) and source.batch_sampler is None:
+            raise InputError("The DataLoader gives single rows; give it a batch_size or a batch_sampler.")
+        if isinstance(source, DataLoader) and not hasattr(source.batch_sampler, "__len__"):
+            raise InputError("The DataLoader does not know its number of batches; give its batch_sampler a __len__.")
         if len(dataset) == 0:
             raise InputError("Training needs rows: the data set is empty.")
-        collate = source.collate_fn if isinstance(source, DataLoader) else default_collate
-        cpu, parts, mean, spread, low, high = torch.device("cpu"), [], 0.0, 0.0, torch.inf, -torch.inf
+        classes, weights = [], []
+        mean = spread = torch.zeros(())
+        low, high = torch.tensor(torch.inf), torch.tensor(-torch.inf)
         for start in range(0, len(dataset), block):
             stop = min(start + block, len(dataset))
-            x, y, weight = unpacked(collate([dataset[i] for i in range(start, stop)]), cpu)
-            parts.append((y, weight))
-            rows = x.flatten(1).double()
-            low = torch.minimum(torch.as_tensor(low), rows.amin(0))
-            high = torch.maximum(torch.as_tensor(high), rows.amax(0))
+            x, y, weight = unpacked(collated(collate, [dataset[i] for i in range(start, stop)]))
+            classes.append(y.cpu())
+            weights += [] if weight is None else [weight.cpu()]
+            rows = x.flatten(1).cpu().double()
+            low, high = torch.minimum(low, rows.amin(0)), torch.maximum(high, rows.amax(0))
             shift = rows.mean(0) - mean  # Chan's update of mean and squared deviations
             spread = spread + (rows - rows.mean(0)).square().sum(0) + shift.square() * start * (stop - start) / stop
             mean = mean + shift * (stop - start) / stop
-        reach = num_std * (torch.as_tensor(spread) / max(len(dataset) - 1, 1)).sqrt()
-        lower, upper = torch.minimum(mean - reach, low), torch.maximum(mean + reach, high)  # type: ignore[arg-type]
-        if not bool(torch.isfinite(lower).all()) or not bool(torch.isfinite(upper).all()):
+        if not bool(torch.isfinite(low + high).all()):
             raise InputError("The data set holds NaN or infinity; drop or impute these rows first.")
-        weights = [weight for _, weight in parts if weight is not None]
-        box = Domain(lower.to(x.dtype), upper.to(x.dtype), inferred=True)
-        return cls(torch.cat([y for y, _ in parts]), torch.cat(weights) if weights else None, x[0], box)
+        if sum(map(len, classes)) != len(dataset) or (weights and sum(map(len, weights)) != len(dataset)):
+            raise InputError(f"The data set's {len(dataset)} items do not give one class (and weight) each.")
+        std = (spread / max(len(dataset) - 1, 1)).sqrt()
+        return cls(torch.cat(classes), torch.cat(weights) if weights else None, x[0].clone(), low, high, mean, std)
 
 
-def unpacked(batch: Any, device: torch.device) -> Labelled:
-    """``(x, y)`` or ``(x, y, weight)`` of a collated batch, where training happens."""
-    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
-        raise InputError(f"A data set's items are (x, y) or (x, y, weight), got {type(batch).__name__}.")
-    x, y, *rest = (value.to(device) for value in batch)
-    return x, y.long(), rest[0].to(x.dtype) if rest else None
+def _parts(source: Dataset | DataLoader) -> tuple[Any, Any]:
+    """The data set, and what makes a batch of its items."""
+    return (source.dataset, source.collate_fn) if isinstance(source, DataLoader) else (source, default_collate)
+
+
+def collated(collate: Any, items: list[Any]) -> Any:
+    """Items as a batch; what does not go together is told with an item."""
+    try:
+        return collate(items)
+    except (TypeError, RuntimeError, ValueError) as error:
+        shown = type(items[0]).__name__
+        if isinstance(items[0], tuple | list):
+            shown = f"({', '.join(type(value).__name__ for value in items[0])})"
+        reason = str(error).splitlines()[0]
+        raise InputError(f"The data set's items, such as {shown}, do not make a batch: {reason}") from error
+
+
+def unpacked(batch: Any) -> Labelled:
+    """``(x, y)`` or ``(x, y, weight)`` of a collated batch."""
+    named = isinstance(batch, tuple | list) and len(batch) in (2, 3) and all(isinstance(v, Tensor) for v in batch)
+    if not named:
+        shown = type(batch).__name__
+        if isinstance(batch, tuple | list):
+            shown = f"({', '.join(type(value).__name__ for value in batch)})"
+        raise InputError(f"A data set's items are (x, y) or (x, y, weight) of tensors or numbers, got {shown}.")
+    x, y, *rest = batch
+    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+        raise InputError(f"Classes are given as integer indices, got {y.dtype}; let the data set give integers.")
+    if not x.is_floating_point():
+        raise InputError(f"x must be floating point, got {x.dtype}; let the data set give floats.")
+    weight = rest[0].to(torch.promote_types(x.dtype, torch.float32)) if rest else None
+    if x.dim() < 2 or y.shape != x.shape[:1] or (weight is not None and weight.shape != y.shape):
+        shapes = ", ".join(str(tuple(value.shape)) for value in batch)
+        raise InputError(f"A data set's batch has shapes {shapes}; expected x (n, *features) and one number per row.")
+    return x, y.long(), weight

@@ -237,6 +237,12 @@ class Run:
             elif streaks[slot] == 0:
                 self._remember(slot, weights)
 
+    def agree(self) -> None:
+        """Of several processes all stop, if one does."""
+        if self.ranks.size > 1:
+            reasons = self.ranks.every(self.history.stopped)
+            self.history.stopped = next((why for why in reasons if why is not None), None)
+
     def compact(self) -> None:
         """Take ended members out of the stack, once there are enough of them."""
         running = self.running

@@ -34,7 +34,9 @@ class Tally:
         self.broken: dict[int, str] = {}
         self.terms: list[Tensor] = []  # (batches, 6, *lead) each
         self.rows: list[float] = []  # of every batch
+        self.shares: list[tuple[float, float, float]] = []  # what this process has of every batch
         self.rounds: list[Tensor] = []  # (2, *lead) each: share mature, steps
+        self.searches: list[float] = []  # counterfactuals of each round
         self.ends: dict[int, tuple[int, int]] = {}  # after how many updates and rounds a row has ended
 
     def active(self) -> list[bool]:
@@ -56,23 +58,19 @@ class Tally:
 
     def searched(self, found: Round) -> None:
         self.rounds.append(torch.stack([found.share_mature, found.mean_steps]))
+        self.searches.append(float(found.explanations.y_target.shape[-1]))
 
     def add(self, batches: Sequence[Batch], terms: Tensor) -> None:
         """Count batches with their loss terms and the rows predicted right ``(batches, 6, *lead)``."""
-        size = self.run.ranks.size
-        counts = [float(batch.y.shape[-1]) for batch in batches]
-        if size > 1:  # the mean of the parts is that of the whole; rows at no share are there for company
-            shares = [batch.shares for batch in batches]
-            weights = terms.new_tensor([[1, c, x, x, a, size * (c > 0)] for c, x, a in shares])
-            terms = self.run.ranks.sum(terms * weights) / size
-            counts = [n * (c > 0) for n, (c, _, _) in zip(counts, shares, strict=True)]
-            counts = self.run.ranks.sum(terms.new_tensor(counts)).tolist()
         self.terms.append(terms)
-        self.rows += counts
+        self.rows += [float(batch.y.shape[-1]) for batch in batches]
+        self.shares += [batch.shares for batch in batches]
 
     def close(self, started: float) -> tuple[list[int], dict[int, str]]:
         """Write the records of the epoch; bad updates in a row by row of the stack, and who has broken."""
         run, slots = self.run, len(self.run.slots)
+        if run.ranks.size > 1 and self.terms:
+            self._gather()
         bad = np.array([]).reshape(0, slots)
         if self.bad:
             bad = torch.stack(self.bad).reshape(-1, slots).cpu().numpy() > 0
@@ -83,11 +81,20 @@ class Tally:
         columns = {**self._means(made), "skipped": skipped, **self._search()}
         columns["seconds"] = [(time.perf_counter() - started) / len(self.training)] * slots
         columns["validation_accuracy"] = self._accuracy()
+        columns = run.ranks.first(columns)  # callbacks decide by these, on every process alike
         for slot, i in enumerate(run.slots):
             if i in self.training:
                 record = {name: values[slot] for name, values in columns.items()}
                 run.histories[i].records.append({"epoch": run.epoch, **record})
         return streaks, self.broken
+
+    def _gather(self) -> None:
+        """The mean over the parts of all processes is that of the whole; rows at no share are there for company."""
+        size, terms = self.run.ranks.size, torch.cat(self.terms)
+        weights = terms.new_tensor([[1, c, x, x, a, size * (c > 0)] for c, x, a in self.shares])
+        counts = terms.new_tensor([n * (c > 0) for n, (c, _, _) in zip(self.rows, self.shares, strict=True)])
+        self.terms = [self.run.ranks.sum(terms * weights) / size]
+        self.rows = self.run.ranks.sum(counts).tolist()
 
     def _losses_lost(self, updates: int) -> np.ndarray:
         """``(U, rows)``: where a loss was not finite, though its gradient may have been."""
@@ -119,9 +126,13 @@ class Tally:
         return np.array([always, always, contrast, contrast, adversarial])
 
     def _search(self) -> dict[str, list[float]]:
-        ranks, columns = self.run.ranks, []
-        found = torch.stack(self.rounds).float().reshape(len(self.rounds), 2, -1) if self.rounds else None
-        found = None if found is None else (ranks.sum(found) / ranks.size).cpu().numpy()
+        ranks, columns, found = self.run.ranks, [], None
+        if self.rounds:
+            told = torch.stack(self.rounds).float().reshape(len(self.rounds), 2, -1)
+            if ranks.size > 1:
+                rows = told.new_tensor(self.searches).reshape(-1, 1, 1)
+                told = ranks.sum(told * rows) / ranks.sum(rows)
+            found = told.cpu().numpy()
         for slot, explaining in enumerate(self.explaining):
             rounds = self.ends.get(slot, (0, len(self.rounds)))[1]
             if found is None or not explaining or not rounds:
@@ -136,11 +147,15 @@ class Tally:
         run, slots = self.run, len(self.run.slots)
         if run.validation is None or run.validation.num_rows == 0:
             return [float("nan")] * slots
-        hits = torch.zeros(slots)
+        hits, rows = torch.zeros(slots, device=run.device), 0
+        run.ranks.share_buffers(run.model)
         with evaluating(run.model), torch.no_grad():
             for x, y, _ in run.validation.batches(4096, None, run.lead):
-                hits += (run.model(x).argmax(-1) == y).sum(-1).cpu()
-        shares = (hits / run.validation.num_rows).tolist()
+                hits += (run.model(x).argmax(-1) == y).sum(-1)
+                rows += y.shape[-1]
+        if run.validation.divided:
+            hits, rows = run.ranks.sum(hits), int(run.ranks.sum(torch.tensor(rows, device=run.device)))
+        shares = (hits / max(rows, 1)).tolist()
         return [float("nan") if slot in self.ends else share for slot, share in enumerate(shares)]
 
 

@@ -16,6 +16,7 @@ from counterfactual_training.training import checks
 from counterfactual_training.training.callbacks import Callback, Progress
 from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.config import TrainConfig
+from counterfactual_training.training.distributed import Ranks
 from counterfactual_training.training.loop import fit
 from counterfactual_training.training.objective import Objective, make_objective
 from counterfactual_training.training.run import Run, TrainResult, unwrapped
@@ -79,17 +80,18 @@ def train(
         objective=make_objective(objective) if isinstance(objective, str) else objective or chosen.objective,
         config=config or chosen.config,
     )
-    data, box = checks.training_rows(inner, x, y, chosen, 1, sample_weight, class_weight)
+    data = checks.training_rows(inner, x, y, 1, sample_weight, class_weight)
     checks.try_model(inner, data, data.num_classes)
     held = checks.validation_rows(inner, validation, data)
     known = x if isinstance(x, Tensor) else None
     chosen = replace(chosen, generator=make_generator(generator or chosen.generator, x_train=known))
-    chosen = checks.with_constraints(chosen, data, box)
-    checks.check_modes(inner, chosen, data)
+    chosen = checks.with_constraints(chosen, data)
+    checks.check_modes(inner, chosen, data, Ranks.of(model))
     if optimizer is not None:
         optimizer = optimizer if isinstance(optimizer, Optimizer) else optimizer(inner.parameters())
-        checks.check_optimizer(inner, optimizer)
+        checks.check_optimizer(inner, optimizer, chosen, Ranks.of(model))
     listeners = [*checks.checked_callbacks(callbacks), Progress(progress)]
     run = Run([model], [chosen], data, held, optimizer=optimizer, callbacks=listeners)
+    checks.check_ranks(run)
     fit(run, None if checkpoint is None else Checkpoint(checkpoint, run))
     return run.results()[0]

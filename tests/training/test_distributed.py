@@ -1,0 +1,152 @@
+"""One model on two processes is that model on one, up to rounding."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import two_ranks
+from torch.testing import assert_close
+
+from counterfactual_training.persistence import load_file
+from counterfactual_training.training import loop
+from counterfactual_training.training.distributed import Ranks, shares
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "distributed.py"
+SLACK = {"rtol": 2e-4, "atol": 2e-5}
+# Batch norm by itself looks at the rows of one process only.
+ALONE_TOO = [name for name in two_ranks.SCENARIOS if name not in ("batch norm", "one stops")]
+
+
+def start(folder: Path, tasks: list, num: int = 2) -> list:
+    """Processes that have torch already, since they are forks of this one."""
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=two_ranks.work, args=(i, num, folder, tasks)) for i in range(num)]
+    for process in processes:
+        process.start()
+    return processes
+
+
+def on_ranks(folder: Path, *tasks: tuple[str, dict], num: int = 2) -> list[list[dict]]:
+    """What each process found."""
+    processes = start(folder, list(tasks), num)
+    for process in processes:
+        process.join(60)
+    hung = [process for process in processes if process.is_alive()]
+    for process in hung:
+        process.kill()
+    assert not hung, "the processes wait for each other"
+    assert all(process.exitcode == 0 for process in processes)
+    (folder / "store").unlink(missing_ok=True)
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(num)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imports():
+    """What DistributedDataParallel loads at first use, once instead of in every process."""
+    importlib.import_module("torch._dynamo")
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """All scenarios, on two processes."""
+    found = on_ranks(tmp_path_factory.mktemp("ranks"), *((name, {}) for name in two_ranks.SCENARIOS))
+    return [dict(zip(two_ranks.SCENARIOS, own, strict=True)) for own in found]
+
+
+@pytest.mark.parametrize("name", ALONE_TOO)
+def test_two_processes_train_as_one(name, both):
+    alone = two_ranks.outcome(two_ranks.train(name))
+    mine = both[0][name]
+    assert_close(mine["weights"], alone["weights"], **SLACK)
+    assert mine["stopped"] == alone["stopped"]
+    assert len(mine["records"]) == len(alone["records"])
+    for one, other in zip(mine["records"], alone["records"], strict=True):
+        assert_close(one, other, equal_nan=True, **SLACK)
+
+
+@pytest.mark.parametrize("name", two_ranks.SCENARIOS)
+def test_both_processes_end_alike(name, both):
+    first, second = both[0][name], both[1][name]
+    assert all(torch.equal(first["weights"][k], second["weights"][k]) for k in first["weights"])
+    assert repr(first["records"]) == repr(second["records"])
+    assert first["stopped"] == second["stopped"]
+
+
+def test_bad_updates_and_stops_are_agreed_on(both):
+    """Only one process sees the row that blows up, and only one decides to stop."""
+    assert sum(record["skipped"] for record in both[0]["explosive"]["records"]) == 1
+    assert both[0]["one stops"]["stopped"] == "one has had enough"
+    assert len(both[0]["one stops"]["records"]) == 2
+    assert "has not improved" in both[0]["early stopping"]["stopped"]
+
+
+def test_killed_processes_resume_exactly(tmp_path):
+    """Kill −9 of both; two processes go on bit by bit, one goes on up to rounding."""
+    file, more = tmp_path / "run.safetensors", {"epochs": 8}
+    ((whole, *_), _) = on_ranks(tmp_path, ("shuffled", more))
+    processes = start(tmp_path, [("shuffled", {**more, "checkpoint": file, "callbacks": [two_ranks.Slow()]})])
+    deadline = time.monotonic() + 30
+    while not file.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    for process in processes:
+        process.kill()
+        process.join()
+    (tmp_path / "store").unlink()
+    copy = tmp_path / "copy.safetensors"
+    copy.write_bytes(file.read_bytes())
+    assert 1 <= load_file(file, "training checkpoint")[1]["epoch"] < 8
+    ((resumed,), (second,)) = on_ranks(tmp_path, ("shuffled", {**more, "checkpoint": file}))
+    for name, value in whole["weights"].items():
+        assert torch.equal(value, resumed["weights"][name]) and torch.equal(value, second["weights"][name])
+    assert repr(resumed["records"]) == repr(whole["records"])
+    (((alone,),)) = on_ranks(tmp_path, ("shuffled", {**more, "checkpoint": copy}), num=1)
+    assert_close(alone["weights"], whole["weights"], **SLACK)
+
+
+def test_what_is_refused_is_refused_by_all(tmp_path):
+    damaged = tmp_path / "damaged.safetensors"
+    damaged.write_bytes(b"not a checkpoint")
+    tasks = [("full", {"checkpoint": damaged}), (two_ranks.train_on_own_rows, {}), (two_ranks.train_with_own_seed, {}),
+             (two_ranks.train_fleet, {}), (two_ranks.train_normed, {})]  # fmt: skip
+    words = ["damaged", "different rows", "different rows or settings", "one such model at a time", "single row"]
+    for own in on_ranks(tmp_path, *tasks):
+        for found, word in zip(own, words, strict=True):
+            assert word in found["refused"]
+
+
+def test_groups_of_batches_may_differ_between_processes(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "_GROUP_VALUES", 90)  # reached by the 16 rows of one process, not by the 15 of the other
+    more = {"batch_size": 31, "shuffle": True}
+    (mine,), (other,) = on_ranks(tmp_path, ("full", more))
+    assert repr(mine["records"]) == repr(other["records"])
+    alone = two_ranks.outcome(two_ranks.train("full", **more))
+    assert_close(mine["weights"], alone["weights"], **SLACK)
+
+
+def test_the_example_runs_by_torchrun():
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(EXAMPLE)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=90, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"^\d process\(es\): loss 0\.", done.stdout, re.MULTILINE) == ["2 process(es): loss 0."]
+
+
+@pytest.mark.parametrize("num", [1, 2, 3, 7, 30])
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_parts_are_all_rows_once(num, size):
+    parts = [Ranks(rank, size).part(num) for rank in range(size)]
+    taken = [i for own, share in parts if share for i in range(num)[own]]
+    assert taken == list(range(num))
+    assert sum(share for _, share in parts) == pytest.approx(size)
+    assert all(own.stop - own.start >= 1 for own, _ in parts)
+    assert sum(shares(num, size)) == num and max(shares(num, size)) - min(shares(num, size)) <= 1
