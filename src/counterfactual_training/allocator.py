@@ -35,7 +35,7 @@ def keep_memory() -> bool:
 
 @contextmanager
 def keeping_memory(switch: bool = True) -> Iterator[None]:
-    """Inside, freed memory is kept (up to 512 MB of it); afterwards it is given back and the thresholds are usual again.
+    """Inside, freed memory is kept (up to 512 MB); afterwards it is given back and the thresholds are usual again.
 
     Nothing happens where the host has said what it wants: by :func:`keep_memory`, or by glibc's environment variables.
     """

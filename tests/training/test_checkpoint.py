@@ -152,7 +152,7 @@ def test_a_run_that_diverged_is_saved_as_it_ended(blobs, tmp_path):
     model, again = fresh(), fresh()
     with pytest.warns(UserWarning, match="last sound epoch"):
         history = train(model, x, y, config=QUICK, checkpoint=path, callbacks=[Wreck()]).history
-    tensors, content = load_file(path, KIND)
+    tensors, _ = load_file(path, KIND)
     assert all(bool(torch.isfinite(tensors[name]).all()) for name in tensors if "/model" in name or "/good" in name)
     resumed = train(again, x, y, config=QUICK, checkpoint=path).history
     assert torch.equal(weights(again), weights(model)) and bool(torch.isfinite(weights(model)).all())

@@ -161,7 +161,7 @@ class WorkingSet:
         torch.sub(self.x_cf, self.x, out=self.delta)
 
     def keep_nascent(self) -> None:
-        """Eq. 4: rows with ``‖Δ‖∞ ≤ ε`` (or ``<``, as printed) are nascent, so far; of those that leave, keep the last."""
+        """Eq. 4: rows with ``‖Δ‖∞ ≤ ε`` (or ``<``, as printed) are nascent; of those that leave, keep the last."""
         norm = at_least_single(torch.abs(self.delta, out=self.scratch).amax(-1))
         inside = norm < self.radius if self.strict else norm <= self.radius
         left = (self.nascent & ~inside).nonzero(as_tuple=True)

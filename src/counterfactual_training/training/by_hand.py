@@ -29,7 +29,7 @@ class Walk:
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         # Of each layer its activation, or its weight and bias.
-        self.steps = [activation(layer) or (layer.weight, layer.bias) for layer in layers]
+        self.steps: list[Any] = [activation(layer) or (layer.weight, layer.bias) for layer in layers]
         trained = [i for i, layer in enumerate(layers) if any(p.requires_grad for p in layer.parameters())]
         self.lowest = min(trained)
 

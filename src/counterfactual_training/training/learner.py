@@ -116,7 +116,7 @@ class Learner:
             optimizer = torch.optim.Adam(self.parameters, lr=rates[0], fused=fused)
         self.optimizer = optimizer
         self.one = torch.ones((), device=self.parameters[0].device, dtype=torch.float32)
-        self.flags: Iterator[Tensor] = iter(())
+        self.flags: list[Tensor] = []
         self.none = torch.zeros(self.lead, device=self.one.device, dtype=torch.float32)
 
     def _choose(self) -> None:
@@ -166,12 +166,11 @@ class Learner:
             sums = given[0].sum(-1)
             if idle is None and sums.device.type == "cpu" and isfinite(float(sums.sum())):  # asking costs nothing here
                 return self.none
-            found = (sums - sums != 0).to(torch.float32)  # infinity and NaN leave NaN
-            return found if idle is None else torch.maximum(found, idle)
-        found = next(self.flags, None)
-        if found is None:  # many at once: each by itself would take as long as the check
-            self.flags = iter(torch.zeros(256, device=self.one.device, dtype=torch.float32).unbind())
-            found = next(self.flags)
+            bad = (sums - sums != 0).to(torch.float32)  # infinity and NaN leave NaN
+            return bad if idle is None else torch.maximum(bad, idle)
+        if not self.flags:  # many at once: each by itself would take as long as the check
+            self.flags = list(torch.zeros(256, device=self.one.device, dtype=torch.float32).unbind())
+        found = self.flags.pop()
         if idle is not None:
             found.copy_(idle)
         torch._amp_foreach_non_finite_check_and_unscale_(given, found, self.one)
@@ -189,8 +188,8 @@ class Learner:
             optimizer.step()
             del optimizer.found_inf, optimizer.grad_scale  # type: ignore[attr-defined]
         elif not bool(bad):
-            again = getattr(self.gradient, "again", None)
-            if isinstance(optimizer, torch.optim.LBFGS):  # looks at the loss several times a step
-                optimizer.step(lambda: float(again()[0]))
+            gradient = self.gradient
+            if isinstance(optimizer, torch.optim.LBFGS) and isinstance(gradient, ByAutograd):
+                optimizer.step(lambda: float(gradient.again()[0]))  # looks at the loss several times a step
             else:
                 optimizer.step()

@@ -18,8 +18,8 @@ from counterfactual_training.errors import InputError, unknown
 class Explanations(NamedTuple):
     """Counterfactuals ready for the objective; m rows, all constants.
 
-    ``weight`` ``(..., m)`` lets rows count less or not at all in divergence and ridge, ``weight_adv`` in the adversarial
-    loss; ``None`` counts all alike.
+    ``weight`` ``(..., m)`` lets rows count less or not at all in divergence and ridge, ``weight_adv`` in the
+    adversarial loss; ``None`` counts all alike.
     """
 
     x_cf: Tensor  # (..., m, *features) mature counterfactuals x′
@@ -34,7 +34,7 @@ class Explanations(NamedTuple):
         """Consecutive rows, so many for each batch."""
         dim = self.y_target.dim() - 1
         parts = [[None] * len(sizes) if value is None else value.split(sizes, dim) for value in self]
-        return [Explanations(*row) for row in zip(*parts, strict=True)]  # type: ignore[arg-type]
+        return [Explanations(*row) for row in zip(*parts, strict=True)]
 
 
 class Batch(NamedTuple):
@@ -124,7 +124,7 @@ class Objective:
         return type(self).__call__ is Objective.__call__ and type(self).total is Objective.total
 
     def by_rows(self, role: Tensor, count: Tensor, weight: Tensor | None) -> RowTerms:
-        """The weights of rows ``(R,)`` by what they are there for, over the number of rows in their mean ``(..., R)``."""
+        """The weights of rows ``(R,)`` by what they are for, over the count of rows in their mean ``(..., R)``."""
 
         def term(weights: dict[int, Number]) -> Tensor:
             parts = [per_member(w, 1) * (role == kind).to(count.dtype) for kind, w in weights.items()]

@@ -41,8 +41,8 @@ class TrainResult:
 class Run:
     """One model in training, or several of one structure as one stack; what callbacks see.
 
-    A member is named by its place i in this run; ``members[i]`` is its place in the list that :class:`Fleet` got. A lone
-    run has one member, 0.
+    A member is named by its place i in this run; ``members[i]`` is its place in the list that :class:`Fleet` got. A
+    lone run has one member, 0.
 
     Attributes:
         members: places of the members in the fleet.

@@ -101,7 +101,7 @@ class Tally:
         size = self.run.config.accumulate
         lost = ~torch.isfinite(torch.cat(self.terms)[:, 0]).reshape(-1, len(self.run.slots)).cpu().numpy()
         lost = np.pad(lost, ((0, updates * size - len(lost)), (0, 0)))
-        return lost.reshape(updates, size, -1).any(1)
+        return np.asarray(lost.reshape(updates, size, -1).any(1))
 
     def _means(self, made: np.ndarray) -> dict[str, list[float]]:
         """Over the batches of the updates made; NaN where there were none."""

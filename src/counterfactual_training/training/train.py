@@ -71,7 +71,8 @@ def train(
     """
     if device is not None:
         model = model.to(device)
-        x, y = (v.to(device) if isinstance(v, Tensor) else v for v in (x, y))
+        x = x.to(device) if isinstance(x, Tensor) else x
+        y = None if y is None else y.to(device)
     inner = unwrapped(model)
     chosen = preset(setting) if isinstance(setting, str) else setting or Setting()
     chosen = replace(
