@@ -67,10 +67,9 @@ def search(
     noise = _noise(generator, rng, flat).unbind()
     values = _BLOCK_VALUES.get(flat.device.type, _BLOCK_VALUES_ACCELERATOR)
     most = max(1, values // max(1, prod(y_target.shape[:-1]) * num_features))
-    count = -(-y_target.shape[-1] // most)
-    block = (
-        -(-y_target.shape[-1] // max(count, 1)) or 1
-    )  # all of nearly one size: a small rest would take as many steps
+    # Blocks of one size: a small rest would take as many steps as the others.
+    num_rows = y_target.shape[-1]
+    block = max(1, -(-num_rows // max(1, -(-num_rows // most))))
     parts = []
     # A caller's no_grad or inference_mode must not reach in here: the descent needs its gradients.
     with evaluating(model), sensible_threads(model, flat[..., :block, :], threads), torch.inference_mode(False):
