@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from counterfactual_training import Constraints, TrainConfig, ecco, mlp, train
 from counterfactual_training.errors import InputError
-from counterfactual_training.training import Callback, Fleet, Member, Run, Setting, checkpoint, loop, memory
+from counterfactual_training.training import Callback, Fleet, Member, Run, Setting, checkpoint, host, memory
 from counterfactual_training.training.fingerprint import fingerprint
 from counterfactual_training.training.rows import Rows
 
@@ -243,13 +243,13 @@ def test_threads_are_chosen_by_the_rows_of_a_batch(monkeypatch, own_rows):
     if own_rows:
         x, y = x.expand(2, *x.shape), y.expand(2, -1)
     shapes = []
-    real = loop.sensible_threads
+    real = host.sensible_threads
 
     def seen(model, batch, threads):
         shapes.append(tuple(batch.shape))
         return real(model, batch, threads)
 
-    monkeypatch.setattr(loop, "sensible_threads", seen)
+    monkeypatch.setattr(host, "sensible_threads", seen)
 
     def flat():
         return nn.Sequential(nn.Flatten(), nn.Linear(25, 2)).double()

@@ -4,43 +4,41 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
-from counterfactual_training.threads import sensible_threads
 from counterfactual_training.training.batches import explain, mini_batches
 from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.distributed import shares
+from counterfactual_training.training.host import borrowed, seed_epoch
 from counterfactual_training.training.learner import Gradients
 from counterfactual_training.training.objective import Batch
 from counterfactual_training.training.run import Run
-from counterfactual_training.training.sampling import Streams, epoch_rng
+from counterfactual_training.training.sampling import Streams
 from counterfactual_training.training.tally import Tally
 
-# Values of mini-batches that are made before the first of their updates; few, so that memory stays small.
+# Mini-batches are prepared in groups of about so many values: enough to save overhead, few enough to save memory.
 _GROUP_VALUES = 2**20
 
 
 def fit(run: Run, saver: Checkpoint | None = None) -> None:
-    """Train all members of a run, epoch after epoch, from where its checkpoint left it."""
+    """Train all members of a run, epoch after epoch; a checkpoint says where to begin."""
     if saver is not None:
         saver.resume(run)
-    example, _ = run.data.first(run.config.batch_size + run.config.num_counterfactuals)
-    with sensible_threads(run.model, example, run.config.threads), _own_randomness(run.device), _fresh_casts():
+    with borrowed(run):
         for callback in run.callbacks:
             callback.on_train_begin(run)
         if saver is not None:
-            saver.resume_optimizer(run)
+            saver.resume_optimizer(run)  # now, because a new scheduler begins by setting the learning rate
         while run.epoch < run.epochs and run.running:
             started = time.perf_counter()
             tally = _epoch(run)
             run.epoch += 1
-            run.settle(*tally.close(started))
+            run.settle(*tally.close(started))  # keep sound weights, end members that diverged
             for callback in run.callbacks:
                 callback.on_epoch_end(run)
-            run.agree()
-            run.compact()
+            run.agree()  # several processes stop together
+            run.compact()  # ended members leave the stack
             if saver is not None:
                 saver.save(run)
         for callback in run.callbacks:
@@ -49,17 +47,13 @@ def fit(run: Run, saver: Checkpoint | None = None) -> None:
 
 @torch.no_grad()
 def _epoch(run: Run) -> Tally:
-    """One pass over the data: explain training rows, then update on every mini-batch."""
-    rngs = [epoch_rng(seed, run.epoch) for seed in run.seeds]
-    seeds = {i: int(torch.randint(2**62, (), generator=rng)) for i, rng in zip(run.slots, rngs, strict=True)}
-    # For dropout and its like, which only lone models have; and for loaders, whose batches all members share.
-    seed = seeds.get(0) or int(torch.randint(2**62, (), generator=epoch_rng(run.settings[0].config.seed, run.epoch)))
-    _seed_global(seed, run.device)
-    run.data.seed(seed)
+    """One pass over the data: search counterfactuals, and update on every mini-batch with its share of them."""
+    rngs = seed_epoch(run)
     run.learner.train_mode()
     tally = Tally(run)
     objective = run.objective_for(tally.explaining)
     for batches in _explained(run, rngs if run.lead else rngs[0], tally):
+        # Gradients are computed one by one, each after the update before it.
         for gradients in run.learner.gradients(objective, batches, run.config.accumulate):  # ∇ of Eq. 2
             _update(run, gradients, tally)
         tally.add(batches, run.learner.terms)
@@ -67,20 +61,26 @@ def _epoch(run: Run) -> Tally:
 
 
 def _explained(run: Run, rng: Streams, tally: Tally) -> Iterator[list[Batch]]:
-    """Mini-batches with their counterfactuals (lines 2-6), searched once per epoch or anew for every batch."""
+    """Mini-batches with their counterfactuals (Algorithm 1, lines 2-6), in groups.
+
+    Counterfactuals are searched once per epoch and handed out, or for every batch by itself. During burn-in, and in
+    conventional training, there are none.
+    """
     config, batches = run.config, mini_batches(run, rng)
     count = run.data.num_batches(config.batch_size)
-    sizes = shares(max(config.num_counterfactuals, count), count)
-    once, anew = (any(tally.explaining) and config.refresh == when for when in ("epoch", "batch"))
-    found = explain(run, sizes, rng, tally) if once else None
+    sizes = shares(max(config.num_counterfactuals, count), count)  # of counterfactuals, for each batch
+    explaining = any(tally.explaining)
+    per_batch = explaining and config.refresh == "batch"
+    found = explain(run, sizes, rng, tally) if explaining and not per_batch else None
     group: list[Batch] = []
     for size, batch in zip(sizes, batches, strict=True):
-        if anew:
+        if per_batch:
             found = explain(run, [size], rng, tally)
-        if found is None and (once or anew):
-            return  # nobody is left
+        if explaining and found is None:
+            return  # the models of all members have become unusable
         group.append(batch if found is None else batch.explained(*next(found)))
-        if len(group) % config.accumulate == 0 and (anew or len(group) * batch.x.numel() > _GROUP_VALUES):
+        full = per_batch or len(group) * batch.x.numel() > _GROUP_VALUES
+        if full and len(group) % config.accumulate == 0:
             yield group
             group = []
     if group:
@@ -98,36 +98,11 @@ def _update(run: Run, gradients: Gradients, tally: Tally) -> None:
 
 
 def _tell(run: Run, event: str, tally: Tally) -> None:
-    """Call whoever listens; heed gradients they have replaced, modes they have changed, members they have ended."""
+    """Call the callbacks; notice gradients they replace, modes they change and members they stop."""
     for callback in run.listeners(event):
         run.gradients = list(run.gradients)
         run.learner.expose(run.gradients)
         getattr(callback, event)(run)
         run.gradients = run.learner.exposed(run.gradients)
         run.learner.train_mode()
-        tally.heed()
-
-
-def _seed_global(seed: int, device: torch.device) -> None:
-    """Seed the generators that modules draw from: the CPU's, and that of the device trained on."""
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        with torch.cuda.device(device):
-            torch.cuda.manual_seed(seed)
-
-
-@contextmanager
-def _fresh_casts() -> Iterator[None]:
-    """Autocast keeps what it has cast until it ends; within a training around which it stands, weights change."""
-    kept = torch.is_autocast_cache_enabled()
-    torch.clear_autocast_cache()
-    torch.set_autocast_cache_enabled(False)
-    try:
-        yield
-    finally:
-        torch.set_autocast_cache_enabled(kept)
-
-
-def _own_randomness(device: torch.device) -> AbstractContextManager[None]:
-    """Torch's global random state inside is ours; the host's is put back."""
-    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+        tally.notice_stops()

@@ -49,7 +49,7 @@ class Tally:
         self.run.blank(slot)
         self.idle = self.run.idle_rows(self.broken)
 
-    def heed(self) -> None:
+    def notice_stops(self) -> None:
         """Members that a callback has stopped within the epoch ride along from here on."""
         for slot in {self.run.slots.index(i) for i in self.training} - self.ends.keys():
             if self.run.histories[self.run.slots[slot]].stopped is not None:
