@@ -39,7 +39,7 @@ class Adam(Optimizer):
         self._opt_called = True  # what schedulers look at
         numbers = [(group["lr"], *group["betas"]) for group in self.param_groups]
         if self.fusable and (not self.lead or (bad is None and self.even and len(set(numbers)) == 1)):
-            self._fused([grad for grad in grads if grad is not None], numbers[0], bad)
+            self._fused(grads, numbers[0], bad)
         else:
             self.even = self.even and bad is None
             bad = torch.zeros_like(self.updates) if bad is None else bad
@@ -52,14 +52,17 @@ class Adam(Optimizer):
         """As any optimizer: by the gradients that the parameters hold."""
         self.apply([_gradient(p) for p in self.tensors], None)
 
-    def _fused(self, grads: list[Tensor], numbers: tuple[float, ...], bad: Tensor | None) -> None:
+    def _fused(self, grads: Sequence[Tensor | None], numbers: tuple[float, ...], bad: Tensor | None) -> None:
         rate, beta1, beta2 = numbers
         self.updates += 1
         step = self.updates if not self.lead else self.updates[0]
+        tensors, mean, square, given = self.tensors, self.mean, self.square, [g for g in grads if g is not None]
+        if len(given) < len(tensors):  # parameters without a gradient stay as they are
+            there = [i for i, grad in enumerate(grads) if grad is not None]
+            tensors, mean, square = ([column[i] for i in there] for column in (tensors, mean, square))
         torch._fused_adam_(
-            self.tensors, grads, self.mean, self.square, [], [step] * len(self.tensors), lr=rate,
-            beta1=beta1, beta2=beta2, weight_decay=0.0, eps=_EPSILON, amsgrad=False, maximize=False,
-            found_inf=bad,
+            tensors, given, mean, square, [], [step] * len(tensors), lr=rate, beta1=beta1, beta2=beta2,
+            weight_decay=0.0, eps=_EPSILON, amsgrad=False, maximize=False, found_inf=bad,
         )  # fmt: skip
         if bad is not None:
             self.updates -= bad

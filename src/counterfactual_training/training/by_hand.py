@@ -45,6 +45,9 @@ class Walk:
             self.seen.append(x)
         return x
 
+    def norm(self, logits: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(logits)
+
     def gradients(self, grad: Tensor) -> list[Tensor]:
         """Given ∂/∂logits."""
         found: list[Tensor] = []
@@ -105,6 +108,9 @@ class StackedWalk:
             self.seen.append(x)
         return x
 
+    def norm(self, logits: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(logits, dim=(-2, -1))
+
     def gradients(self, grad: Tensor) -> list[Tensor]:
         for i in range(len(self.steps) - 1, -1, -1):
             step, x = self.steps[i], self.seen[i]
@@ -154,6 +160,7 @@ class ByHand:
 
     def __init__(self, walk: Walk | StackedWalk, num_classes: int) -> None:
         self.walk, self.num_classes = walk, num_classes
+        self.witnesses: list[Tensor] = []  # (*lead) of every batch since the last look: finite if its loss is
         self.layout: tuple[Any, tuple[Tensor, ...]] = (None, ())
 
     def gradients(self, objective: Objective, batches: Sequence[Batch]) -> Iterator[list[Tensor]]:
@@ -191,6 +198,8 @@ class ByHand:
                 grad += (own_ridge * out).add_(own_energy)
             logits.append(out)
             logp.append(log_probability)
+            # The loss itself is summed up later; it is finite as long as the squares of the logits are.
+            self.witnesses.append(walk.norm(out))
             yield walk.gradients(grad)
         share = (torch.ones_like(count) if weight is None else weight) / count
         out, log_probability = torch.cat(logits, walk.rows), torch.cat(logp, walk.rows)

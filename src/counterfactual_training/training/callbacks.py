@@ -6,6 +6,7 @@ import copy
 import math
 import sys
 from collections.abc import Callable
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -240,8 +241,8 @@ class BestEpoch(Callback):
     ) -> None:
         if mode not in ("max", "min"):
             raise InputError(f"mode is 'max' or 'min', got {mode!r}.")
-        if patience is not None and patience < 1:
-            raise InputError(f"patience is a number of epochs of at least 1, got {patience!r}.")
+        if patience is not None and (not isinstance(patience, Integral) or patience < 1):
+            raise InputError(f"patience is a whole number of epochs of at least 1, got {patience!r}.")
         self.metric, self.sign = metric, 1.0 if mode == "max" else -1.0
         self.patience, self.min_delta = patience, min_delta
         self.best: dict[int, float] = {}

@@ -88,5 +88,6 @@ class Checkpoint:
         self.took = self.saved - started
 
     def _damaged(self, run: Run, error: BaseException) -> FileError:
-        run.model.load_state_dict(self.before)  # a refused file changes nothing
+        if not run.lead:  # a refused file changes nothing; members of a fleet get their weights at the end
+            run.model.load_state_dict(self.before)
         return FileError(f"The checkpoint {str(self.path)!r} is damaged: {error}. Delete it to start anew.")

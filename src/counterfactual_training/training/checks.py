@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -18,6 +18,7 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError
 from counterfactual_training.search import evaluating
 from counterfactual_training.search.checks import check_inputs, first_logits
+from counterfactual_training.training.callbacks import Callback, overrides
 from counterfactual_training.training.distributed import Ranks
 from counterfactual_training.training.fingerprint import Digest
 from counterfactual_training.training.rows import FetchedRows, Read, Rows
@@ -39,6 +40,8 @@ def training_rows(
 ) -> Rows:
     """Rows that fit the model."""
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    if isinstance(x, np.ndarray) or isinstance(y, np.ndarray):
+        raise InputError("x and y must be torch tensors, got NumPy arrays; convert them with torch.as_tensor(...).")
     if isinstance(x, Tensor):
         if y is None:
             raise InputError("Training needs classes: pass y (n,) beside x, or a Dataset of pairs.")
@@ -133,15 +136,15 @@ def validation_rows(model: nn.Module, validation: Validation | None, data: Rows,
             raise InputError(f"Validation rows are given for {len(y)} members of a fleet of {members}.")
         rows = Rows(x, y.long(), data.num_classes)
     y = rows.y
-    try_model(model, rows, data.num_classes)
+    try_model(model, rows.alone(0), data.num_classes)
     if y.numel() and not 0 <= int(y.min()) <= int(y.max()) < data.num_classes:
         raise InputError(f"Validation classes must lie in 0..{data.num_classes - 1}, got {y.unique().tolist()}.")
     return rows
 
 
-def try_model(model: nn.Module, data: Rows, num_classes: int, member: int = 0) -> None:
+def try_model(model: nn.Module, data: Rows, num_classes: int) -> None:
     """Ask the model for some rows, and refuse what is no classifier of these classes."""
-    x, y = data.of([member]).first(64) if data.own else data.first(64)
+    x, y = data.first(64)
     with evaluating(model), torch.no_grad():
         first_logits(model, x, y, num_classes=num_classes)
 
@@ -195,12 +198,16 @@ def _takes_one_row(model: nn.Module, data: Rows) -> bool:
     return True
 
 
-def check_optimizer(model: nn.Module, optimizer: Optimizer, setting: Setting, ranks: Ranks) -> None:
+def check_optimizer(
+    model: nn.Module, optimizer: Optimizer, setting: Setting, ranks: Ranks, callbacks: Sequence[Callback]
+) -> None:
     own = {id(parameter) for parameter in model.parameters()}
     if not any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
         raise InputError("The optimizer holds none of this model's parameters; make it with model.parameters().")
     if isinstance(optimizer, torch.optim.LBFGS) and (setting.config.accumulate > 1 or ranks.size > 1):
         raise InputError("LBFGS asks for the loss of one batch again and again: accumulate=1 and one process only.")
+    if isinstance(optimizer, torch.optim.LBFGS) and any(overrides(callback, "before_step") for callback in callbacks):
+        raise InputError("LBFGS computes its gradients itself, so callbacks cannot change them before its step.")
 
 
 def check_ranks(run: Run) -> None:
@@ -216,9 +223,9 @@ def check_ranks(run: Run) -> None:
         )
 
 
-def checked_callbacks(callbacks: Any) -> list[Any]:
-    from counterfactual_training.training.callbacks import Callback
-
+def checked_callbacks(callbacks: Sequence[Callback]) -> list[Callback]:
+    if not isinstance(callbacks, list | tuple):
+        raise InputError(f"callbacks is a list of ct.Callback, got {type(callbacks).__name__}; write [callback].")
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise InputError(f"Callbacks derive from ct.Callback, got {type(callback).__name__}.")

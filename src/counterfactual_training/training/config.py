@@ -42,7 +42,7 @@ class TrainConfig:
         immature: what x′ that missed τ does: ``"replace"`` it by its x⁺, so that it counts for the ridge only (as run);
             ``"drop"`` it from the means; ``"keep"`` it as it is (as printed: exhausting all T steps is maturity too).
             Factuals that already were of the target class are no counterfactuals and only kept as a replacement.
-        max_bad_updates: consecutive updates with a non-finite loss after which training stops.
+        max_bad_updates: consecutive updates with a non-finite loss or gradient after which training stops.
         seed: of everything random; a run with the same seed gives the same weights.
         threads: CPU threads; by default one where the work is small.
         accumulate: mini-batches per update, whose gradients are averaged.

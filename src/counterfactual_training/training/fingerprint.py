@@ -124,7 +124,7 @@ class Digest:
         elif isinstance(value, Mapping):
             self.add([[key, item] for key, item in value.items()])
         elif isinstance(value, set | frozenset):
-            self.add(sorted(map(repr, value)))
+            self.add(sorted(_digest(item) for item in value))
         elif isinstance(value, list | tuple | deque):
             self._text(str(len(value)))
             for item in value:
@@ -234,7 +234,16 @@ def _is_cached(kind: type, name: Any) -> bool:
 
 
 def _is_known(module: str | None) -> bool:
-    return (module or "").partition(".")[0] in _KNOWN
+    """Whether code is told by its name: that of this package, of the standard library, of installed packages."""
+    top = (module or "").partition(".")[0]
+    place = getattr(sys.modules.get(top), "__file__", None) or ""
+    return top in _KNOWN or "site-packages" in place or "dist-packages" in place
+
+
+def _digest(value: Any) -> str:
+    digest = Digest()
+    digest.add(value)
+    return digest.hexdigest()
 
 
 def _filled(cell: types.CellType) -> bool:

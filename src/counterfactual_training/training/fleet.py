@@ -111,9 +111,9 @@ class Fleet:
         data = checks.training_rows(self.models[0], x, y, count, sample_weight, class_weight)
         held = checks.validation_rows(self.models[0], validation, data, count)
         for i, model in enumerate(self.models):
-            checks.try_model(model, data, data.num_classes, i)
-            if held is not None:
-                checks.try_model(model, held, data.num_classes, i)
+            for rows in (data, held):
+                if rows is not None:
+                    checks.try_model(model, rows.alone(i), data.num_classes)
         settings = [checks.with_constraints(own, data, i) for i, own in enumerate(settings)]
         results: dict[int, TrainResult] = {}
         listeners = [*checks.checked_callbacks(callbacks), Progress(progress)]
@@ -122,8 +122,10 @@ class Fleet:
             """Train one group; in halves, where the memory does not suffice."""
             own = [settings[i] for i in group]
             try:
-                run = Run([self.models[i] for i in group], own, data.of(group), held and held.of(group), group,
-                          callbacks=listeners)  # fmt: skip
+                run = Run(
+                    [self.models[i] for i in group], own, _rows_of(data, group), held and _rows_of(held, group), group,
+                    callbacks=listeners,
+                )  # fmt: skip
                 fit(run, None if checkpoint is None else Checkpoint(checkpoint, run, shared=True))
             except (MemoryError, torch.OutOfMemoryError):
                 if len(group) == 1:
@@ -187,7 +189,7 @@ def _with_own_code(settings: Sequence[Setting]) -> list[int]:
 
 def _check_stacked(models: Sequence[nn.Module], data: Rows) -> None:
     """Side by side the models must give what each gives alone, in training as in use."""
-    some = [data.of([i]).first(16)[0] if data.own else data.first(16)[0] for i in range(len(models))]
+    some = [data.alone(i).first(16)[0] for i in range(len(models))]
     twins = copy.deepcopy(list(models))  # a forward pass may change what a model holds
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         for training in (True, False):
@@ -202,6 +204,11 @@ def _check_stacked(models: Sequence[nn.Module], data: Rows) -> None:
                 slack = 1e-3 if alone.dtype.itemsize < 8 else 1e-8
                 if not torch.allclose(together[i], alone, rtol=slack, atol=slack * (1 + float(alone.abs().max()))):
                     raise UnstackableError(f"member {i} gives other logits in a stack than alone.")
+
+
+def _rows_of(rows: Rows, group: list[int]) -> Rows:
+    """The rows of a group; a member that trains alone has no leading dimension."""
+    return rows.of(group) if len(group) > 1 else rows.alone(group[0])
 
 
 def _fitting(group: list[int], model: nn.Module, setting: Setting, data: Rows) -> list[list[int]]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import ModelError
 from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.training.adam import Adam
@@ -32,12 +33,15 @@ class ByAutograd:
 
     def __init__(self, model: nn.Module, parameters: Sequence[Tensor]) -> None:
         self.model, self.parameters = model, parameters
+        self.witnesses: list[Tensor] = []  # (*lead) of every batch since the last look: finite if its loss is
 
     def gradients(self, objective: Objective, batches: Sequence[Batch]) -> Iterator[Gradients]:
         told = []
         for batch in batches:
             self.again = lambda batch=batch: self._backward(objective, batch)
             told.append(self.again())
+            if not isinstance(self.model, DistributedDataParallel):  # there only gradients are known to all processes
+                self.witnesses.append(told[-1][0])
             yield [parameter.grad for parameter in self.parameters]
         self.terms = torch.stack(told)
 
@@ -82,6 +86,18 @@ def _copied(gradients: Gradients) -> Gradients:
     return [None if grad is None else grad.clone() for grad in gradients]
 
 
+def _modules_to_train(model: nn.Module) -> list[nn.Module]:
+    """A model in training mode may hold frozen parts that are not; one in eval mode is trained whole, as its ``train``
+    understands that."""
+    before = [(module, module.training) for module in model.modules()]
+    if not model.training:
+        model.train()
+    found = [module for module, _ in before if module.training]
+    for module, mode in before:
+        module.training = mode
+    return found
+
+
 class Learner:
     """A model in training. Alone it has no leading dimension; a stack of M has ``lead = (M,)``.
 
@@ -98,9 +114,7 @@ class Learner:
         self.lead = torch.Size([model.num_members]) if isinstance(model, StackedModel) else torch.Size()
         self.whole = model  # with what other processes add to it
         self.model = model.module if isinstance(model, DistributedDataParallel) else model
-        # A model in training mode may hold frozen parts that are not; one in eval mode is trained whole.
-        modules = list(self.model.modules())
-        self.training = [module for module in modules if module.training] if self.model.training else modules
+        self.training = _modules_to_train(self.model)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         if not self.parameters:
             raise ModelError("The model has no parameters that may be trained.")
@@ -128,6 +142,12 @@ class Learner:
     def gradients(self, objective: Objective, batches: Sequence[Batch], accumulate: int = 1) -> Iterator[Gradients]:
         """∇ of Eq. 2 for every update, each the mean over so many batches."""
         return accumulated(self.gradient.gradients(objective, batches), accumulate)
+
+    def begin_epoch(self) -> None:
+        """Heed hooks that have come or gone since the last one, and the modes."""
+        if (self.closed and walk_of(self.whole) is not None) != isinstance(self.gradient, ByHand):
+            self._choose()
+        self.train_mode()
 
     def train_mode(self) -> None:
         """The modules that train are in training mode, whatever a callback has done."""
@@ -160,10 +180,13 @@ class Learner:
         return self.gradient.terms
 
     def bad(self, gradients: Gradients, idle: Tensor | None = None) -> Tensor:
-        """``(*lead)``: 1.0 for the idle, and where the gradient is not finite; nobody waits for the answer."""
+        """``(*lead)``: 1.0 for the idle, and where loss or gradient is not finite; nobody waits for the answer."""
         given = [grad for grad in gradients if grad is not None]
+        witnesses, self.gradient.witnesses = self.gradient.witnesses, []
         if self.lead:
-            sums = given[0].sum(-1)
+            sums = at_least_single(given[0]).sum(-1)
+            for witness in witnesses:
+                sums = sums + witness
             if idle is None and sums.device.type == "cpu" and isfinite(float(sums.sum())):  # asking costs nothing here
                 return self.none
             bad = (sums - sums != 0).to(torch.float32)  # infinity and NaN leave NaN
@@ -173,7 +196,12 @@ class Learner:
         found = self.flags.pop()
         if idle is not None:
             found.copy_(idle)
-        torch._amp_foreach_non_finite_check_and_unscale_(given, found, self.one)
+        wide = [witness for witness in witnesses if not given or witness.dtype != given[0].dtype]
+        alike = [witness for witness in witnesses if given and witness.dtype == given[0].dtype]
+        if given:
+            torch._amp_foreach_non_finite_check_and_unscale_([*given, *alike], found, self.one)
+        for witness in wide:
+            found.copy_(torch.maximum(found, (witness - witness != 0).to(found.dtype)))
         return found
 
     def step(self, grads: Gradients, bad: Tensor) -> None:

@@ -49,7 +49,7 @@ def fit(run: Run, saver: Checkpoint | None = None) -> None:
 def _epoch(run: Run) -> Tally:
     """One pass over the data: search counterfactuals, and update on every mini-batch with its share of them."""
     rngs = seed_epoch(run)
-    run.learner.train_mode()
+    run.learner.begin_epoch()
     tally = Tally(run)
     objective = run.objective_for(tally.explaining)
     for batches in _explained(run, rngs if run.lead else rngs[0], tally):
@@ -76,8 +76,10 @@ def _explained(run: Run, rng: Streams, tally: Tally) -> Iterator[list[Batch]]:
     for size, batch in zip(sizes, batches, strict=True):
         if per_batch:
             found = explain(run, [size], rng, tally)
-        if explaining and found is None:
-            return  # the models of all members have become unusable
+        if explaining and found is None:  # whoever searched has ended; others may train conventionally
+            if not tally.anyone_left():
+                return
+            explaining = per_batch = False
         group.append(batch if found is None else batch.explained(*next(found)))
         full = per_batch or len(group) * batch.x.numel() > _GROUP_VALUES
         if full and len(group) % config.accumulate == 0:

@@ -96,6 +96,13 @@ class Rows:
     def seed(self, seed: int) -> None:
         """Let whatever these rows draw themselves begin an epoch, so that a resumed run draws the same."""
 
+    def alone(self, member: int) -> Rows:
+        """The rows of one member, without a leading dimension."""
+        if not self.own:
+            return self
+        weight = None if self.weight is None else self.weight[member]
+        return Rows(self.x[member], self.y[member], self.num_classes, weight)
+
     def of(self, members: Sequence[int]) -> Rows:
         """The rows of these members."""
         if not self.own:

@@ -120,6 +120,8 @@ class Run:
 
     def stop(self, reason: str, i: int | None = None) -> None:
         """End one member as it is now, or all; the others go on."""
+        if i is not None and i not in range(len(self.members)):
+            raise InputError(f"This run has the members 0..{len(self.members) - 1}, not {i!r}.")
         for own in self.running if i is None else [i]:
             if self.histories[own].stopped is None:
                 for callback in self.listeners("on_stop"):

@@ -43,6 +43,10 @@ class Tally:
         """Who still searches."""
         return [own and slot not in self.ends for slot, own in enumerate(self.explaining)]
 
+    def anyone_left(self) -> bool:
+        """Whether a member still trains."""
+        return any(slot not in self.ends and i in self.training for slot, i in enumerate(self.run.slots))
+
     def break_off(self, slot: int, reason: str) -> None:
         """A member ends with this epoch; until then it rides along."""
         self.broken[slot], self.ends[slot] = reason, (len(self.bad), len(self.rounds))

@@ -88,10 +88,10 @@ def train(
     chosen = replace(chosen, generator=make_generator(generator or chosen.generator, x_train=known))
     chosen = checks.with_constraints(chosen, data)
     checks.check_modes(inner, chosen, data, Ranks.of(model))
+    listeners = [*checks.checked_callbacks(callbacks), Progress(progress)]
     if optimizer is not None:
         optimizer = optimizer if isinstance(optimizer, Optimizer) else optimizer(inner.parameters())
-        checks.check_optimizer(inner, optimizer, chosen, Ranks.of(model))
-    listeners = [*checks.checked_callbacks(callbacks), Progress(progress)]
+        checks.check_optimizer(inner, optimizer, chosen, Ranks.of(model), listeners)
     run = Run([model], [chosen], data, held, optimizer=optimizer, callbacks=listeners)
     checks.check_ranks(run)
     fit(run, None if checkpoint is None else Checkpoint(checkpoint, run))
