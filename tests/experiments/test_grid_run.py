@@ -231,7 +231,7 @@ def full(*_, **__):
 
 
 def test_a_checkpoint_that_finds_no_space_does_not_end_its_fleet(tmp_path, monkeypatch):
-    monkeypatch.setattr("counterfactual_training.training.fleet_checkpoint.FleetCheckpoint.save", full)
+    monkeypatch.setattr("counterfactual_training.training.checkpoint.Checkpoint.save", full)
     stream = io.StringIO()
     found = run_grid(prepared(), tmp_path / "full", HERE, "", stream)
     assert found.failures == {} and "no checkpoint could be written" in stream.getvalue()
@@ -246,7 +246,7 @@ def test_other_errors_of_a_checkpoint_are_not_passed_over(tmp_path, monkeypatch)
     def denied(*_):
         raise PermissionError(errno.EACCES, "denied")
 
-    monkeypatch.setattr("counterfactual_training.training.fleet_checkpoint.FleetCheckpoint.save", denied)
+    monkeypatch.setattr("counterfactual_training.training.checkpoint.Checkpoint.save", denied)
     failures = run_grid(prepared(), tmp_path, HERE, "", io.StringIO()).failures
     assert any("PermissionError" in reason for reason in failures.values())
 

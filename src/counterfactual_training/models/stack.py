@@ -108,7 +108,8 @@ def check_stackable(models: Sequence[nn.Module]) -> None:
         raise ModelError("Models of a fleet must have the same architecture, on one device.")
     if len({p.dtype for p in models[0].parameters()}) != 1 or not next(models[0].parameters()).is_floating_point():
         raise ModelError("Models of a fleet must have parameters, all of one floating-point type.")
-    if len({tuple(module.training for module in model.modules()) for model in models}) > 1:
+    plain = _plain_layers(models[0], [name for name, _ in models[0].named_parameters()]) is not None  # knows no modes
+    if not plain and len({tuple(module.training for module in model.modules()) for model in models}) > 1:
         raise UnstackableError("some models have parts in eval mode that others have in training mode.")
     for name, parameter in (named for model in models for named in model.named_parameters()):
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
