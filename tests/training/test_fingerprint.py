@@ -172,7 +172,7 @@ PAIRS = {
     "a closure's number": lambda: (costly(0.1), costly(100.0)),
     "a partial's number": lambda: (functools.partial(max, 1), functools.partial(max, 2)),
     "a partial's function": lambda: (functools.partial(max, 1), functools.partial(min, 1)),
-    "a partial's keyword": lambda: (functools.partial(print, end="a"), functools.partial(print, end="b")),
+    "a partial's keyword": lambda: (functools.partial(sorted, reverse=True), functools.partial(sorted, reverse=False)),
     "a table of transitions": lambda: (table(True), table(False)),
     "a tensor's middle": lambda: (Holding(long_vector(0.0)), Holding(long_vector(1.0))),
     "an array's middle": lambda: (Holding(long_vector(0.0).numpy()), Holding(long_vector(1.0).numpy())),
