@@ -181,29 +181,27 @@ class ByHand:
         shape = [*label.shape]
         shape.insert(len(shape) + 1 + walk.classes, self.num_classes)
         onehot = like.new_zeros(shape).scatter_(walk.classes, label.unsqueeze(walk.classes), 1)
-        terms = objective.by_rows(role, count, weight)
-        cross, energy, ridge = (onehot * value.unsqueeze(walk.classes) for value in terms)
-        cross, energy, ridge = cross.neg_(), energy.neg_(), ridge.mul_(2)
-        contrast = any(kind == POSITIVE for _, kind, *_ in parts)
-
+        terms, kinds = objective.by_rows(role, count, weight), {kind for _, kind, *_ in parts}
+        scales = [-terms.cross, -terms.energy, 2 * terms.ridge] if POSITIVE in kinds else [-terms.cross]
         sizes = torch.bincount(number).tolist()
+        columns = [(onehot * scale.unsqueeze(walk.classes)).split(sizes, walk.rows) for scale in scales]
         rows = walk.laid([[x for _, x, _, _ in own] for own in of_batches])
-        columns = [value.split(sizes, walk.rows) for value in (cross, energy, ridge)]
         logits, logp = [], []
-        for own_x, own_cross, own_energy, own_ridge in zip(rows, *columns, strict=True):
+        for own_x, cross, *contrast in zip(rows, *columns, strict=True):
             out = walk.logits(own_x)
             log_probability = torch.log_softmax(out, walk.classes)
-            grad = torch._log_softmax_backward_data(own_cross, log_probability, walk.classes, like.dtype)
+            grad = torch._log_softmax_backward_data(cross, log_probability, walk.classes, like.dtype)
             if contrast:
-                grad += (own_ridge * out).add_(own_energy)
+                energy, ridge = contrast
+                grad += (ridge * out).add_(energy)
+                # The loss itself is summed up later; it is finite as long as gradient and squares of the logits are.
+                self.witnesses.append(walk.norm(out))
             logits.append(out)
             logp.append(log_probability)
-            # The loss itself is summed up later; it is finite as long as the squares of the logits are.
-            self.witnesses.append(walk.norm(out))
             yield walk.gradients(grad)
         share = (torch.ones_like(count) if weight is None else weight) / count
         out, log_probability = torch.cat(logits, walk.rows), torch.cat(logp, walk.rows)
-        values = _told(out, log_probability, onehot, walk.classes, role, share)
+        values = _told(out, log_probability, onehot, walk.classes, role, share, kinds)
         sums = torch.stack([part.sum(-1) for part in values.split(sizes, -1)], -1)  # (5, *lead, batches)
         self.terms = torch.cat([objective.total(*sums[:4]).unsqueeze(0), sums]).movedim(-1, 0)
 
@@ -228,17 +226,23 @@ def _parts(batch: Batch, contrast: bool, adversarial: bool) -> list[tuple[int, T
     return parts
 
 
-def _told(logits: Tensor, logp: Tensor, onehot: Tensor, classes: int, role: Tensor, share: Tensor) -> Tensor:
+def _told(
+    logits: Tensor, logp: Tensor, onehot: Tensor, classes: int, role: Tensor, share: Tensor, kinds: set[int]
+) -> Tensor:
     """What rows add to class loss, divergence, ridge, adversarial loss and hits ``(5, ..., R)``, given their share of a
     mean ``(..., R)``."""
     own = (logits * onehot).sum(classes)  # −E
     cross = -(logp * onehot).sum(classes) * share
+    right = own >= logits.amax(classes)
+    zero = torch.zeros_like(cross)
+    if kinds == {CLASS}:
+        return torch.stack([cross, zero, zero, zero, right.to(cross.dtype)])
     positive, counterfactual = role == POSITIVE, role == COUNTERFACTUAL
     values = [
-        torch.where(role == CLASS, cross, 0.0),
-        torch.where(counterfactual, own * share, 0.0) - torch.where(positive, own * share, 0.0),
-        torch.where(positive | counterfactual, own.square() * share, 0.0),
-        torch.where(role == ADVERSARIAL, cross, 0.0),
-        ((own >= logits.amax(classes)) & (role == CLASS)).to(cross.dtype),
+        torch.where(role == CLASS, cross, zero),
+        torch.where(counterfactual, own * share, zero) - torch.where(positive, own * share, zero),
+        torch.where(positive | counterfactual, own.square() * share, zero),
+        torch.where(role == ADVERSARIAL, cross, zero),
+        (right & (role == CLASS)).to(cross.dtype),
     ]
     return torch.stack(values)

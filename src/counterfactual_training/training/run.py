@@ -54,9 +54,9 @@ class Run:
     """
 
     __slots__ = (
-        "_ended", "_models", "bad_updates", "callbacks", "config", "constraints", "data", "epoch", "epochs",
-        "generator", "good", "gradients", "histories", "learner", "members", "objective", "ranks", "settings", "slots",
-        "validation",
+        "_ended", "_listeners", "_models", "bad_updates", "callbacks", "config", "constraints", "data", "epoch",
+        "epochs", "generator", "good", "gradients", "histories", "learner", "members", "objective", "ranks", "settings",
+        "slots", "validation",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +75,7 @@ class Run:
         self.epoch, self.epochs = 0, self.config.epochs
         self.histories = [History() for _ in self.settings]
         self.slots = list(range(len(models)))  # which member each row of the stack is
+        self._listeners: dict[str, list[Callback]] = {}
         self._ended: dict[int, dict[str, Tensor]] = {}  # members that no longer train, as they ended
         self.bad_updates = [0] * len(models)  # of each member, in a row, up to now
         self.gradients: Sequence[Tensor | None] = []
@@ -181,8 +182,11 @@ class Run:
     def seeds(self) -> list[int]:
         return [self.settings[i].config.seed for i in self.slots]
 
-    def listeners(self, name: str) -> list[Callback]:
-        return [callback for callback in self.callbacks if overrides(callback, name)]
+    def listeners(self, event: str) -> list[Callback]:
+        """The callbacks that want to hear of this."""
+        if event not in self._listeners:  # asked for at every update
+            self._listeners[event] = [callback for callback in self.callbacks if overrides(callback, event)]
+        return self._listeners[event]
 
     def explaining(self) -> list[bool]:
         """Who trains with counterfactuals in this epoch, of the rows of the stack."""
