@@ -202,7 +202,10 @@ class ByHand:
         share = (torch.ones_like(count) if weight is None else weight) / count
         out, log_probability = torch.cat(logits, walk.rows), torch.cat(logp, walk.rows)
         values = _told(out, log_probability, onehot, walk.classes, role, share, kinds)
-        sums = torch.stack([part.sum(-1) for part in values.split(sizes, -1)], -1)  # (5, *lead, batches)
+        if len(set(sizes)) == 1:
+            sums = values.unflatten(-1, (len(sizes), -1)).sum(-1)  # (5, *lead, batches)
+        else:
+            sums = torch.stack([part.sum(-1) for part in values.split(sizes, -1)], -1)
         self.terms = torch.cat([objective.total(*sums[:4]).unsqueeze(0), sums]).movedim(-1, 0)
 
     def _rows(self, parts: list[tuple[int, int, int]], like: Tensor) -> tuple[Tensor, ...]:
