@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -40,8 +39,6 @@ def training_rows(
 ) -> Rows:
     """Rows that fit the model."""
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    if isinstance(x, np.ndarray) or isinstance(y, np.ndarray):
-        raise InputError("x and y must be torch tensors, got NumPy arrays; convert them with torch.as_tensor(...).")
     if isinstance(x, Tensor):
         if y is None:
             raise InputError("Training needs classes: pass y (n,) beside x, or a Dataset of pairs.")
@@ -58,7 +55,7 @@ def training_rows(
             weight = own if weight is None else weight * own
             _check_total(weight)
         return Rows(x, y.long(), num_classes, weight)
-    if isinstance(y, Tensor) and not isinstance(x, Dataset | DataLoader):
+    if y is not None and not isinstance(x, Dataset | DataLoader):
         raise InputError(f"x must be a torch tensor, got {type(x).__name__}; convert it with torch.as_tensor(x).")
     if y is not None or sample_weight is not None:
         raise InputError("A data set brings its own classes and weights, as items (x, y) or (x, y, weight).")
