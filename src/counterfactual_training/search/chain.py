@@ -237,7 +237,7 @@ class Chain:
 
 class StackedChain(Chain):
     """Chains of M members side by side, with features before rows, ``(M, d, n)``: few features would leave the
-    matrix product's kernels half empty. Equal to autograd up to rounding. So is the layout of ``seen``."""
+    matrix product's kernels half empty. Equal to autograd up to rounding. ``seen`` is laid out the same way."""
 
     def logits(self, x: Tensor) -> Tensor:
         return at_least_single(self._forward(x.mT).mT)

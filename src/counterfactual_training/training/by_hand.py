@@ -130,7 +130,7 @@ class StackedWalk:
 
 
 def walk_of(model: nn.Module) -> Walk | StackedWalk | None:
-    """How to walk a model by hand; ``None`` where only autograd does it justice."""
+    """How to walk a model by hand; ``None`` for models that need autograd."""
     parameters = list(model.parameters())
     if not any(p.requires_grad for p in parameters) or any(
         p.dtype not in (torch.float32, torch.float64) or p._backward_hooks or p._post_accumulate_grad_hooks

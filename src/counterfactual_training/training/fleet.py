@@ -53,7 +53,7 @@ class Fleet:
     """Models that share architecture, data, batch size and epochs, trained together.
 
     Generator, constraints, objective, burn-in, learning rate and seed may differ per member; each ends up as
-    :func:`train` would have left it alone, up to rounding. A member whose numbers leave for infinity stops; the others
+    :func:`train` would have left it alone, up to rounding. A member that diverges stops; the others
     do not notice.
 
     Members whose generators differ in more than numbers (REVISE beside ECCo) train one group after the other. Models

@@ -216,7 +216,7 @@ class Run:
                 self.parameters[0][slot] = 0
 
     def settle(self, streaks: Sequence[int], broken: dict[int, str]) -> None:
-        """After an epoch: remember the weights of sound members; restore and end those that have left for infinity.
+        """After an epoch: remember the weights of sound members; restore and end those that diverged.
 
         Args:
             streaks: bad updates in a row, by row of the stack.

@@ -93,7 +93,7 @@ class Tally:
         return streaks, self.broken
 
     def _gather(self) -> None:
-        """The mean over the parts of all processes is that of the whole; rows at no share are there for company."""
+        """The mean over the parts of all processes is that of the whole; rows with a share of 0 do not count."""
         size, terms = self.run.ranks.size, torch.cat(self.terms)
         weights = terms.new_tensor([[1, c, x, x, a, size * (c > 0)] for c, x, a in self.shares])
         counts = terms.new_tensor([n * (c > 0) for n, (c, _, _) in zip(self.rows, self.shares, strict=True)])
