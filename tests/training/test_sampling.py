@@ -78,8 +78,8 @@ def test_epochs_have_randomness_of_their_own():
         return torch.rand(4, generator=epoch_rng(*key)).tolist()
 
     assert draw(0, 3) == draw(0, 3)
-    different = [draw(0, 3), draw(0, 4), draw(1, 3), draw(0, 3, 1), draw(-1, 3), draw(3, 0)]
-    assert len({tuple(values) for values in different}) == 6
+    different = [draw(0, 3), draw(0, 4), draw(1, 3), draw(-1, 3), draw(3, 0)]
+    assert len({tuple(values) for values in different}) == 5
 
 
 @settings(max_examples=50, deadline=None)

@@ -18,7 +18,6 @@ from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.search.chain import Activation, activation, chain_layers, hooked
 from counterfactual_training.training.objective import ADVERSARIAL, CLASS, COUNTERFACTUAL, POSITIVE, Batch, Objective
 
-_LINEAR = (nn.Linear,)
 _aten: Any = torch.ops.aten
 
 
@@ -141,8 +140,8 @@ def walk_of(model: nn.Module) -> Walk | StackedWalk | None:
         return None
     if isinstance(model, StackedModel):
         layers = model.layers
-        known = layers is not None and all(isinstance(layer, _LINEAR) or activation(layer) for _, layer in layers)
-        names = [name for name, layer in layers or () if isinstance(layer, _LINEAR)]
+        known = layers is not None and all(type(layer) is nn.Linear or activation(layer) for _, layer in layers)
+        names = [name for name, layer in layers or () if type(layer) is nn.Linear]
         used_once = sum(len(list(layer.parameters())) for _, layer in layers or ()) == len(model.names)
         return StackedWalk(model, layers) if known and names and used_once and layers is not None else None
     chain = chain_layers(model)

@@ -15,6 +15,11 @@ def shares(total: int, parts: int) -> list[int]:
     return [total // parts + (i < total % parts) for i in range(parts)]
 
 
+def unwrapped(model: nn.Module) -> nn.Module:
+    """A model without what distributes it."""
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
 class Ranks(NamedTuple):
     """The processes that train a model wrapped in ``DistributedDataParallel``; alone there is one."""
 

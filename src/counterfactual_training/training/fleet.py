@@ -27,11 +27,12 @@ from counterfactual_training.search.stacking import structure as generator_struc
 from counterfactual_training.training import checks
 from counterfactual_training.training.callbacks import Callback, Progress
 from counterfactual_training.training.checkpoint import Checkpoint
+from counterfactual_training.training.distributed import unwrapped
 from counterfactual_training.training.loop import fit
 from counterfactual_training.training.memory import free_memory, memory_per_member
 from counterfactual_training.training.objective import Objective
 from counterfactual_training.training.rows import Rows
-from counterfactual_training.training.run import Run, TrainResult, stated, unwrapped
+from counterfactual_training.training.run import Run, TrainResult, stated
 from counterfactual_training.training.setting import Setting
 
 # What the members of a fleet have in common, because it decides the shape of the work.

@@ -17,6 +17,7 @@ from counterfactual_training.errors import ModelError
 from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.training.adam import Adam
 from counterfactual_training.training.by_hand import ByHand, walk_of
+from counterfactual_training.training.distributed import unwrapped
 from counterfactual_training.training.objective import Batch, Objective
 
 Gradients = Sequence[Tensor | None]  # one per parameter; None where a parameter has none
@@ -113,9 +114,9 @@ class Learner:
     ) -> None:  # fmt: skip
         self.lead = torch.Size([model.num_members]) if isinstance(model, StackedModel) else torch.Size()
         self.whole = model  # with what other processes add to it
-        self.model = model.module if isinstance(model, DistributedDataParallel) else model
+        self.model = unwrapped(model)
         self.training = _modules_to_train(self.model)
-        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.parameters: list[Tensor] = [p for p in self.model.parameters() if p.requires_grad]
         if not self.parameters:
             raise ModelError("The model has no parameters that may be trained.")
         self.num_classes = num_classes

@@ -261,21 +261,22 @@ def collated(collate: Any, items: list[Any]) -> Any:
     try:
         return collate(items)
     except (TypeError, RuntimeError, ValueError) as error:
-        shown = type(items[0]).__name__
-        if isinstance(items[0], tuple | list):
-            shown = f"({', '.join(type(value).__name__ for value in items[0])})"
         reason = str(error).splitlines()[0]
-        raise InputError(f"The data set's items, such as {shown}, do not make a batch: {reason}") from error
+        raise InputError(f"The data set's items, such as {_kinds(items[0])}, do not make a batch: {reason}") from error
+
+
+def _kinds(item: Any) -> str:
+    """The type of an item, or those of its parts."""
+    if not isinstance(item, tuple | list):
+        return type(item).__name__
+    return f"({', '.join(type(value).__name__ for value in item)})"
 
 
 def unpacked(batch: Any) -> Labelled:
     """``(x, y)`` or ``(x, y, weight)`` of a collated batch."""
     named = isinstance(batch, tuple | list) and len(batch) in (2, 3) and all(isinstance(v, Tensor) for v in batch)
     if not named:
-        shown = type(batch).__name__
-        if isinstance(batch, tuple | list):
-            shown = f"({', '.join(type(value).__name__ for value in batch)})"
-        raise InputError(f"A data set's items are (x, y) or (x, y, weight) of tensors or numbers, got {shown}.")
+        raise InputError(f"A data set's items are (x, y) or (x, y, weight) of tensors or numbers, got {_kinds(batch)}.")
     x, y, *rest = batch
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise InputError(f"Classes are given as integer indices, got {y.dtype}; let the data set give integers.")

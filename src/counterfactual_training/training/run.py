@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from counterfactual_training.constraints import Constraints
@@ -19,7 +18,7 @@ from counterfactual_training.errors import InputError
 from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.search.stacking import stack_generators
 from counterfactual_training.training.callbacks import Callback, overrides
-from counterfactual_training.training.distributed import Ranks
+from counterfactual_training.training.distributed import Ranks, unwrapped
 from counterfactual_training.training.history import History
 from counterfactual_training.training.learner import Learner
 from counterfactual_training.training.objective import Objective
@@ -378,8 +377,3 @@ def stated(setting: Setting) -> Constraints:
     if setting.constraints is None:
         raise TypeError("constraints are inferred before a run is made")
     return setting.constraints
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """A model without what distributes it."""
-    return model.module if isinstance(model, DistributedDataParallel) else model

@@ -12,9 +12,9 @@ from counterfactual_training.training.config import TargetRule
 Streams = torch.Generator | Sequence[torch.Generator]  # one rng, or one per member of a fleet
 
 
-def epoch_rng(seed: int, epoch: int, part: int = 0) -> torch.Generator:
-    """The randomness of one epoch (and batch). It depends on nothing before, so a resumed run draws the same."""
-    mixed = (seed * 0x9E3779B97F4A7C15 + epoch * 0xBF58476D1CE4E5B9 + part * 0x94D049BB133111EB + 0x2545F491) % 2**63
+def epoch_rng(seed: int, epoch: int) -> torch.Generator:
+    """The randomness of one epoch. It depends on nothing before, so a resumed run draws the same."""
+    mixed = (seed * 0x9E3779B97F4A7C15 + epoch * 0xBF58476D1CE4E5B9 + 0x2545F491) % 2**63
     return torch.Generator().manual_seed(mixed)
 
 

@@ -16,10 +16,10 @@ from counterfactual_training.training import checks
 from counterfactual_training.training.callbacks import Callback, Progress
 from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.config import TrainConfig
-from counterfactual_training.training.distributed import Ranks
+from counterfactual_training.training.distributed import Ranks, unwrapped
 from counterfactual_training.training.loop import fit
 from counterfactual_training.training.objective import Objective, make_objective
-from counterfactual_training.training.run import Run, TrainResult, unwrapped
+from counterfactual_training.training.run import Run, TrainResult
 from counterfactual_training.training.setting import Setting, preset
 
 OptimizerFactory = Callable[[Iterator[nn.Parameter]], Optimizer]
