@@ -130,6 +130,16 @@ class Lattice:
         low = (torch.searchsorted(values, (v + slack).contiguous(), right=True) - 1).clamp_min(0)
         return values[low], values[high]
 
+    def beside(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        """The next lattice points below and above v; of given values, at their ends v's own."""
+        low, high = self.neighbours(v)
+        if self.values is None:
+            return torch.where(low == high, low - self.step, low), torch.where(low == high, high + self.step, high)
+        values, on = self.values.to(v), (low == high).long()
+        below = torch.searchsorted(values, low.contiguous()) - on
+        above = torch.searchsorted(values, high.contiguous()) + on
+        return values[below.clamp_min(0)], values[above.clamp_max(len(values) - 1)]
+
     def snap(self, v: Tensor, factual: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         """Lattice point next to v, away from the factual so that the change is not undone, inside the bounds.
 

@@ -2,7 +2,15 @@
 
 from counterfactual_training.search.generator import Generator
 from counterfactual_training.search.penalties import Distance, Energy, Penalty, SearchState
-from counterfactual_training.search.recipes import GENERATORS, ecco, generic, make_generator, register_generator, revise
+from counterfactual_training.search.recipes import (
+    GENERATORS,
+    ecco,
+    generic,
+    line,
+    make_generator,
+    register_generator,
+    revise,
+)
 from counterfactual_training.search.result import Binding, SearchResult, Status
 from counterfactual_training.search.search import evaluating, search
 from counterfactual_training.search.spaces import FeatureSpace, LatentSpace, Space
@@ -23,6 +31,7 @@ __all__ = [
     "ecco",
     "evaluating",
     "generic",
+    "line",
     "make_generator",
     "register_generator",
     "revise",

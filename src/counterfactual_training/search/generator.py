@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from numbers import Real
-from typing import Any
+from typing import Any, Literal, get_args
 
 from torch import Tensor
 
@@ -17,6 +17,8 @@ from counterfactual_training.search.spaces import FeatureSpace, Space
 
 # The numbers of every search; penalties add theirs.
 NUMBERS = ("decision_threshold", "max_steps", "learning_rate", "epsilon")
+
+StepRule = Literal["fixed", "line"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +34,9 @@ class Generator:
         decision_threshold: τ, the probability of the target class at which a row is done.
         epsilon: ε, the ∞-norm radius inside which an iterate still counts as nascent.
         strict_epsilon: nascent means ‖Δ‖∞ < ε as printed, instead of ≤ ε as run.
+        step_rule: ``"fixed"``: plain gradient descent with η, the published search; ``"line"``: steps that depend on
+            neither η nor the scale of the logits, and end on τ (:mod:`line_search`). Its steps are at most η·max(1, √(d/8))
+            long, and T counts those tried.
     """
 
     name: str
@@ -42,6 +47,7 @@ class Generator:
     decision_threshold: Number = 0.75
     epsilon: Number = 0.3
     strict_epsilon: bool = False
+    step_rule: StepRule = "fixed"
 
     def __post_init__(self) -> None:
         if not _all(self.max_steps, _is_count):
@@ -53,6 +59,13 @@ class Generator:
         if not _all(self.learning_rate, lambda v: v > 0) or not _all(self.epsilon, lambda v: v >= 0):
             raise InputError(
                 f"learning_rate must be positive and epsilon not negative, got {self.learning_rate} and {self.epsilon}."
+            )
+        if self.step_rule not in get_args(StepRule):
+            raise InputError(unknown("step_rule", self.step_rule, get_args(StepRule)))
+        if self.step_rule == "line" and not isinstance(self.space, FeatureSpace):
+            raise InputError(
+                f"step_rule='line' moves the features themselves, not in a {type(self.space).__name__}; "
+                "use step_rule='fixed' there."
             )
 
     @cached_property

@@ -54,7 +54,15 @@ def revise(
     return Generator("revise", penalties=(Distance(lambda_cost),), space=LatentSpace(vae, reencode), **settings)
 
 
-GENERATORS: dict[str, Recipe] = {"generic": generic, "ecco": ecco, "revise": revise}
+def line(
+    learning_rate: float = 0.05, max_steps: int = 300, decision_threshold: float = 0.5, **settings: Any
+) -> Generator:
+    """Class loss alone, by steps that depend on neither their size nor the scale of the logits (:mod:`line_search`)."""
+    numbers = {"learning_rate": learning_rate, "max_steps": max_steps, "decision_threshold": decision_threshold}
+    return Generator("line", step_rule="line", **numbers, **settings)
+
+
+GENERATORS: dict[str, Recipe] = {"generic": generic, "ecco": ecco, "revise": revise, "line": line}
 
 
 def register_generator(name: str, recipe: Recipe) -> None:
@@ -78,7 +86,7 @@ def make_alike(name: str, like: Generator, x_train: Tensor | None = None, **sett
     A weight, ``decay`` or ``energy_ridge`` that the recipe does not take has no effect. Of the settings of the search,
     those count in which ``like`` differs from a plain :class:`Generator`, because a recipe may have its own.
     """
-    usual = {f.name: f.default for f in fields(Generator) if f.name in (*NUMBERS, "strict_epsilon")}
+    usual = {f.name: f.default for f in fields(Generator) if f.name in (*NUMBERS, "strict_epsilon", "step_rule")}
     search = {n: getattr(like, n) for n, plain in usual.items() if getattr(like, n) != plain}
     search |= {n: value for n, value in settings.items() if n in usual}
     rest = _penalty_settings(like) | settings

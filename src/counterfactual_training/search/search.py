@@ -17,6 +17,7 @@ from counterfactual_training.search.checks import check_inputs, first_logits
 from counterfactual_training.search.diagnosis import diagnose_rows
 from counterfactual_training.search.generator import Generator
 from counterfactual_training.search.gradient import search_gradient
+from counterfactual_training.search.line_search import search_line
 from counterfactual_training.search.penalties import SearchState
 from counterfactual_training.search.recipes import ecco
 from counterfactual_training.search.result import SearchResult
@@ -77,7 +78,10 @@ def search(
         if isinstance(network, StackedChain):  # lay the rows out as it does
             flat = flat.mT.contiguous().mT
         for rows, targets in zip(flat.split(block, -2), y_target.split(block, -1), strict=True):
-            part = _descend(network, rows, targets, generator, constraints, noise, record)
+            if generator.step_rule == "line":
+                part = search_line(network, rows, targets, generator, constraints, record)
+            else:
+                part = _descend(network, rows, targets, generator, constraints, noise, record)
             if diagnose:
                 part = diagnose_rows(part, network, rows, targets, generator, constraints)
             parts.append(part)

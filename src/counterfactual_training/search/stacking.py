@@ -29,7 +29,7 @@ def structure(generator: Generator) -> tuple[Any, ...]:
     others = tuple(id(p) for p in generator.penalties if type(p) not in _WEIGHTED)
     # Two energies of different decay do not join; one of them and none at all do.
     energies = tuple(_kind(p) for p in generator.penalties if type(p) is Energy)
-    return where, generator.strict_epsilon, others, energies
+    return (generator.step_rule, *where), generator.strict_epsilon, others, energies
 
 
 def compatible(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
