@@ -26,6 +26,7 @@ from counterfactual_training.estimator.inputs import rows, training_rows
 from counterfactual_training.estimator.preparing import prepare
 from counterfactual_training.estimator.restarts import VALIDATION_SHARE, best_restart, checked_restarts
 from counterfactual_training.estimator.tuning import tune_settings
+from counterfactual_training.gates import Gate
 from counterfactual_training.search import Generator
 from counterfactual_training.training import History, Objective, Setting, train
 from counterfactual_training.tuning import Goal, Plan
@@ -67,7 +68,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
     Args:
         model: ``"mlp"``, ``"linear"``, or a function ``(num_features, num_classes)`` that makes a module for logits.
         hidden: widths of the hidden layers of ``"mlp"``.
-        objective: ``"full"``, ``"vanilla"``, ``"divergence"``, ``"adversarial"``, or an :class:`Objective`.
+        objective: ``"vanilla"`` (class loss alone), ``"full"`` (Eq. 2), ``"divergence"``, ``"adversarial"``, or an :class:`Objective`.
         generator: ``"ecco"``, ``"generic"``, ``"revise"``, a registered name or a :class:`Generator`.
         lambda_div, lambda_reg, lambda_adv: weights of the objective (Eq. 2).
         lambda_cost, lambda_energy: weights of the search (Eq. 1).
@@ -81,6 +82,9 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         learning_rate: of Adam.
         burn_in: share of the epochs, at the start, trained conventionally.
         shuffle: new batches each epoch. The authors did not shuffle; a frame sorted by class needs it.
+        gate: what keeps advice among real rows of the target class: ``"density"`` (of each class, quick), ``"learned"``
+            (a network taught by counterfactuals, for images), ``"both"`` or ``"none"``; ``"auto"`` is as the preset has
+            it. It decides where counterfactuals may end, never who is accepted: predictions are the same without it.
         preset: ``"as_run"``, ``"as_printed"`` or a :class:`Setting`: the settings that are not stated here.
         mutability: by column, ``"both" | "none" | "increase" | "decrease"``, or 0, +1, −1 as in ``monotonic_cst``.
         domain: by column, ``(lower, upper)`` in its own units, ``None`` where open. Training rows and rows to be
@@ -105,6 +109,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         schema_, encoder_, constraints_: the columns, their way to model space, and the rules there.
         model_: the trained torch module.
         generator_: of the counterfactuals in training.
+        gate_: says how much a row looks like a real one of each class; ``None`` without one.
         history_: what happened, epoch by epoch.
     """
 
@@ -112,7 +117,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         self,
         model: str | ModelFactory = "mlp",
         hidden: Sequence[int] = (32,),
-        objective: str | Objective = "full",
+        objective: str | Objective | None = None,
         generator: str | Generator = "ecco",
         *,
         lambda_div: float | None = None,
@@ -130,7 +135,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         learning_rate: float | None = None,
         burn_in: float | None = None,
         shuffle: bool = True,
-        preset: str | Setting = "as_run",
+        gate: str = "auto",
+        preset: str | Setting = "default",
         mutability: Mapping[str, object] | Sequence[object] | None = None,
         domain: Mapping[str, tuple[Any, Any]] | None = None,
         schema: Schema | Mapping[str, Any] | str | Path | None = None,
@@ -161,6 +167,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         self.learning_rate = learning_rate
         self.burn_in = burn_in
         self.shuffle = shuffle
+        self.gate = gate
         self.preset = preset
         self.mutability = mutability
         self.domain = domain
@@ -187,8 +194,9 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
             )
         else:
             history = train(model, x, classes, setting=setting, progress=self.progress).history
+        gate = prepared.fit_gate(model)
         # Only now: a fit that fails or is interrupted leaves what was learned before.
-        self._adopt(finder.encoder, prepared.classes, model.eval(), history, setting.num_std, setting.generator)
+        self._adopt(finder.encoder, prepared.classes, model.eval(), history, setting.num_std, setting.generator, gate)
         return self
 
     def tune(
@@ -265,6 +273,17 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         tags.input_tags.allow_nan = self.missing == "impute"
         return tags
 
+    def plausibility(self, X: Any) -> np.ndarray:  # noqa: N803
+        """How much each row looks like a real one of each class ``(n, k)``: from 0 to 1, in the order of ``classes_``.
+
+        A row that is low everywhere is unlike anything seen in training.
+        """
+        check_is_fitted(self, "model_")
+        if self.gate_ is None:
+            raise InputError("This classifier has no gate, which tells plausibility: fit it with gate='density'.")
+        finder = self._finder()
+        return finder.plausibility(finder.encode(rows(self, X))).numpy()
+
     # ---- explanations ----------------------------------------------------------------------------------------------
 
     def explain(
@@ -284,10 +303,11 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         Args:
             X: rows like those of ``fit``.
             target: a label for all rows, or one per row; by default the most probable class that is not predicted.
-            decision_threshold: probability of the target to reach; by default as in training.
-            generator: by default the one of the training, and, for rows that it does not bring there, nothing but class
-                loss and distance; a generator that is named here is used alone.
-            max_steps: of the search; by default :data:`EXPLAIN_STEPS`.
+            decision_threshold: probability of the target to reach, times the plausibility where there is a gate; by
+                default as the preset has it.
+            generator: by default the preset's, and, for rows that it does not bring there, what else there is; one that
+                is named here is used alone.
+            max_steps: of the search; by default :data:`EXPLAIN_STEPS`, or as the preset's generator has it.
             sparsify: take back what the target's probability can do without: whole changes, the smallest first, then
                 a share of the numbers.
         """
@@ -358,19 +378,20 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         history: History,
         num_std: float,
         generator: Generator,
+        gate: Gate | None = None,
     ) -> None:
         """Take over all that is learned; the one place where fitted attributes are set."""
         self.generator_ = generator
         self.encoder_, self.schema_, self.classes_ = encoder, encoder.schema_, classes
         self.num_std_ = num_std
         self.constraints_ = encoder.constraints(num_std, keep_sign=True)
-        self.model_, self.history_ = model, history
+        self.model_, self.history_, self.gate_ = model, history, gate
 
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
     def _finder(self) -> Finder:
-        return Finder(self.model_, self.encoder_, self.constraints_)
+        return Finder(self.model_, self.encoder_, self.constraints_, self.gate_)
 
     def _logits(self, x: Any) -> torch.Tensor:
         check_is_fitted(self, "model_")
@@ -389,12 +410,19 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
             params = {**self.get_params(deep=False), "generator": generator}
             base = settings.make_training_generator(params, vae=settings.vae_of(self.generator_))
         else:
-            base = self.generator_ if generator is None else generator
-        ready_made = isinstance(generator, Generator)
+            base = self._explainer() if generator is None else generator
+        ready_made = isinstance(generator, Generator) or base.step_rule == "line"
         changes: dict[str, Any] = {} if decision_threshold is None else {"decision_threshold": decision_threshold}
         if max_steps is not None or not ready_made:
             changes["max_steps"] = EXPLAIN_STEPS if max_steps is None else max_steps
         return base.replace(**changes)
+
+    def _explainer(self) -> Generator:
+        """The preset's generator of explanations; the training's, where that was stated or the preset has none."""
+        found = settings.make_preset(self.get_params(deep=False)).explainer
+        if found is None or isinstance(self.generator, Generator):
+            return self.generator_
+        return found if self.decision_threshold is None else found.replace(decision_threshold=self.decision_threshold)
 
     def _check_domain(self, frame: pd.DataFrame) -> None:
         """Refuse factuals outside a stated domain, in the user's units."""

@@ -39,8 +39,10 @@ def explain_rows(
     y_target = target_classes(target, classes, before)
     found = finder.find(frame, y_target, generator, fall_back, sparsify)
     threshold = float(generator.decision_threshold)
-    hindered = find_obstacles(finder, found, y_target)
+    missed = finder.implausible(found, y_target, generator)
+    hindered = find_obstacles(finder, found, y_target, (found.status == int(Status.EXHAUSTED)) & ~missed)
     status = np.where(hindered.stuck, int(Status.INFEASIBLE), found.status)
+    status = np.where(missed, int(Status.IMPLAUSIBLE), status)
     names = np.array([Status(code).name.lower() for code in sorted(Status)], dtype=object)
     return Explanation(
         original=frame,
@@ -49,7 +51,8 @@ def explain_rows(
         target=classes[y_target],
         decision=classes[before.argmax(1)],
         prediction=classes[found.probability.argmax(1)],
-        confidence=found.confidence,
+        confidence=found.probability[np.arange(len(frame)), y_target],
+        plausibility=found.plausibility,
         status=names[status],
         converged=found.confidence >= threshold,
         cost=found.distance.sum(1),

@@ -28,10 +28,12 @@ class Explanation:
         decision: ``(n,)`` the class predicted for ``original``.
         prediction: ``(n,)`` the class predicted for ``frame``.
         confidence: ``(n,)`` probability of the target for ``frame``, as ``predict_proba`` would say.
+        plausibility: ``(n,)`` how much ``frame`` looks like real rows of the target, from 0 to 1; 1 without a gate.
         status: ``(n,)`` ``"converged"``: the target's probability reached the threshold; ``"already_there"``: nothing
             needed to change; ``"exhausted"``: the steps ran out; ``"infeasible"``: stuck, all that would still help is
-            forbidden. The last two hold the best effort.
-        converged: ``(n,)`` whether the threshold is met.
+            forbidden; ``"implausible"``: the target can be reached, but only by a row unlike any real one of it. The
+            last three hold the best effort.
+        converged: ``(n,)`` whether the threshold is met, by the confidence times the plausibility.
         cost: ``(n,)`` L1 distance in model space (numbers count in standard deviations, a new category 2).
         num_steps: ``(n,)`` of the search.
         decision_threshold: that was asked for.
@@ -47,6 +49,7 @@ class Explanation:
     decision: np.ndarray
     prediction: np.ndarray
     confidence: np.ndarray
+    plausibility: np.ndarray
     status: np.ndarray
     converged: np.ndarray
     cost: np.ndarray
@@ -70,6 +73,7 @@ class Explanation:
                 "target": self.target,
                 "prediction": self.prediction,
                 "confidence": self.confidence,
+                "plausibility": self.plausibility,
                 "cost": self.cost,
                 "num_changed": self.changed.to_numpy().sum(1),
                 "num_steps": self.num_steps,
@@ -140,6 +144,9 @@ class Explanation:
         head = f"no change was found that {aim}."
         if self.status[i] == "infeasible":
             head = f"no allowed change was found that {aim}: {self._hurdles(i)}."
+        if self.status[i] == "implausible":
+            head = f"no change was found that {aim} and looks like a real case of it."
+            sure = f"{sure}, with a plausibility of {wording.confidence(self.plausibility[i])}"
         if not moved:
             return f"{head} As it stands, the confidence is {sure}."
         return f"{head} The closest, with {moved}, reaches {sure}."
@@ -205,7 +212,7 @@ class Explanation:
 
 
 _MOST_ROWS = 20
-_STATUS_ORDER = ("converged", "already_there", "exhausted", "infeasible")
+_STATUS_ORDER = ("converged", "already_there", "exhausted", "infeasible", "implausible")
 
 
 def _plain(value: Any) -> Any:

@@ -14,13 +14,14 @@ from torch import Tensor, nn
 from counterfactual_training.data.encode import Encoder
 from counterfactual_training.errors import FileError, InputError
 from counterfactual_training.estimator.settings import MODELS, make_model, make_training_generator, vae_of
+from counterfactual_training.gates import Gate, make_gate
 from counterfactual_training.models import VAE
 from counterfactual_training.persistence import load_file, load_weights, save_file
 from counterfactual_training.search import GENERATORS
 from counterfactual_training.training import OBJECTIVES, History
 
 _KIND = "counterfactual classifier"
-_MODEL, _VAE = "model.", "vae."
+_MODEL, _VAE, _GATE = "model.", "vae.", "gate."
 _CLASS_KINDS = "biufUO"
 # Parameters that may hold an object of the user's; such an object has to be brought along to load().
 _NAMED: Mapping[str, tuple[str, ...] | Mapping[str, Any]] = {
@@ -37,6 +38,9 @@ def save_classifier(path: str | Path, classifier: Any) -> None:
     tensors = {_MODEL + name: value for name, value in classifier.model_.state_dict().items()}
     if vae is not None:
         tensors |= {_VAE + name: value for name, value in vae.state_dict().items()}
+    gate = classifier.gate_
+    if gate is not None:
+        tensors |= {_GATE + name: value for name, value in gate.state_dict().items()}
     content = {
         "params": {name: _to_json(name, value) for name, value in classifier.get_params(deep=False).items()},
         "classes": {"dtype": str(classifier.classes_.dtype), "labels": classifier.classes_.tolist()},
@@ -46,6 +50,8 @@ def save_classifier(path: str | Path, classifier: Any) -> None:
         "num_std": classifier.num_std_,
         "vae": None if vae is None else {"latent_dim": vae.latent_dim, "hidden_dim": vae.trunk[0].out_features},
     }
+    if gate is not None:
+        content["gate"] = gate.describe()
     _must_be_json(content)
     save_file(path, _KIND, tensors, content)
 
@@ -79,7 +85,9 @@ def _assembled(
     if not 0 <= num_std < float("inf"):
         raise ValueError(f"num_std is {num_std}")
     generator = make_training_generator(classifier.get_params(deep=False), vae=vae)
-    classifier._adopt(encoder, classes, model, history, num_std, generator)
+    spec = content.get("gate")  # files from before gates have none
+    gate = None if spec is None else _gate(spec, _under(_GATE, tensors), source)
+    classifier._adopt(encoder, classes, model, history, num_std, generator, gate)
     classifier.n_features_in_ = encoder.n_features_in_
     if content["named_columns"]:
         classifier.feature_names_in_ = encoder.feature_names_in_
@@ -106,6 +114,14 @@ def _vae(spec: dict[str, Any], num_features: int, state: dict[str, Tensor], sour
     _allocated(vae, state, source)
     load_weights(vae, state, source)
     return vae.eval().requires_grad_(False)
+
+
+def _gate(spec: list[dict[str, Any]], state: dict[str, Tensor], source: str) -> Gate:
+    with torch.device("meta"):
+        gate = make_gate(spec)
+    _allocated(gate, state, source)
+    load_weights(gate, state, source)
+    return gate.eval().requires_grad_(False)
 
 
 def _allocated(module: nn.Module, state: dict[str, Tensor], source: str) -> nn.Module:
@@ -135,7 +151,7 @@ def _classes(spec: dict[str, Any]) -> np.ndarray:
 
 def _to_json(name: str, value: Any) -> Any:
     if name in _NAMED:
-        return {"name": value} if isinstance(value, str) else {"object": type(value).__name__}
+        return {"name": value} if isinstance(value, str | None) else {"object": type(value).__name__}
     if name == "schema":
         return value is not None  # the encoder holds the complete one
     if name == "random_state" and not isinstance(value, (int, np.integer, type(None))):

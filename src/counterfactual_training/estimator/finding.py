@@ -19,6 +19,7 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.data.encode import Encoder
 from counterfactual_training.estimator.shortening import Shortener
 from counterfactual_training.estimator.swapping import swap_categories
+from counterfactual_training.gates import Gate, Gated, towards_real
 from counterfactual_training.search import Generator, Status, evaluating, generic, search
 from counterfactual_training.threads import sensible_threads
 
@@ -39,7 +40,8 @@ class Found:
         frame: in the user's units.
         x, x_cf: ``(n, d)`` factuals and counterfactuals; ``x_cf`` is the encoding of ``frame``.
         probability: ``(n, k)`` at x_cf.
-        confidence: ``(n,)`` of the target.
+        plausibility: ``(n,)`` how much x_cf looks like a real row of the target; 1 without a gate.
+        confidence: ``(n,)`` probability of the target times plausibility, which is to reach τ.
         status: ``(n,)`` values of :class:`Status`; whether a miss was infeasible is not asked here.
         num_steps: ``(n,)`` of all searches together.
         distance: ``(n, m)`` how far each cell moved, L1 in model space; 0 is unchanged.
@@ -49,6 +51,7 @@ class Found:
     x: Tensor
     x_cf: Tensor
     probability: np.ndarray
+    plausibility: np.ndarray
     confidence: np.ndarray
     status: np.ndarray
     num_steps: np.ndarray
@@ -57,11 +60,17 @@ class Found:
 
 @dataclass(frozen=True, eq=False)
 class Finder:
-    """Model, encoder and rules that belong together."""
+    """Model, encoder and rules that belong together, and the gate that tells where advice may end, if there is one."""
 
     model: nn.Module
     encoder: Encoder
     constraints: Constraints
+    gate: Gate | None = None
+
+    @cached_property
+    def searched(self) -> nn.Module:
+        """The classifier whose probability is to reach τ."""
+        return self.model if self.gate is None else Gated(self.model, self.gate).eval()
 
     @cached_property
     def training_constraints(self) -> Constraints:
@@ -87,8 +96,13 @@ class Finder:
 
     def logits(self, x: Tensor) -> Tensor:
         """``(n, k)``, on the CPU."""
-        with evaluating(self.model), torch.no_grad(), sensible_threads(self.model, x[:_CHUNK]):
-            return torch.cat([self.model(part).cpu() for part in x.split(_CHUNK)])
+        return _rows_of(self.model, x)
+
+    def plausibility(self, x: Tensor) -> Tensor:
+        """``(n, k)``, on the CPU: how much each row looks like a real one of each class; 1 without a gate."""
+        if self.gate is None:
+            return torch.ones_like(self.logits(x))
+        return _rows_of(self.gate, x).exp()
 
     # ---- the search ------------------------------------------------------------------------------------------------
 
@@ -107,20 +121,27 @@ class Finder:
         x = self.encode(frame)
         y = torch.as_tensor(y_target, device=x.device)
         threshold = float(generator.decision_threshold)
-        result = search(self.model, x, y, generator, self._free, diagnose=False)
-        there = result.status == int(Status.ALREADY_THERE)
-        steps = result.num_steps.clone()
+        result = search(self.searched, x, y, generator, self._free, diagnose=False)
+        # A gate has no say in what is decided already.
+        there = (result.status == int(Status.ALREADY_THERE)) | (self.logits(x).argmax(-1).to(y) == y)
+        steps = result.num_steps.masked_fill(there, 0)
         x_cf, confidence = self._settled(result.x_cf, x, y, frame, threshold)
         x_cf[there] = x[there]
         for attempt in _attempts(generator, fall_back):
             rows = ((confidence < threshold + _DIGITS) & ~there).nonzero().squeeze(-1)
             if len(rows) == 0:
                 break
-            again = search(self.model, x[rows], y[rows], attempt, self._free, diagnose=False)
+            again = search(self.searched, x[rows], y[rows], attempt, self._free, diagnose=False)
             tried, gained = self._settled(again.x_cf, x[rows], y[rows], frame.iloc[rows.cpu().numpy()], threshold)
             better = gained > confidence[rows]
             x_cf[rows[better]], confidence[rows[better]] = tried[better], gained[better]
             steps[rows] += again.num_steps
+        rows = ((confidence < threshold + _DIGITS) & ~there).nonzero().squeeze(-1)
+        if isinstance(self.searched, Gated) and fall_back and len(rows):
+            real = towards_real(self.searched, x[rows], y[rows], self._free.to(x), threshold + _DIGITS)
+            tried, gained = self._settled(real, x[rows], y[rows], frame.iloc[rows.cpu().numpy()], threshold)
+            better = gained > confidence[rows]
+            x_cf[rows[better]], confidence[rows[better]] = tried[better], gained[better]
         if sparsify and not bool(there.all()):
             # A best effort gives up nothing that helps, and asks for nothing that does not.
             floor = confidence.clamp_max(threshold + _DIGITS) - _DIGITS * (confidence < threshold)
@@ -129,6 +150,16 @@ class Finder:
             x_cf[rows] = self._shortened(x_cf[rows], x[rows], y[rows], kept, floor[rows])
         decoded = self.encoder.inverse_transform(x_cf, like=frame)
         return self._found(decoded, x, y, there.cpu(), steps, threshold)
+
+    def implausible(self, found: Found, y_target: np.ndarray, generator: Generator) -> np.ndarray:
+        """``(n,)`` whether it is the gate alone that a row does not pass: without it, a search arrives."""
+        missed = np.zeros(len(y_target), dtype=bool)
+        rows = np.flatnonzero(found.status == int(Status.EXHAUSTED))
+        if self.gate is not None and len(rows):
+            parameter = next(self.model.parameters())
+            x, y = found.x[rows].to(parameter), torch.as_tensor(y_target[rows], device=parameter.device)
+            missed[rows] = search(self.model, x, y, generator, self._free, diagnose=False).converged.cpu().numpy()
+        return missed
 
     def _settled(
         self, x_cf: Tensor, x: Tensor, y: Tensor, frame: pd.DataFrame, threshold: float
@@ -148,8 +179,9 @@ class Finder:
         return self.encode(self.encoder.inverse_transform(x_cf, like=frame))
 
     def _confidence(self, x: Tensor, y_target: Tensor) -> Tensor:
-        """Probability ``(n,)`` of the target, where x is."""
-        return self.logits(x).softmax(-1).gather(-1, y_target.cpu().unsqueeze(-1)).squeeze(-1).to(x.device)
+        """Probability ``(n,)`` of the target, where x is; gated, where there is a gate."""
+        probability = _rows_of(self.searched, x).softmax(-1)
+        return probability.gather(-1, y_target.cpu().unsqueeze(-1)).squeeze(-1).to(x.device)
 
     def _shortened(self, x_cf: Tensor, x: Tensor, y: Tensor, frame: pd.DataFrame, floor: Tensor) -> Tensor:
         """Counterfactuals that ask for less; where decoding takes the shorter one below the floor, the longer stays."""
@@ -162,14 +194,16 @@ class Finder:
         self, frame: pd.DataFrame, x: Tensor, y: Tensor, there: Tensor, steps: Tensor, threshold: float
     ) -> Found:
         x_cf = self.encode(frame)
-        probability = self.logits(x_cf).softmax(-1)
-        confidence = probability.gather(-1, y.cpu().unsqueeze(-1)).squeeze(-1)
+        target = y.cpu().unsqueeze(-1)
+        plausibility = self.plausibility(x_cf).gather(-1, target).squeeze(-1)
+        confidence = self._confidence(x_cf, y).cpu()
         searched = torch.where(confidence >= threshold, int(Status.CONVERGED), int(Status.EXHAUSTED))
         return Found(
             frame=frame,
             x=x.cpu(),
             x_cf=x_cf.cpu(),
-            probability=probability.numpy(),
+            probability=self.logits(x_cf).softmax(-1).numpy(),
+            plausibility=plausibility.numpy(),
             confidence=confidence.numpy(),
             status=torch.where(there, int(Status.ALREADY_THERE), searched).numpy(),
             num_steps=steps.cpu().numpy(),
@@ -185,6 +219,12 @@ class Finder:
         """Sums of encoded columns ``(n, d)`` over each feature: ``(n, m)``."""
         num_features = len(self.encoder.columns_)
         return values.new_zeros(len(values), num_features).index_add_(1, self._owner(values.device), values)
+
+
+def _rows_of(module: nn.Module, x: Tensor) -> Tensor:
+    """What a module says of the rows x, in eval mode, block by block, on the CPU."""
+    with evaluating(module), torch.no_grad(), sensible_threads(module, x[:_CHUNK]):
+        return torch.cat([module(part).cpu() for part in x.split(_CHUNK)])
 
 
 def _attempts(generator: Generator, fall_back: bool) -> Sequence[Generator]:

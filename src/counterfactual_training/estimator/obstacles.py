@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from counterfactual_training.estimator.finding import Finder, Found
-from counterfactual_training.search import Status, evaluating
+from counterfactual_training.search import evaluating
 
 # Changes that would help less than this share of the most helpful one are not worth telling …
 _WORTH_TELLING = 0.05
@@ -50,15 +50,15 @@ class Cells(NamedTuple):
     may_decrease: Tensor
 
 
-def find_obstacles(finder: Finder, found: Found, y_target: np.ndarray) -> Hindered:
-    """Look at the best effort of every row that did not arrive.
+def find_obstacles(finder: Finder, found: Found, y_target: np.ndarray, missed: np.ndarray) -> Hindered:
+    """Look at the best effort of the rows under the mask ``missed`` ``(n,)``, which did not arrive.
 
     To first order, each feature would help by moving one way, and a rule may forbid it. A row is stuck if all that
     would help is forbidden: a statement about this point and this model, not a proof that there is no way anywhere.
     """
     stuck = np.zeros(len(found.status), dtype=bool)
     obstacles: list[Obstacles] = [[] for _ in stuck]
-    rows = np.flatnonzero(found.status == int(Status.EXHAUSTED))
+    rows = np.flatnonzero(missed)
     if len(rows):
         gain, kind = _gains(finder, found.x[rows], found.x_cf[rows], torch.as_tensor(y_target[rows]))
         most = gain.amax(-1, keepdim=True)

@@ -16,6 +16,7 @@ from counterfactual_training.data.encode import Encoder
 from counterfactual_training.estimator import settings
 from counterfactual_training.estimator.finding import Finder
 from counterfactual_training.estimator.inputs import resolve_schema
+from counterfactual_training.gates import Gate, fit_gate
 from counterfactual_training.training import Setting
 
 
@@ -37,6 +38,13 @@ class Prepared:
     y: Tensor
     setting: Setting
     make_model: Callable[[int], nn.Module]
+
+    def fit_gate(self, model: nn.Module) -> Gate | None:
+        """The gate of the trained model, if the setting has one."""
+        if self.setting.gate is None:
+            return None
+        seed, rules = self.setting.config.seed, self.finder.constraints
+        return fit_gate(model, self.x, self.y, self.setting.gate, constraints=rules, seed=seed).gate
 
 
 def prepare(params: Mapping[str, Any], frame: pd.DataFrame, labels: np.ndarray, seed: int) -> Prepared:

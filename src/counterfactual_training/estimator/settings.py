@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError, ModelError, unknown
+from counterfactual_training.gates import KINDS as GATES
 from counterfactual_training.models import VAE, linear, mlp
 from counterfactual_training.search import GENERATORS, Generator, LatentSpace
 from counterfactual_training.search.recipes import make_alike
@@ -34,6 +35,11 @@ def make_preset(params: Params) -> Setting:
     found = given if isinstance(given, Setting) else preset(given)
     if found.constraints is not None:
         raise InputError("A preset's constraints have no effect: state mutability, domain or schema, column by column.")
+    gate = params.get("gate", "auto")
+    if gate not in (*GATES, "none", "auto"):
+        raise InputError(unknown("gate", gate, [*GATES, "none", "auto"]))
+    if gate != "auto":
+        found = replace(found, gate=None if gate == "none" else gate)
     return found if params["num_std"] is None else replace(found, num_std=float(params["num_std"]))
 
 
@@ -109,6 +115,8 @@ def vae_of(generator: Generator) -> VAE | None:
 def _objective(params: Params) -> Objective:
     weights = _stated(params, OF_OBJECTIVE)
     spec = params["objective"]
+    if spec is None:
+        spec = make_preset(params).objective
     if isinstance(spec, Objective):
         return replace(spec, **weights)
     return make_objective(spec, **(vars(make_preset(params).objective) | weights))

@@ -265,7 +265,7 @@ class _Line:
         rows = self.rows.part(mask)
         best, best_value, best_confidence = rows.x_cf, rows.value, rows.confidence
         for points in self._exchanges(rows.x_cf):
-            points = self.rules.snap(points, rows.x)  # noqa: PLW2901
+            points = self.rules.snap(points, rows.x)
             _, value, confidence = self.look(rows, points)
             better = value < best_value
             best = torch.where(better.unsqueeze(-1), points, best)

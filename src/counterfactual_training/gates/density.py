@@ -1,0 +1,142 @@
+"""K: a density of each class, by kernels on real rows. Nothing is trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from counterfactual_training.gates.calibration import FEWEST_ROWS, Line, calibrate
+from counterfactual_training.gates.gated import Gate
+
+_NEIGHBOURS = 10
+# The narrowest kernel, as a share of the median one: duplicates must not become spikes.
+_NARROWEST = 0.3
+# ν, degrees of freedom of the kernels. A Gaussian's tails are so steep that a search from far away cannot climb them.
+_HEAVY = 3.0
+# The logarithm of a kernel that is not there. Minus infinity would make gradients NaN.
+_NOTHING = -1e30
+
+
+class Density(Gate):
+    """``g_k(x) = β_k (log p̂_k(x) − θ_k)`` with a kernel on each of m rows c of class k, of Student's t with ν = 3.
+
+    ``log p̂_k(x) = logsumexp_j(−d ln h_j − (ν + d)/2 · ln(1 + ‖x − c_j‖² / ν h_j²))``, where h_j is the distance of c_j to
+    its tenth neighbour over √d. β and θ are calibrated on other rows of the class, or on the c themselves, each without
+    its own kernel, where there are few; see :func:`calibrate`.
+
+    Where features are ``given``, because a person cannot change them, the density is the one of the other features
+    among people like this one: every kernel is a product of two, and counts as much as its part in what is given.
+
+    Attributes:
+        centres: ``(k, m, d)`` the rows c, filled up with zeros.
+        width: ``(k, m)`` h; 0 where there is no row.
+        given: ``(d,)`` mask.
+        slope, origin: ``(k,)`` β and θ; a class that cannot be judged has slope 0, and every row passes.
+    """
+
+    centres: Tensor
+    width: Tensor
+    given: Tensor
+    slope: Tensor
+    origin: Tensor
+
+    def __init__(self, centres: Tensor, width: Tensor, given: Tensor, line: Line) -> None:
+        super().__init__()
+        for name, tensor in {"centres": centres, "width": width, "given": given, **line._asdict()}.items():
+            self.register_buffer(name, tensor)
+
+    @classmethod
+    @torch.no_grad()
+    def fit(
+        cls,
+        x: Tensor,
+        y: Tensor,
+        num_classes: int,
+        *,
+        given: Tensor | None = None,
+        quantile: float = 0.1,
+        size: int = 1000,
+        seed: int = 0,
+    ) -> Density:
+        """The density of rows x ``(n, *features)`` with classes y ``(n,)``.
+
+        Args:
+            given: ``(d,)`` mask of the features that nobody can change.
+            quantile: share of real rows with σ(g) below ½.
+            size: kernels per class.
+        """
+        feature_dims, x = x.dim() - 1, x.flatten(1)
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed)).to(x.device)
+        by_class = [x[order[y[order] == label]] for label in range(num_classes)]
+        judged = [own if len(own) >= FEWEST_ROWS else own[:0] for own in by_class]
+        num_kernels = min(size, max(1, *map(len, judged)))
+        centres, width = x.new_zeros(num_classes, num_kernels, x.shape[1]), x.new_zeros(num_classes, num_kernels)
+        for label, own in enumerate(judged):
+            centres[label, : len(own)], width[label, : len(own)] = own[:size], _widths(own[:size])
+        given = torch.zeros_like(x[0], dtype=torch.bool) if given is None else given.to(x.device)
+        gate = cls(centres, width, given, Line(*x.new_zeros(2, num_classes)))
+        gate.slope, gate.origin = calibrate(*gate._calibration_scores(judged), num_classes, quantile)
+        gate.feature_dims = feature_dims
+        return gate
+
+    @classmethod
+    def empty(cls, num_classes: int, num_kernels: int, num_features: int) -> Density:
+        """One of that shape, to load a saved one into."""
+        given = torch.zeros(num_features, dtype=torch.bool)
+        line = Line(torch.zeros(num_classes), torch.zeros(num_classes))
+        return cls(
+            torch.zeros(num_classes, num_kernels, num_features), torch.zeros(num_classes, num_kernels), given, line
+        )
+
+    def describe(self) -> list[dict[str, Any]]:
+        return [{"kind": "density", "shape": list(self.centres.shape), "feature_dims": self.feature_dims}]
+
+    def forward(self, x: Tensor) -> Tensor:
+        passes = functional.logsigmoid(self.slope * (self.scores(x) - self.origin))
+        return torch.where(self.slope > 0, passes, 0.0)
+
+    def scores(self, x: Tensor, leave_out: Tensor | None = None) -> Tensor:
+        """log p̂ ``(..., n, k)`` of rows ``(..., n, *features)``, but for a constant; ``leave_out`` ``(n, m)`` kernels."""
+        x = x.flatten(x.dim() - self.feature_dims)
+        nothing = self.width == 0 if leave_out is None else (self.width == 0) | leave_out.unsqueeze(-2)
+        free = self._kernels(x, ~self.given).masked_fill(nothing, _NOTHING)
+        if not bool(self.given.any()):
+            return torch.logsumexp(free, -1)
+        known = self._kernels(x, self.given).masked_fill(nothing, _NOTHING)
+        return torch.logsumexp(free + known, -1) - torch.logsumexp(known, -1)
+
+    def _kernels(self, x: Tensor, columns: Tensor) -> Tensor:
+        """Logarithms ``(..., n, k, m)`` of all kernels at x ``(..., n, d)``, in some columns."""
+        x, centres = x[..., columns], self.centres[..., columns]
+        d, width = centres.shape[-1], self.width.clamp_min(1e-12)
+        cross = (x @ centres.flatten(0, 1).mT).unflatten(-1, centres.shape[:2])
+        squares = x.square().sum(-1)[..., None, None] + centres.square().sum(-1) - 2 * cross
+        return -d * width.log() - (_HEAVY + d) / 2 * torch.log1p(squares.clamp_min(0.0) / (_HEAVY * width.square()))
+
+    def _calibration_scores(self, by_class: list[Tensor], most: int = 2000) -> tuple[Tensor, Tensor]:
+        """Scores ``(a, k)`` and classes ``(a,)`` of rows that are no centres; of the centres where others are few."""
+        num_kernels = self.width.shape[1]
+        scores, classes = [self.width.new_zeros(0, len(by_class))], [torch.zeros(0, dtype=torch.long)]
+        for label, own in enumerate(by_class):
+            others = own[num_kernels:]
+            if len(others) >= num_kernels // 2:
+                scores += [self.scores(part) for part in others[:most].split(250)]
+                classes.append(torch.full((len(others[:most]),), label))
+            else:
+                itself = torch.eye(num_kernels, dtype=torch.bool, device=self.width.device)[: len(own)]
+                pairs = zip(own[:num_kernels].split(250), itself.split(250), strict=True)
+                scores += [self.scores(part, leave_out) for part, leave_out in pairs]
+                classes.append(torch.full((len(own[:num_kernels]),), label))
+        return torch.cat(scores), torch.cat(classes).to(self.width.device)
+
+
+def _widths(rows: Tensor) -> Tensor:
+    """h ``(m,)``: distance to the tenth neighbour over √d, at least a share of the median."""
+    if len(rows) == 0:
+        return rows.new_zeros(0)
+    nearest = torch.cdist(rows, rows).topk(min(_NEIGHBOURS, len(rows) - 1) + 1, -1, largest=False).values[:, -1]
+    width = nearest.clamp_min(1e-3) / rows.shape[1] ** 0.5
+    return width.clamp_min(_NARROWEST * width.median())

@@ -1,0 +1,72 @@
+"""A gate for a trained classifier, in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from counterfactual_training.constraints import Constraints
+from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.gates.density import Density
+from counterfactual_training.gates.gated import Both, Gate, Gated
+from counterfactual_training.gates.learned import GateConfig, Learned
+from counterfactual_training.search import evaluating
+
+GateKind = Literal["density", "learned", "both"]
+KINDS = ("density", "learned", "both")
+# Share of the real rows of a class that a gate stops; less where two gates stand in a row.
+_ALONE, _IN_A_ROW = 0.1, 0.05
+
+
+def make_gate(spec: Sequence[Mapping[str, Any]]) -> Gate:
+    """A gate as :meth:`Gate.describe` told it, still empty."""
+    parts: list[Gate] = []
+    for entry in spec:
+        if entry["kind"] == "density":
+            parts.append(Density.empty(*map(int, entry["shape"])))
+        else:
+            parts.append(Learned.empty([int(size) for size in entry["sizes"]]))
+        parts[-1].feature_dims = int(entry["feature_dims"])
+    return parts[0] if len(parts) == 1 else Both(*parts)
+
+
+def fit_gate(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    kind: GateKind = "density",
+    *,
+    constraints: Constraints | None = None,
+    scale: float = 1.0,
+    config: GateConfig | None = None,
+    seed: int = 0,
+) -> Gated:
+    """The model with a gate, which knows where its classes end; the model itself stays as it is.
+
+    Args:
+        model: any trained classifier, wherever it was trained; maps ``(n, *features)`` to logits ``(n, k)``.
+        x, y: rows that it was trained on, and their classes.
+        kind: ``"density"`` (quick, for tables), ``"learned"`` (for images), or ``"both"``.
+        constraints: of the features. Rows are compared with rows that have the same immutable features.
+        scale: of the logits, see :class:`Gated`.
+        config: of a gate that is learned.
+    """
+    if kind not in KINDS:
+        raise InputError(unknown("gate", kind, KINDS))
+    constraints = constraints if constraints is not None else Constraints.infer(x)
+    with evaluating(model), torch.no_grad():
+        num_classes = model(x[:2]).shape[-1]
+    quantile = _IN_A_ROW if kind == "both" else _ALONE
+    parts: list[Gate] = []
+    if kind != "learned":
+        parts.append(Density.fit(x, y, num_classes, given=constraints.immutable, quantile=quantile, seed=seed))
+    if kind != "density":
+        learned = Learned.fit(
+            model, x, y, num_classes, constraints=constraints, others=tuple(parts), config=config, quantile=quantile,
+            scale=scale, seed=seed,
+        )  # fmt: skip
+        parts.append(learned)
+    return Gated(model, parts[0] if len(parts) == 1 else Both(*parts), scale).eval()

@@ -1,0 +1,86 @@
+"""A classifier and a gate: where advice may end, while decisions stay as they were."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from counterfactual_training.core.precision import at_least_single
+
+# A gate that is sure leaves so much for "like none of them"; log 0 would spoil gradients.
+_CERTAIN = -1e-7
+
+
+class Gate(nn.Module):
+    """Says for each class how much a row looks like a real one of it.
+
+    A subclass defines :meth:`forward`: rows ``(..., n, *features)`` to ``log σ(g)`` ``(..., n, k)``, at most 0.
+
+    Attributes:
+        feature_dims: of the rows; 1 for tables, 3 for images.
+    """
+
+    feature_dims: int = 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def describe(self) -> list[dict[str, Any]]:
+        """What :func:`make_gate` needs to make one of the same shape, part by part, as JSON."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def plausibility(self, x: Tensor) -> Tensor:
+        """σ(g) ``(..., n, k)`` in [0, 1]: near 1 among the real rows of a class, near 0 where there are none."""
+        return self(x).exp()
+
+
+class Both(Gate):
+    """A row passes if it passes every part: ``Π σ(g)``."""
+
+    def __init__(self, *parts: Gate) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([part(x) for part in self.parts]).sum(0)
+
+    def describe(self) -> list[dict[str, Any]]:
+        return [entry for part in self.parts for entry in part.describe()]
+
+
+class Gated(nn.Module):
+    """A classifier f of k classes with one more: "like none of them".
+
+    ``p_k = softmax_k(s·f) · σ(g_k)``, and what is missing to 1 belongs to the last class. With two classes a softmax has
+    to give empty space to one of them; this need not. It is an ordinary classifier with k + 1 outputs, so every search
+    and every metric takes it; a search for a class k stops by the gated probability p_k. Decisions are ``model``'s.
+
+    Attributes:
+        model: f, maps ``(..., n, *features)`` to logits ``(..., n, k)``.
+        gate: g.
+        scale: s, of the logits.
+    """
+
+    scale: Tensor
+
+    def __init__(self, model: nn.Module, gate: Gate, scale: float = 1.0) -> None:
+        super().__init__()
+        self.model = model
+        self.gate = gate
+        self.register_buffer("scale", torch.tensor(float(scale)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Log-probabilities ``(..., n, k + 1)``."""
+        of_class = functional.log_softmax(at_least_single(self.model(x)) * self.scale, -1)
+        passes = at_least_single(self.gate(x)).clamp_max(_CERTAIN)
+        stopped = torch.log(-torch.expm1(passes))  # log(1 − σ(g))
+        none = torch.logsumexp(of_class + stopped, -1, keepdim=True)
+        return torch.cat([of_class + passes, none], -1)
+
+    def plausibility(self, x: Tensor) -> Tensor:
+        """``(..., n, k)``, see :meth:`Gate.plausibility`."""
+        return self.gate.plausibility(x)

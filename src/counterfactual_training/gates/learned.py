@@ -1,0 +1,137 @@
+"""G: a network that learns what a class looks like, with counterfactuals as what it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from counterfactual_training.constraints import Constraints
+from counterfactual_training.gates.calibration import Line, calibrate
+from counterfactual_training.gates.gated import Both, Gate, Gated
+from counterfactual_training.gates.negatives import Negatives
+from counterfactual_training.models import mlp
+
+
+@dataclass(frozen=True)
+class GateConfig:
+    """How a gate is learned.
+
+    Attributes:
+        hidden: widths of its network.
+        epochs, batch_size, learning_rate: of its training.
+        most_rows: seen per epoch.
+        burn_in: epochs with noise alone, before the first search.
+        num_counterfactuals: searched per epoch.
+        replay: counterfactuals kept of earlier epochs.
+        max_steps: of the search.
+        threshold: the range that the τ of an epoch's search is drawn from.
+    """
+
+    hidden: tuple[int, ...] = (128, 128)
+    epochs: int = 30
+    batch_size: int = 250
+    learning_rate: float = 1e-3
+    most_rows: int = 10_000
+    burn_in: int = 2
+    num_counterfactuals: int = 400
+    replay: int = 4000
+    max_steps: int = 25
+    threshold: tuple[float, float] = (0.5, 0.95)
+
+
+class Learned(Gate):
+    """``g_k(x) = β_k (n_k(x) − θ_k)`` with a network n, trained by counterfactuals.
+
+    ``softplus(−n_y(x)) + mean_k softplus(n_k(noise)) + (1 − 2π)₊ softplus(n_t(x′))``: real rows are of their class, noise
+    is of none, and a counterfactual x′ for the class t is not of t in so far as it is implausible. π is its conformal
+    p-value. The x′ are searched on the gated model itself, so that the gate meets its own mistakes.
+
+    Attributes:
+        network: maps ``(n, d)`` to ``(n, k)``.
+        slope, origin: ``(k,)`` β and θ, as in :class:`Density`.
+    """
+
+    slope: Tensor
+    origin: Tensor
+
+    def __init__(self, network: nn.Sequential, line: Line) -> None:
+        super().__init__()
+        self.network = network
+        for name, tensor in line._asdict().items():
+            self.register_buffer(name, tensor)
+
+    @classmethod
+    def fit(
+        cls,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        num_classes: int,
+        *,
+        constraints: Constraints,
+        others: tuple[Gate, ...] = (),
+        config: GateConfig | None = None,
+        quantile: float = 0.1,
+        scale: float = 1.0,
+        seed: int = 0,
+    ) -> Learned:
+        """The gate of a trained model, learned on its training rows x ``(n, *features)`` with classes y ``(n,)``.
+
+        Args:
+            constraints: of the searches.
+            others: gates that will stand beside this one.
+            quantile: share of real rows with σ(g) below ½.
+            scale: of the model's logits, see :class:`Gated`.
+        """
+        config = config if config is not None else GateConfig()
+        rng = torch.Generator().manual_seed(seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            gate = cls.empty([x[0].numel(), *config.hidden, num_classes]).to(x)
+        network, gate.feature_dims = gate.network, x.dim() - 1
+        order = torch.randperm(len(x), generator=rng).to(x.device)
+        held = order[: min(len(x) // 5, config.most_rows)]
+        rows, labels = x[order[len(held) :]].flatten(1), y[order[len(held) :]]
+        gated = Gated(model, Both(gate, *others), scale)
+        negatives = Negatives(gated, rows, labels, constraints, x.shape[1:], config, rng)
+        optimizer = torch.optim.Adam(network.parameters(), config.learning_rate)
+        for epoch in range(config.epochs):
+            if epoch >= config.burn_in:
+                negatives.search()
+            shuffled = torch.randperm(len(rows), generator=rng)[: config.most_rows].to(x.device)
+            for batch in shuffled.split(config.batch_size):
+                real = network(rows[batch]).gather(-1, labels[batch].unsqueeze(-1))
+                noise = network(negatives.noise(len(batch)))
+                x_cf, target, weight = negatives.recall(len(batch) // 2)
+                against = network(x_cf).gather(-1, target.unsqueeze(-1)).squeeze(-1)
+                loss = functional.softplus(-real).mean() + functional.softplus(noise).mean()
+                if len(x_cf):
+                    loss = loss + (weight * functional.softplus(against)).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        with torch.no_grad():
+            scores = torch.cat([network(part) for part in x[held].flatten(1).split(8192)])
+        gate.slope, gate.origin = calibrate(scores, y[held], num_classes, quantile)
+        return gate.requires_grad_(False).eval()
+
+    @classmethod
+    def empty(cls, sizes: Sequence[int]) -> Learned:
+        """One with a network of these widths, from the features to the classes, to load a saved one into."""
+        d, *hidden, num_classes = sizes
+        return cls(mlp(d, num_classes, hidden, "swish"), Line(torch.ones(num_classes), torch.zeros(num_classes)))
+
+    def describe(self) -> list[dict[str, Any]]:
+        linear = [layer for layer in self.network if isinstance(layer, nn.Linear)]
+        sizes = [linear[0].in_features, *(layer.out_features for layer in linear)]
+        return [{"kind": "learned", "sizes": sizes, "feature_dims": self.feature_dims}]
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.network(x.flatten(x.dim() - self.feature_dims))
+        passes = functional.logsigmoid(self.slope * (scores - self.origin))
+        return torch.where(self.slope > 0, passes, 0.0)

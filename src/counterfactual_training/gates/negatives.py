@@ -1,0 +1,124 @@
+"""What a learned gate must refuse: noise, and implausible counterfactuals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from counterfactual_training.constraints import Constraints
+from counterfactual_training.gates.gated import Gated
+from counterfactual_training.search import line, search
+
+if TYPE_CHECKING:
+    from counterfactual_training.gates.learned import GateConfig
+
+_NEIGHBOURS = 5
+_REFERENCES = 400
+_JITTER = (0.1, 1.6)  # standard deviations of the noise around real rows, drawn on a logarithmic scale
+
+
+class Negatives:
+    """Noise and counterfactuals for a gate in training.
+
+    Attributes:
+        x_cf, target, weight: the counterfactuals of the last epochs ``(r, d)``, their classes and weights ``(r,)``.
+    """
+
+    def __init__(
+        self,
+        gated: Gated,
+        rows: Tensor,
+        labels: Tensor,
+        constraints: Constraints,
+        feature_shape: torch.Size,
+        config: GateConfig,
+        rng: torch.Generator,
+    ) -> None:
+        self.gated, self.rows, self.labels, self.config, self.rng = gated, rows, labels, config, rng
+        self.constraints, self.feature_shape = constraints, feature_shape
+        self.typical = Typicality(rows, labels)
+        self.groups = [list(group.columns) for group in constraints.groups]
+        in_groups = {column for group in self.groups for column in group}
+        self.numbers = torch.tensor([j for j in range(rows.shape[1]) if j not in in_groups], dtype=torch.long)
+        sample = rows[:100_000][:, self.numbers]
+        self.low, self.high = sample.quantile(0.005, 0) - 0.3, sample.quantile(0.995, 0) + 0.3
+        self.x_cf, self.target, self.weight = rows[:0], labels[:0], rows[:0, 0]
+
+    def noise(self, n: int) -> Tensor:
+        """``(n, d)`` points, a third each: numbers anywhere in their range, columns of different rows, real rows jittered."""
+        shuffled = self._shuffled(n)
+        boxed, jittered = shuffled[: n // 3], shuffled[n // 3 : 2 * (n // 3)]
+        boxed[:, self.numbers] = self.low + (self.high - self.low) * self._uniform(len(boxed), len(self.numbers))
+        real = self.rows[self._draw(len(self.rows), len(jittered))]
+        low, high = torch.tensor(_JITTER).log()
+        size = torch.exp(low + (high - low) * self._uniform(len(real), 1))
+        normal = torch.randn(len(real), len(self.numbers), generator=self.rng).to(real)
+        real[:, self.numbers] += size * normal
+        jittered.copy_(real)
+        return shuffled
+
+    def search(self) -> None:
+        """Counterfactuals of some rows, by the gated model as it is now."""
+        config, num_classes = self.config, self.gated.gate(self.rows[:1]).shape[-1]
+        rows = self._draw(len(self.rows), config.num_counterfactuals)
+        x = self.rows[rows].unflatten(-1, self.feature_shape)
+        with torch.no_grad():
+            predicted = self.gated.model(x).argmax(-1)
+        target = (predicted + 1 + self._draw(num_classes - 1, len(rows))) % num_classes
+        low, high = config.threshold
+        threshold = low + (high - low) * float(torch.rand((), generator=self.rng))
+        generator = line(max_steps=config.max_steps, decision_threshold=threshold)
+        found = search(self.gated, x, target, generator, self.constraints, diagnose=False)
+        x_cf, target = found.x_cf.flatten(1)[found.mature], target[found.mature]
+        weight = (1 - 2 * self.typical.p_value(x_cf, target)).clamp_min(0.0)
+        for name, new in {"x_cf": x_cf, "target": target, "weight": weight}.items():
+            setattr(self, name, torch.cat([getattr(self, name), new])[-config.replay :])
+
+    def recall(self, n: int) -> tuple[Tensor, Tensor, Tensor]:
+        """n of the counterfactuals, their classes and weights; none as long as there are none."""
+        rows = self._draw(len(self.x_cf), n if len(self.x_cf) else 0)
+        return self.x_cf[rows], self.target[rows], self.weight[rows]
+
+    def _shuffled(self, n: int) -> Tensor:
+        """Every feature from a row of its own; the columns of a category from one row."""
+        points = self.rows[self._draw(len(self.rows), n)]
+        rows = self._draw(len(self.rows), n * len(self.numbers)).reshape(n, -1)
+        points[:, self.numbers] = self.rows[rows, self.numbers]
+        for group in self.groups:
+            points[:, group] = self.rows[self._draw(len(self.rows), n)][:, group]
+        return points
+
+    def _draw(self, high: int, n: int) -> Tensor:
+        return torch.randint(max(1, high), (n,), generator=self.rng).to(self.rows.device)
+
+    def _uniform(self, *shape: int) -> Tensor:
+        return torch.rand(shape, generator=self.rng).to(self.rows)
+
+
+class Typicality:
+    """Conformal p-values: which share of the real rows of a class is less typical, by the distance to its neighbours."""
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.references, self.distances = {}, {}
+        for label in y.unique().tolist():
+            own = x[y == label]
+            split = min(_REFERENCES, max(1, len(own) // 2))
+            self.references[label] = own[:split]
+            self.distances[label] = self._distance(own[split:][:1000], label).sort().values
+
+    def p_value(self, x: Tensor, y: Tensor) -> Tensor:
+        """``(n,)`` for points ``(n, d)`` and classes ``(n,)``; 0 is unlike any real row."""
+        out = x.new_zeros(len(x))
+        for label in y.unique().tolist():
+            if label in self.references and len(self.distances[label]):
+                known = self.distances[label]
+                further = len(known) - torch.searchsorted(known, self._distance(x[y == label], label))
+                out[y == label] = further.to(x) / len(known)
+        return out
+
+    def _distance(self, x: Tensor, label: int) -> Tensor:
+        references = self.references[label]
+        nearest = torch.cdist(x, references).topk(min(_NEIGHBOURS, len(references)), -1, largest=False)
+        return nearest.values.mean(-1)
