@@ -68,7 +68,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
     Args:
         model: ``"mlp"``, ``"linear"``, or a function ``(num_features, num_classes)`` that makes a module for logits.
         hidden: widths of the hidden layers of ``"mlp"``.
-        objective: ``"vanilla"`` (class loss alone), ``"full"`` (Eq. 2), ``"divergence"``, ``"adversarial"``, or an :class:`Objective`.
+        objective: ``"vanilla"`` (class loss alone), ``"full"`` (Eq. 2), ``"divergence"``, ``"adversarial"``, or an
+            :class:`Objective`.
         generator: ``"ecco"``, ``"generic"``, ``"revise"``, a registered name or a :class:`Generator`.
         lambda_div, lambda_reg, lambda_adv: weights of the objective (Eq. 2).
         lambda_cost, lambda_energy: weights of the search (Eq. 1).

@@ -47,7 +47,7 @@ class Negatives:
         self.x_cf, self.target, self.weight = rows[:0], labels[:0], rows[:0, 0]
 
     def noise(self, n: int) -> Tensor:
-        """``(n, d)`` points, a third each: numbers anywhere in their range, columns of different rows, real rows jittered."""
+        """``(n, d)`` points, a third each: numbers anywhere in range, columns of different rows, jittered rows."""
         shuffled = self._shuffled(n)
         boxed, jittered = shuffled[: n // 3], shuffled[n // 3 : 2 * (n // 3)]
         boxed[:, self.numbers] = self.low + (self.high - self.low) * self._uniform(len(boxed), len(self.numbers))
@@ -98,7 +98,7 @@ class Negatives:
 
 
 class Typicality:
-    """Conformal p-values: which share of the real rows of a class is less typical, by the distance to its neighbours."""
+    """Conformal p-values: the share of real rows of a class that are further from their neighbours."""
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
         self.references, self.distances = {}, {}

@@ -2,11 +2,11 @@
 
 Each row climbs on its own: a step of bounded length along the normalised gradient is taken if it lowers the objective,
 else a shorter one is tried; where a step passes τ, bisection finds the first point past it. Multiplying the logits by
-c > 0 changes neither direction nor verdict, so that at τ = ½ and two classes nothing depends on c; nor does it matter how
-long the steps were, but for the corners they cut.
+c > 0 changes neither direction nor verdict, so that at τ = ½ and two classes nothing depends on c; nor does it matter
+how long the steps were, but for the corners they cut.
 
-Discrete features are relaxed on the way up, then snapped and held while the others climb on or come back to τ. Rows that
-still miss it may change one category, or one lattice point, at a time.
+Discrete features are relaxed on the way up, then snapped and held while the others climb on or come back to τ. Rows
+that still miss it may change one category, or one lattice point, at a time.
 """
 
 from __future__ import annotations
@@ -319,8 +319,8 @@ def _keep(rows: Rows, mask: Tensor, **values: Any) -> None:
 
 
 def _box(rules: Constraints, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Lowest and highest values ``(..., n, d)`` of the relaxed search: the bounds of each factual, its own value where a
-    feature may not fall or rise, and 0 and 1 of categories."""
+    """Lowest and highest values ``(..., n, d)`` of the relaxed search: the bounds of each factual, its own value where
+    a feature may not fall or rise, and 0 and 1 of categories."""
     bounds = rules.bounds(x)
     lower, upper = bounds.lower.expand_as(x), bounds.upper.expand_as(x)
     lower = torch.where(rules.may_decrease.unsqueeze(-2), lower, torch.maximum(lower, x))

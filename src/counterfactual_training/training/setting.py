@@ -122,7 +122,8 @@ PRESETS = {"default": DEFAULT, "as_run": AS_RUN, "as_printed": AS_PRINTED}
 
 
 def preset(name: str) -> Setting:
-    """``"default"`` gives plausible advice at no loss of accuracy; ``"as_run"`` reproduces the published numbers; ``"as_printed"`` follows the text."""
+    """``"default"`` trains conventionally and gates advice; ``"as_run"`` is as published; ``"as_printed"`` follows the
+    paper's text."""
     if name not in PRESETS:
         raise InputError(unknown("preset", name, PRESETS))
     return PRESETS[name]
