@@ -32,7 +32,7 @@ def _part(run: Run, x: Tensor, y: Tensor, weight: Tensor | None) -> Batch:
         return Batch(x, y, weight)
     mine, share = (slice(None), 1.0) if run.data.divided else run.ranks.part(len(y))
     own = None if weight is None else weight[mine]
-    return Batch(x[mine], y[mine], own, shares=(*_shares(run, [own], [share]), 1.0, 1.0))
+    return Batch(x[mine], y[mine], own, shares=(_shares(run, [own], [share])[0], 1.0, 1.0))
 
 
 def explain(run: Run, sizes: list[int], rng: Streams, tally: Tally) -> Iterator[Explained] | None:
@@ -63,7 +63,7 @@ def _searched(run: Run, num: int, rng: Streams, tally: Tally, mine: Tensor | Non
     rngs = [rng] if isinstance(rng, torch.Generator) else rng
     states = [own.get_state() for own in rngs]
     run.ranks.share_buffers(run.model)
-    while any(active := tally.active()):
+    while any(active := run.explaining()):
         mask = torch.tensor(active, device=run.device) if run.lead else None
         error, found = None, None
         try:
@@ -77,7 +77,8 @@ def _searched(run: Run, num: int, rng: Streams, tally: Tally, mine: Tensor | Non
         if not broken or (run.epoch == 0 and not tally.bad):  # it is not the training that has broken a model
             raise error
         for slot in broken:
-            tally.break_off(slot, run.ranks.first(str(error).rstrip(".")))
+            run.fail(slot, run.epoch + 1, run.ranks.first(str(error).rstrip(".")))
+        tally.notice_stops()
         for own, state in zip(rngs, states, strict=True):
             own.set_state(state)
     return None

@@ -245,7 +245,7 @@ class BestEpoch(Callback):
                 continue
             if value > self.best.get(i, -math.inf) + self.min_delta:
                 self.best[i], self.since[i] = value, 0
-                self.weights[i] = {name: v.clone() for name, v in run.snapshot(i).state_dict().items()}
+                self.weights[i] = run.snapshot(i).state_dict()
             else:
                 self.since[i] = self.since.get(i, 0) + 1
             if self.patience is not None and self.since[i] >= self.patience:

@@ -167,44 +167,44 @@ class Run:
         weights = {name: value * mask for name, value in vars(self.objective).items() if name != "lambda_class"}
         return replace(self.objective, **weights)
 
-    def idle_rows(self, broken: Iterable[int] = ()) -> Tensor | None:
+    def idle_rows(self) -> Tensor | None:
         """``(*lead)``: 1.0 for whoever rides along without training; ``None`` where nobody does."""
-        flags = [float(self.histories[i].stopped is not None or slot in broken) for slot, i in enumerate(self.slots)]
+        flags = [float(self.histories[i].stopped is not None) for i in self.slots]
         return torch.tensor(flags, device=self.device).reshape(self.lead) if any(flags) else None
 
-    def blank(self, slot: int) -> None:
-        """What rides along, ignored, must not spoil the search of the others."""
-        if self.lead:
-            self.parameters[0].data[slot] = 0
-
-    def settle(self, streaks: Sequence[int], broken: dict[int, str]) -> None:
-        """After an epoch: remember the weights of sound members; restore and end those that diverged.
-
-        Args:
-            streaks: bad updates in a row, by row of the stack.
-            broken: reasons of rows whose search failed.
-        """
+    def settle(self, *streaks: int) -> None:
+        """After an epoch, with every row's bad updates in a row: remember sound weights, end whoever diverged."""
         weights = self._weights()
-        finite = self._finite(weights)
+        floats = [w for w in weights.values() if w.is_floating_point() and w.numel()]
+        finite = torch.stack([torch.isfinite(w).reshape(len(self.slots), -1).all(-1) for w in floats]).all(0).tolist()
+        self.bad_updates = list(streaks)
         for slot, i in enumerate(self.slots):
+            limit, place = self.settings[i].config.max_bad_updates, self._place(slot)
             if self.histories[i].stopped is not None:
                 continue
-            limit, reason = self.settings[i].config.max_bad_updates, broken.get(slot)
             if streaks[slot] >= limit:
-                reason = f"{limit} updates in a row had a non-finite loss or gradient"
-            elif reason is None and not finite[slot]:
-                reason = "the weights became non-finite"
-            self.bad_updates[slot] = streaks[slot] if reason is None else 0
-            if reason is not None:
-                if self.lead:
-                    self.parameters[0].data[slot] = self.good["weights"][slot]
-                else:
-                    self.model.load_state_dict(self.good)
-                self._end(i, reason)
-                self._warn(i, reason)
+                self.fail(slot, self.epoch, f"{limit} updates in a row had a non-finite loss or gradient")
+            elif not finite[slot]:
+                self.fail(slot, self.epoch, "the weights became non-finite")
             elif streaks[slot] == 0:
                 for name, value in weights.items():
-                    self.good[name][self._place(slot)] = value[self._place(slot)]
+                    self.good[name][place] = value[place]
+
+    def fail(self, slot: int, epoch: int, reason: str) -> None:
+        """End a member that has diverged in this epoch with the weights of its last sound one."""
+        i = self.slots[slot]
+        if self.lead:
+            self.parameters[0].data[slot] = self.good["weights"][slot]
+        else:
+            self.model.load_state_dict(self.good)
+        self.bad_updates[slot] = 0
+        self._end(i, reason)
+        who, kept = "Training stopped after", "The weights of the last sound epoch are kept."
+        if len(self.members) > 1:
+            who = f"Member {self.members[i]} of the fleet stopped in"
+            kept = "The weights of its last sound epoch are kept; the other members are not touched."
+        advice = "A larger lambda_reg or a smaller learning rate usually helps."
+        warnings.warn(f"{who} epoch {epoch}: {reason}. {kept} {advice}", stacklevel=4)
 
     def agree(self) -> None:
         """Of several processes all stop, if one does."""
@@ -270,23 +270,10 @@ class Run:
         self.histories[i].stopped = reason
         if self.lead:
             self.ended[i] = self.snapshot(i).state_dict()
-            self.blank(self.slots.index(i))
+            self.parameters[0].data[self.slots.index(i)] = 0  # what rides along must not spoil the others' search
 
     def _weights(self) -> dict[str, Tensor]:
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
-
-    def _finite(self, weights: dict[str, Tensor]) -> list[bool]:
-        """By row of the stack, asked for at once."""
-        floats = [w for w in weights.values() if w.is_floating_point() and w.numel()]
-        return torch.stack([torch.isfinite(w).reshape(len(self.slots), -1).all(-1) for w in floats]).all(0).tolist()
-
-    def _warn(self, i: int, reason: str) -> None:
-        who, kept = "Training stopped after", "The weights of the last sound epoch are kept."
-        if len(self.members) > 1:
-            who = f"Member {self.members[i]} of the fleet stopped in"
-            kept = "The weights of its last sound epoch are kept; the other members are not touched."
-        advice = "A larger lambda_reg or a smaller learning rate usually helps."
-        warnings.warn(f"{who} epoch {self.epoch}: {reason}. {kept} {advice}", stacklevel=4)
 
     def _keep(self, slots: list[int]) -> Tensor:
         """Go on with these members in the stack; the rows they had."""

@@ -24,14 +24,12 @@ class Tally:
         explaining: who trains with counterfactuals in this epoch, by row of the stack.
         idle: ``(rows,)`` 1.0 for members that ride along without training, or ``None``.
         bad: ``(*lead)`` of every update, 1.0 for whom it was left out.
-        broken: rows of the stack whose model has become unusable, with the reason.
     """
 
     def __init__(self, run: Run) -> None:
         self.run, self.training, self.explaining = run, set(run.running), run.explaining()
         self.idle = run.idle_rows()
         self.bad: list[Tensor] = []
-        self.broken: dict[int, str] = {}
         self.terms: list[Tensor] = []  # (batches, 6, *lead) each
         self.rows: list[float] = []  # of every batch
         self.shares: list[tuple[float, float, float]] = []  # what this process has of every batch
@@ -39,26 +37,16 @@ class Tally:
         self.searches: list[float] = []  # counterfactuals of each round
         self.ends: dict[int, tuple[int, int]] = {}  # after how many updates and rounds a row has ended
 
-    def active(self) -> list[bool]:
-        """Who still searches."""
-        return [own and slot not in self.ends for slot, own in enumerate(self.explaining)]
-
     def anyone_left(self) -> bool:
         """Whether a member still trains."""
-        return any(slot not in self.ends and i in self.training for slot, i in enumerate(self.run.slots))
-
-    def break_off(self, slot: int, reason: str) -> None:
-        """A member ends with this epoch; until then it rides along."""
-        self.broken[slot], self.ends[slot] = reason, (len(self.bad), len(self.rounds))
-        self.run.blank(slot)
-        self.idle = self.run.idle_rows(self.broken)
+        return bool(self.run.running)
 
     def notice_stops(self) -> None:
-        """Members that a callback has stopped within the epoch ride along from here on."""
+        """Members that have ended within the epoch ride along from here on."""
         for slot, i in enumerate(self.run.slots):
             if i in self.training and slot not in self.ends and self.run.histories[i].stopped is not None:
                 self.ends[slot] = (len(self.bad), len(self.rounds))
-                self.idle = self.run.idle_rows(self.broken)
+                self.idle = self.run.idle_rows()
 
     def searched(self, found: Round) -> None:
         self.rounds.append(torch.stack([found.share_mature, found.mean_steps]).float().unsqueeze(0))
@@ -70,8 +58,8 @@ class Tally:
         self.rows += [float(batch.y.shape[-1]) for batch in batches]
         self.shares += [batch.shares for batch in batches]
 
-    def close(self, started: float) -> tuple[list[int], dict[int, str]]:
-        """Write the records of the epoch; bad updates in a row by row of the stack, and who has broken."""
+    def close(self, started: float) -> list[int]:
+        """Write the records of the epoch; bad updates in a row, by row of the stack."""
         run, slots = self.run, len(self.run.slots)
         if run.ranks.size > 1 and self.terms:
             self._gather()
@@ -89,7 +77,7 @@ class Tally:
             if i in self.training:
                 record = {name: values[slot] for name, values in columns.items()}
                 run.histories[i].records.append({"epoch": run.epoch, **record})
-        return streaks, self.broken
+        return streaks
 
     def _gather(self) -> None:
         """The mean over the parts of all processes is that of the whole; rows with a share of 0 do not count."""
@@ -160,15 +148,13 @@ def admitted(
     """Which updates ``(U, rows)`` count, how many were left out, and how many of these in a row at the end.
 
     A member that reaches its limit has ended there: it goes back to its last sound epoch, whatever came after. The same
-    holds for one that has broken after ``ends`` updates.
+    holds for one that has ended after ``ends`` updates.
     """
-    made, skipped, now = ~bad.astype(bool), [0] * len(limits), list(streaks)
-    for slot in np.flatnonzero(bad.any(0) | (np.array(streaks) > 0) | (np.array(ends) < len(bad))).tolist():
-        made[ends[slot] :, slot] = False
-        for update, missed in enumerate(bad[: ends[slot], slot].tolist()):
-            now[slot] = now[slot] + 1 if missed else 0
-            skipped[slot] += int(missed)
-            if now[slot] >= limits[slot]:
-                made[update:, slot] = False
-                break
-    return made, skipped, now
+    made, skipped, now = ~bad, np.zeros(len(limits), int), np.array(streaks)
+    if bad.any() or now.any() or min(ends) < len(bad):
+        for update, missed in enumerate(bad):
+            live = (now < limits) & (update < np.array(ends))
+            made[update] = live & ~missed
+            skipped += live & missed
+            now = np.where(live, (now + 1) * missed, now)
+    return made, skipped.tolist(), now.tolist()
