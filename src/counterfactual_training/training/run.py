@@ -197,7 +197,6 @@ class Run:
             self.parameters[0].data[slot] = self.good["weights"][slot]
         else:
             self.model.load_state_dict(self.good)
-        self.bad_updates[slot] = 0
         self._end(i, reason)
         who, kept = "Training stopped after", "The weights of the last sound epoch are kept."
         if len(self.members) > 1:
