@@ -92,11 +92,12 @@ def test_weights_that_leave_for_infinity_are_not_kept(blobs, refresh, objective)
     model = fresh()
     before = weights(model)
     config = with_changes(epochs=30, refresh=refresh)
-    with pytest.warns(UserWarning, match=r"Training stopped after epoch \d+.*last sound epoch"):
+    with pytest.warns(UserWarning, match=r"Training stopped after epoch \d+.*last sound epoch") as told:
         history = train(
             model, x, y, None, None, make_objective(objective), config, optimizer=lambda p: torch.optim.SGD(p, lr=1e30)
         ).history
     assert history.stopped and torch.equal(weights(model), before)
+    assert f"after epoch {len(history.records)}: {history.stopped}." in str(told[0].message)
 
 
 # ---- bad input -------------------------------------------------------------------------------------------------------
@@ -153,6 +154,12 @@ def test_a_validation_set_that_does_not_fit_is_refused_at_once(blobs):
     with pytest.raises(InputError, match=r"\(60, 2\) and y \(59,\)"):
         train(model, x, y, config=QUICK, validation=(x, y[:-1]))
     assert torch.equal(weights(model), before)
+
+
+def test_no_validation_rows_have_no_accuracy(blobs):
+    x, y = blobs
+    history = train(fresh(), x, y, config=QUICK, validation=(x[:0], y[:0])).history
+    assert history.to_frame()["validation_accuracy"].isna().all()
 
 
 def test_constraints_that_do_not_fit_are_refused_at_once(blobs):

@@ -12,36 +12,27 @@ from counterfactual_training.search import evaluating
 from counterfactual_training.training.explanations import Round, explain_round
 from counterfactual_training.training.objective import Batch, Explanations
 from counterfactual_training.training.run import Run
-from counterfactual_training.training.sampling import Streams
+from counterfactual_training.training.sampling import Streams, each
 from counterfactual_training.training.tally import Tally
 
-# Of one batch: its counterfactuals, and what this process has of the means they enter.
-Explained = tuple[Explanations, float, float]
+Explained = tuple[Explanations, float, float]  # of a batch, and what this process has of the means they enter
 
 
 def mini_batches(run: Run, rng: Streams) -> Iterator[Batch]:
     """The rows in parts, in a new order if they are shuffled, which is drawn at once."""
     order = None
     if run.config.shuffle and not run.data.divided:
-        order = torch.stack([torch.randperm(run.data.num_rows, generator=own) for own in _every(rng)])
-        order = order if run.lead else order[0]
-    return _cut(run, order)
+        order = each(lambda own: torch.randperm(run.data.num_rows, generator=own), rng)
+    return (_part(run, *rows) for rows in run.data.batches(run.config.batch_size, order, run.lead))
 
 
-def _cut(run: Run, order: Tensor | None) -> Iterator[Batch]:
-    """Batches in this order; of several processes each gets its part of every one."""
-    for x, y, weight in run.data.batches(run.config.batch_size, order, run.lead):
-        if run.ranks.size == 1:
-            yield Batch(x, y, weight)
-            continue
-        if run.data.divided:
-            share = 1.0 if weight is None else run.ranks.relative(weight.sum().reshape(1))[0]
-            yield Batch(x, y, weight, shares=(share, 1.0, 1.0))
-            continue
-        mine, share = run.ranks.part(len(y))
-        if weight is not None and share:
-            share = float(weight[mine].sum() * run.ranks.size / weight.sum())
-        yield Batch(x[mine], y[mine], None if weight is None else weight[mine], shares=(share, 1.0, 1.0))
+def _part(run: Run, x: Tensor, y: Tensor, weight: Tensor | None) -> Batch:
+    """A batch; of several processes each gets its part, unless a loader has divided the rows already."""
+    if run.ranks.size == 1:
+        return Batch(x, y, weight)
+    mine, share = (slice(None), 1.0) if run.data.divided else run.ranks.part(len(y))
+    own = None if weight is None else weight[mine]
+    return Batch(x[mine], y[mine], own, shares=(_shares(run, [own], [share])[0], 1.0, 1.0))
 
 
 def explain(run: Run, sizes: list[int], rng: Streams, tally: Tally) -> Iterator[Explained] | None:
@@ -69,9 +60,10 @@ def _shares(run: Run, weights: list[Tensor | None], even: list[float]) -> list[f
 
 def _searched(run: Run, num: int, rng: Streams, tally: Tally, mine: Tensor | None) -> Round | None:
     """Counterfactuals of all members; one whose model has become unusable is ended and the search repeated."""
-    states = [own.get_state() for own in _every(rng)]
+    rngs = [rng] if isinstance(rng, torch.Generator) else rng
+    states = [own.get_state() for own in rngs]
     run.ranks.share_buffers(run.model)
-    while any(active := tally.active()):
+    while any(active := run.explaining()):
         mask = torch.tensor(active, device=run.device) if run.lead else None
         error, found = None, None
         try:
@@ -85,8 +77,9 @@ def _searched(run: Run, num: int, rng: Streams, tally: Tally, mine: Tensor | Non
         if not broken or (run.epoch == 0 and not tally.bad):  # it is not the training that has broken a model
             raise error
         for slot in broken:
-            tally.break_off(slot, run.ranks.first(str(error).rstrip(".")))
-        for own, state in zip(_every(rng), states, strict=True):
+            run.fail(slot, run.epoch + 1, run.ranks.first(str(error).rstrip(".")))
+        tally.notice_stops()
+        for own, state in zip(rngs, states, strict=True):
             own.set_state(state)
     return None
 
@@ -98,7 +91,3 @@ def _unusable(run: Run) -> list[int]:
         for x, _, _ in run.data.batches(4096, None, run.lead):
             bad |= ~torch.isfinite(run.model(x)).flatten(1).all(-1)
     return bad.nonzero().flatten().tolist()
-
-
-def _every(rng: Streams) -> list[torch.Generator]:
-    return [rng] if isinstance(rng, torch.Generator) else list(rng)

@@ -15,7 +15,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from tqdm.auto import tqdm
 
-from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.errors import FileError, InputError, unknown
+from counterfactual_training.persistence import flatten_state
 
 if TYPE_CHECKING:
     from counterfactual_training.training.run import Run
@@ -54,11 +55,13 @@ class Callback:
         """Tensors, numbers, strings, lists and dicts."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The inverse, after ``on_train_begin``: every name becomes an attribute again."""
+        vars(self).update(state)
 
 
 def overrides(callback: Callback, name: str) -> bool:
-    """Whether a callback wants to hear of this; what happens at every update is asked for rarely."""
+    """Whether a callback wants to hear of this."""
     return getattr(type(callback), name) is not getattr(Callback, name)
 
 
@@ -71,14 +74,8 @@ class Progress(Callback):
 
     def on_train_begin(self, run: Run) -> None:
         name = "training" if len(run.members) == 1 else f"fleet of {len(run.members)}"
-        self.bar = tqdm(
-            total=run.epochs,
-            initial=run.epoch,
-            desc=name,
-            unit="epoch",
-            disable=not self.show or run.ranks.rank > 0,
-            leave=False,
-        )
+        hidden = not self.show or run.ranks.rank > 0
+        self.bar = tqdm(total=run.epochs, initial=run.epoch, desc=name, unit="epoch", disable=hidden, leave=False)
 
     def on_epoch_end(self, run: Run) -> None:
         if len(run.members) == 1:
@@ -102,10 +99,7 @@ class Schedule(Callback):
     """
 
     def __init__(
-        self,
-        make: Callable[[Optimizer], LRScheduler],
-        per: Literal["epoch", "update"] = "epoch",
-        metric: str = "loss",
+        self, make: Callable[[Optimizer], LRScheduler], per: Literal["epoch", "update"] = "epoch", metric: str = "loss"
     ) -> None:
         if per not in ("epoch", "update"):
             raise InputError(f"A schedule steps per 'epoch' or per 'update', got {per!r}.")
@@ -116,24 +110,22 @@ class Schedule(Callback):
         self.schedulers = [self.make(own) for own in _optimizers(run)]
 
     def on_batch_end(self, run: Run) -> None:
-        if self.per == "update":
-            self._step(None)
+        self._step(run, "update")
 
     def on_epoch_end(self, run: Run) -> None:
-        if any(isinstance(scheduler, ReduceLROnPlateau) for scheduler in self.schedulers):
-            self._step([column(run, i, self.metric) for i in run.slots])
-        elif self.per == "epoch":
-            self._step(None)
+        self._step(run, "epoch")
 
-    def _step(self, values: list[float] | None) -> None:
-        for slot, scheduler in enumerate(self.schedulers):
-            if not isinstance(scheduler, ReduceLROnPlateau):
+    def _step(self, run: Run, after: str) -> None:
+        for i, scheduler in zip(run.slots, self.schedulers, strict=True):
+            if isinstance(scheduler, ReduceLROnPlateau):
+                if after == "epoch":
+                    scheduler.step(column(run, i, self.metric))
+            elif after == self.per:
                 scheduler.step()
-            elif values is not None:
-                scheduler.step(values[slot])
 
     def state_dict(self) -> dict[str, Any]:
-        return {"schedulers": [{k: v for k, v in own.state_dict().items() if _plain(v)} for own in self.schedulers]}
+        states = [own.state_dict() for own in self.schedulers]
+        return {"schedulers": [{k: v for k, v in state.items() if _can_be_saved(v)} for state in states]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for scheduler, own in zip(self.schedulers, state["schedulers"], strict=True):
@@ -147,12 +139,10 @@ def _optimizers(run: Run) -> list[Optimizer]:
     """The optimizer; in a fleet one for each member, which shares the member's group of settings."""
     if not run.lead:
         return [run.optimizer]
-    views = []
-    for group in run.optimizer.param_groups:
-        view = copy.copy(run.optimizer)
+    views = [copy.copy(run.optimizer) for _ in run.slots]
+    for view, group in zip(views, run.optimizer.param_groups, strict=True):
         view.param_groups = [group]
         view._opt_called = True  # type: ignore[attr-defined]  # updates are made by the whole
-        views.append(view)
     return views
 
 
@@ -167,8 +157,8 @@ class ClipGradient(Callback):
     def before_step(self, run: Run) -> None:
         grads = [grad for grad in run.gradients if grad is not None]
         lead = len(run.lead)
-        norm = sum(grad.flatten(lead).square().sum(-1) for grad in grads)
-        factor = (self.max_norm / (torch.as_tensor(norm).sqrt() + 1e-6)).clamp_max(1.0)
+        norm = torch.stack([grad.flatten(lead).square().sum(-1) for grad in grads]).sum(0).sqrt()
+        factor = (self.max_norm / (norm + 1e-6)).clamp_max(1.0)
         for grad in grads:
             grad.mul_(factor.reshape(factor.shape + (1,) * (grad.dim() - lead)))
 
@@ -198,28 +188,24 @@ class AverageWeights(Callback):
         if run.epoch < self.start * run.epochs:
             return
         self.count += 1
-        if not self.mean:
-            self.mean = [p.detach().clone() for p in run.parameters]
+        self.mean = self.mean or [own.detach().clone() for own in run.parameters]
         share = 1 / self.count if self.decay is None else 1 - self.decay
         pairs = zip(self.mean, run.parameters, strict=True)  # what came from a checkpoint lies on the host
         self.mean = [mean.to(own.device).lerp_(own.detach(), share) for mean, own in pairs]
 
     def on_stop(self, run: Run, i: int) -> None:
         if self.mean:
-            run.put(self.mean, [i])
+            run.put(i, self.mean)
 
     def on_train_end(self, run: Run) -> None:
-        if self.mean:
-            run.put(self.mean, run.running)
+        for i in run.running:
+            self.on_stop(run, i)
 
     def keep(self, rows: Tensor) -> None:
         self.mean = [mean[rows] for mean in self.mean]
 
     def state_dict(self) -> dict[str, Any]:
         return {"count": self.count, "mean": self.mean}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.count, self.mean = int(state["count"]), list(state["mean"])
 
 
 class BestEpoch(Callback):
@@ -259,7 +245,7 @@ class BestEpoch(Callback):
                 continue
             if value > self.best.get(i, -math.inf) + self.min_delta:
                 self.best[i], self.since[i] = value, 0
-                self.weights[i] = {name: v.clone() for name, v in run.snapshot(i).state_dict().items()}
+                self.weights[i] = run.snapshot(i).state_dict()
             else:
                 self.since[i] = self.since.get(i, 0) + 1
             if self.patience is not None and self.since[i] >= self.patience:
@@ -271,9 +257,6 @@ class BestEpoch(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "since": self.since, "weights": self.weights}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.best, self.since, self.weights = state["best"], state["since"], state["weights"]
 
 
 class EarlyStopping(BestEpoch):
@@ -294,10 +277,10 @@ def column(run: Run, i: int, name: str) -> float:
     return value
 
 
-def _plain(value: Any) -> bool:
-    """Whether a checkpoint can carry the value; functions, such as a scheduler's own, it cannot."""
-    if isinstance(value, list | tuple):
-        return all(_plain(v) for v in value)
-    if isinstance(value, dict):
-        return all(_plain(v) for v in value.values())
-    return value is None or isinstance(value, bool | int | float | str | Tensor)
+def _can_be_saved(value: Any) -> bool:
+    """Functions, such as a scheduler's own, cannot."""
+    try:
+        flatten_state(value)
+    except FileError:
+        return False
+    return True

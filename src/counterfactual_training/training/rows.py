@@ -24,41 +24,34 @@ class Rows:
         y: ``(n,)`` or ``(members, n)``, always in memory.
         weight: ``(n,)`` or ``(members, n)`` what a row counts in class loss and adversarial loss, or ``None``.
         class_counts: ``(k,)`` or ``(members, k)``.
+        own: whether every member has rows of its own.
+        divided: whether a loader makes the batches; those of several processes are different ones already.
     """
+
+    divided = False
 
     def __init__(self, x: Tensor, y: Tensor, num_classes: int, weight: Tensor | None = None) -> None:
         self.x, self.y, self.weight = x, y, weight
-        own = [[(rows == k).nonzero().flatten() for k in range(num_classes)] for rows in y.reshape(-1, y.shape[-1])]
-        self.rows_by_class = own  # of every member, or of the one set of rows that all share
-        counts = torch.tensor([[len(part) for part in parts] for parts in own])
+        self.own, self.num_rows, self.num_classes = y.dim() > 1, y.shape[-1], num_classes
+        self.num_features = x.shape[y.dim() :].numel()
+        # Of every member, or of the one set of rows that all share.
+        self.rows_by_class = [
+            [(rows == k).nonzero().flatten() for k in range(num_classes)] for rows in (y if self.own else y[None])
+        ]
+        counts = torch.tensor([[len(part) for part in parts] for parts in self.rows_by_class])
         self.class_counts = counts.reshape(*y.shape[:-1], num_classes)
-
-    @property
-    def num_rows(self) -> int:
-        return self.y.shape[-1]
-
-    @property
-    def num_classes(self) -> int:
-        return self.class_counts.shape[-1]
-
-    @property
-    def own(self) -> bool:
-        """Whether every member has rows of its own."""
-        return self.y.dim() > 1
-
-    @property
-    def num_features(self) -> int:
-        return self.x.shape[self.y.dim() :].numel()
 
     def first(self, num: int) -> tuple[Tensor, Tensor]:
         """The first rows, of the first member."""
-        return (self.x[0, :num], self.y[0, :num]) if self.own else (self.x[:num], self.y[:num])
+        x, y, _ = self.at(slice(num))
+        return (x[0], y[0]) if self.own else (x, y)
 
-    def at(self, rows: Tensor) -> Labelled:
-        """The rows at these indices: ``(m,)``, or in a fleet ``(members, m)``."""
-        index: Any = rows.to(self.y.device)
+    def at(self, rows: Tensor | slice) -> Labelled:
+        """The rows at these indices: ``(m,)``, or in a fleet ``(members, m)``; a slice copies nothing."""
+        index: Any = rows if isinstance(rows, slice) else rows.to(self.y.device)
         if self.own:
-            index = (torch.arange(len(rows), device=self.y.device).unsqueeze(-1), index)
+            every = slice(None) if isinstance(rows, slice) else torch.arange(len(rows), device=self.y.device)[:, None]
+            index = (every, index)
         return self.x[index], self.y[index], None if self.weight is None else self.weight[index]
 
     def positives(self, y_target: Tensor, rng: Streams) -> Tensor:
@@ -70,16 +63,16 @@ class Rows:
 
     def batches(self, size: int, order: Tensor | None = None, lead: torch.Size = _ALONE) -> Iterator[Labelled]:
         """All rows in parts, in this order ``(*lead, n)`` or as they lie; shared rows are shown to every member."""
+        for x, y, weight in self._parts(size, order):
+            if lead and y.dim() == 1:
+                x, y = x.expand(*lead, *x.shape), y.expand(*lead, -1)
+                weight = None if weight is None else weight.expand(*lead, -1)
+            yield x, y, weight
+
+    def _parts(self, size: int, order: Tensor | None) -> Iterator[Labelled]:
         for start in range(0, self.num_rows, size):
-            stop = min(start + size, self.num_rows)
-            if order is not None:
-                yield self.at(order[..., start:stop])
-                continue
-            shown = [v if v is None else v[..., start:stop] for v in (self.y, self.weight)]
-            x = self.x[:, start:stop] if self.own else self.x[start:stop]
-            if lead and not self.own:
-                x, shown = x.expand(*lead, *x.shape), [v if v is None else v.expand(*lead, -1) for v in shown]
-            yield x, shown[0], shown[1]  # type: ignore[misc]
+            part = slice(start, start + size)
+            yield self.at(part if order is None else order[..., part])
 
     def num_batches(self, size: int) -> int:
         return -(-self.num_rows // size)
@@ -88,29 +81,17 @@ class Rows:
         """Rows of the smallest batch of an epoch."""
         return self.num_rows % size or size
 
-    @property
-    def divided(self) -> bool:
-        """Whether a loader makes the batches; those of several processes are different ones already."""
-        return False
-
     def seed(self, seed: int) -> None:
         """Let whatever these rows draw themselves begin an epoch, so that a resumed run draws the same."""
 
-    def alone(self, member: int) -> Rows:
-        """The rows of one member, without a leading dimension."""
+    def of(self, members: int | Sequence[int]) -> Rows:
+        """The rows of these members; of a single one, without a leading dimension."""
         if not self.own:
             return self
-        weight = None if self.weight is None else self.weight[member]
-        return Rows(self.x[member], self.y[member], self.num_classes, weight)
+        weight = None if self.weight is None else self.weight[members]
+        return Rows(self.x[members], self.y[members], self.num_classes, weight)
 
-    def of(self, members: Sequence[int]) -> Rows:
-        """The rows of these members."""
-        if not self.own:
-            return self
-        chosen = list(members)
-        return Rows(
-            self.x[chosen], self.y[chosen], self.num_classes, None if self.weight is None else self.weight[chosen]
-        )
+    alone = of
 
 
 class FetchedRows(Rows):
@@ -128,44 +109,31 @@ class FetchedRows(Rows):
         by_class: Tensor | None = None,
     ) -> None:  # fmt: skip
         self.loader = source if isinstance(source, DataLoader) else None
-        self.dataset, self.collate = _parts(source)
+        self.divided = self.loader is not None
+        self.dataset, self.collate = _opened(source)
         self.read, self.device = read, device
         self.by_class = None if by_class is None else by_class.to(device)
-        _, y, weight = self._placed((read.example.unsqueeze(0), read.y, read.weight))
-        super().__init__(read.example, y, num_classes, weight)
+        example, y, weight = self._placed(read.example.unsqueeze(0), read.y, read.weight)
+        super().__init__(example, y, num_classes, weight)
 
-    def _placed(self, batch: Labelled) -> Labelled:
+    def _placed(self, x: Tensor, y: Tensor, weight: Tensor | None) -> Labelled:
         """A batch where training happens, the weights of classes included."""
-        x, y, weight = (None if value is None else value.to(self.device) for value in batch)
-        if self.by_class is not None and y is not None:
+        x, y, weight = x.to(self.device), y.to(self.device), None if weight is None else weight.to(self.device)
+        if self.by_class is not None:
             weight = self.by_class[y] if weight is None else weight * self.by_class[y]
-        return x, y, weight  # type: ignore[return-value]
+        return x, y, weight
 
-    def at(self, rows: Tensor) -> Labelled:
-        shape = rows.shape
+    def at(self, rows: Tensor | slice) -> Labelled:
+        rows = torch.arange(self.num_rows)[rows] if isinstance(rows, slice) else rows
         items = [self.dataset[i] for i in rows.flatten().tolist()]
-        x, y, weight = self._placed(unpacked(collated(self.collate, items)))
-        weight = None if weight is None else weight.reshape(shape)
-        return x.reshape(*shape, *x.shape[1:]), y.reshape(shape), weight
+        x, y, weight = self._placed(*_unpacked(_collated(self.collate, items)))
+        weight = None if weight is None else weight.reshape(rows.shape)
+        return x.reshape(*rows.shape, *x.shape[1:]), y.reshape(rows.shape), weight
 
-    def first(self, num: int) -> tuple[Tensor, Tensor]:
-        return self.at(torch.arange(min(num, self.num_rows)))[:2]
-
-    @property
-    def num_features(self) -> int:
-        return self.x.numel()
-
-    def batches(self, size: int, order: Tensor | None = None, lead: torch.Size = _ALONE) -> Iterator[Labelled]:
-        if self.loader is not None:
-            parts: Iterator[Labelled] = (self._placed(unpacked(batch)) for batch in self.loader)
-        else:
-            order = torch.arange(self.num_rows) if order is None else order
-            parts = (self.at(order[..., start : start + size]) for start in range(0, self.num_rows, size))
-        for x, y, weight in parts:
-            if lead and y.dim() == 1:
-                x, y = x.expand(*lead, *x.shape), y.expand(*lead, -1)
-                weight = None if weight is None else weight.expand(*lead, -1)
-            yield x, y, weight
+    def _parts(self, size: int, order: Tensor | None) -> Iterator[Labelled]:
+        if self.loader is None:
+            return super()._parts(size, order)
+        return (self._placed(*_unpacked(batch)) for batch in self.loader)
 
     def num_batches(self, size: int) -> int:
         return super().num_batches(size) if self.loader is None else len(self.loader)
@@ -177,10 +145,6 @@ class FetchedRows(Rows):
         if own is None:  # only the sampler of its batches knows
             return self.num_rows
         return own if self.loader.drop_last else len(self.loader.sampler) % own or own  # type: ignore[arg-type]
-
-    @property
-    def divided(self) -> bool:
-        return self.loader is not None
 
     @property
     def samplers(self) -> list[Any]:
@@ -217,25 +181,14 @@ class Read(NamedTuple):
     @classmethod
     def all(cls, source: Dataset | DataLoader, block: int = 1024) -> Read:
         """Look at every item once, a block at a time; none is kept."""
-        dataset, collate = _parts(source)
-        indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
-        if isinstance(dataset, IterableDataset) or not indexed:
-            raise InputError(
-                f"{type(dataset).__name__} cannot be asked for the row of an index, which drawing factuals and x⁺ "
-                "needs; give a map-style Dataset (with __len__ and __getitem__) or tensors."
-            )
-        if isinstance(source, DataLoader) and source.batch_sampler is None:
-            raise InputError("The DataLoader gives single rows; give it a batch_size or a batch_sampler.")
-        if isinstance(source, DataLoader) and not hasattr(source.batch_sampler, "__len__"):
-            raise InputError("The DataLoader does not know its number of batches; give its batch_sampler a __len__.")
-        if len(dataset) == 0:
-            raise InputError("Training needs rows: the data set is empty.")
+        dataset, collate = _opened(source)
+        num = len(dataset)
         classes, weights = [], []
         mean = spread = torch.zeros(())
         low, high = torch.tensor(torch.inf), torch.tensor(-torch.inf)
-        for start in range(0, len(dataset), block):
-            stop = min(start + block, len(dataset))
-            x, y, weight = unpacked(collated(collate, [dataset[i] for i in range(start, stop)]))
+        for start in range(0, num, block):
+            stop = min(start + block, num)
+            x, y, weight = _unpacked(_collated(collate, [dataset[i] for i in range(start, stop)]))
             classes.append(y.cpu())
             weights += [] if weight is None else [weight.cpu()]
             rows = x.flatten(1).cpu().double()
@@ -245,18 +198,32 @@ class Read(NamedTuple):
             mean = mean + shift * (stop - start) / stop
         if not bool(torch.isfinite(low + high).all()):
             raise InputError("The data set holds NaN or infinity; drop or impute these rows first.")
-        if sum(map(len, classes)) != len(dataset) or (weights and sum(map(len, weights)) != len(dataset)):
-            raise InputError(f"The data set's {len(dataset)} items do not give one class (and weight) each.")
-        std = (spread / max(len(dataset) - 1, 1)).sqrt()
+        if any(sum(map(len, parts)) != num for parts in (classes, weights or classes)):
+            raise InputError(f"The data set's {num} items do not give one class (and weight) each.")
+        std = (spread / max(num - 1, 1)).sqrt()
         return cls(torch.cat(classes), torch.cat(weights) if weights else None, x[0].clone(), low, high, mean, std)
 
 
-def _parts(source: Dataset | DataLoader) -> tuple[Any, Any]:
-    """The data set, and what makes a batch of its items."""
-    return (source.dataset, source.collate_fn) if isinstance(source, DataLoader) else (source, default_collate)
+def _opened(source: Dataset | DataLoader) -> tuple[Any, Any]:
+    """The data set, which must be of a kind that can be trained on, and what makes a batch of its items."""
+    loader = source if isinstance(source, DataLoader) else None
+    dataset: Any = source if loader is None else loader.dataset
+    indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    if isinstance(dataset, IterableDataset) or not indexed:
+        raise InputError(
+            f"{type(dataset).__name__} cannot be asked for the row of an index, which drawing factuals and x⁺ "
+            "needs; give a map-style Dataset (with __len__ and __getitem__) or tensors."
+        )
+    if loader is not None and loader.batch_sampler is None:
+        raise InputError("The DataLoader gives single rows; give it a batch_size or a batch_sampler.")
+    if loader is not None and not hasattr(loader.batch_sampler, "__len__"):
+        raise InputError("The DataLoader does not know its number of batches; give its batch_sampler a __len__.")
+    if len(dataset) == 0:
+        raise InputError("Training needs rows: the data set is empty.")
+    return dataset, default_collate if loader is None else loader.collate_fn
 
 
-def collated(collate: Any, items: list[Any]) -> Any:
+def _collated(collate: Any, items: list[Any]) -> Any:
     """Items as a batch; what does not go together is told with an item."""
     try:
         return collate(items)
@@ -272,18 +239,16 @@ def _kinds(item: Any) -> str:
     return f"({', '.join(type(value).__name__ for value in item)})"
 
 
-def unpacked(batch: Any) -> Labelled:
+def _unpacked(batch: Any) -> Labelled:
     """``(x, y)`` or ``(x, y, weight)`` of a collated batch."""
-    named = isinstance(batch, tuple | list) and len(batch) in (2, 3) and all(isinstance(v, Tensor) for v in batch)
-    if not named:
+    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3) or not all(isinstance(v, Tensor) for v in batch):
         raise InputError(f"A data set's items are (x, y) or (x, y, weight) of tensors or numbers, got {_kinds(batch)}.")
     x, y, *rest = batch
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise InputError(f"Classes are given as integer indices, got {y.dtype}; let the data set give integers.")
     if not x.is_floating_point():
         raise InputError(f"x must be floating point, got {x.dtype}; let the data set give floats.")
-    weight = rest[0].to(torch.promote_types(x.dtype, torch.float32)) if rest else None
-    if x.dim() < 2 or y.shape != x.shape[:1] or (weight is not None and weight.shape != y.shape):
+    if x.dim() < 2 or any(value.shape != x.shape[:1] for value in (y, *rest)):
         shapes = ", ".join(str(tuple(value.shape)) for value in batch)
         raise InputError(f"A data set's batch has shapes {shapes}; expected x (n, *features) and one number per row.")
-    return x, y.long(), weight
+    return x, y.long(), rest[0].to(torch.promote_types(x.dtype, torch.float32)) if rest else None

@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from types import EllipsisType
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from counterfactual_training.search.stacking import stack_generators
 from counterfactual_training.training.callbacks import Callback, overrides
 from counterfactual_training.training.distributed import Ranks, unwrapped
 from counterfactual_training.training.history import History
-from counterfactual_training.training.learner import Learner
+from counterfactual_training.training.learner import Gradients, Learner
 from counterfactual_training.training.objective import Objective
 from counterfactual_training.training.rows import Rows
 from counterfactual_training.training.setting import Setting
@@ -49,14 +50,13 @@ class Run:
         histories: what happened to each; ``history`` is that of a lone run.
         epoch: epochs done.
         epochs: epochs to do.
+        slots: which member each row of the stack is.
+        lead: ``()`` alone, ``(rows of the stack,)`` in a fleet.
+        model: the model itself; in a fleet the stack of those that train.
+        parameters: what is trained, each ``(*lead, …)``.
         gradients: of the update to be made, one per tensor of ``parameters``; ``None`` where a parameter has none.
+        optimizer: with one parameter group per member, in a fleet.
     """
-
-    __slots__ = (
-        "_ended", "_listeners", "_models", "bad_updates", "callbacks", "config", "constraints", "data", "epoch",
-        "epochs", "generator", "good", "gradients", "histories", "learner", "members", "objective", "ranks", "settings",
-        "slots", "validation",
-    )  # fmt: skip
 
     def __init__(
         self,
@@ -68,44 +68,26 @@ class Run:
         optimizer: Optimizer | None = None,
         callbacks: Iterable[Callback] = (),
     ) -> None:
-        self._models, self.settings, self.members = list(models), list(settings), list(members)
+        self._given, self.settings, self.members = list(models), list(settings), list(members)
+        self.models = [unwrapped(model) for model in models]
         self.data, self.validation, self.callbacks = data, validation, list(callbacks)
         self.config = self.settings[0].config
         self.epoch, self.epochs = 0, self.config.epochs
         self.histories = [History() for _ in self.settings]
-        self.slots = list(range(len(models)))  # which member each row of the stack is
-        self._listeners: dict[str, list[Callback]] = {}
-        self._ended: dict[int, dict[str, Tensor]] = {}  # members that no longer train, as they ended
-        self.bad_updates = [0] * len(models)  # of each member, in a row, up to now
-        self.gradients: Sequence[Tensor | None] = []
+        self.slots = list(range(len(models)))
+        self.bad_updates = [0] * len(models)  # in a row, up to now, by row of the stack
+        self.gradients: Gradients = []
         self.ranks = Ranks.of(models[0])
         model = StackedModel(models) if len(models) > 1 else models[0]
         rates = [setting.config.learning_rate for setting in self.settings]
         self.learner = Learner(model, self.settings[0].objective, data.num_classes, rates, optimizer)
-        self.good = self._weights()  # of each member's last sound epoch
+        self.model, self.optimizer = self.learner.model, self.learner.optimizer
+        self.device = self.learner.parameters[0].device
+        self.good = self._weights()  # of each member's last sound epoch, by row of the stack
+        self.ended: dict[int, dict[str, Tensor]] = {}  # members of a fleet that no longer train, as they ended
         self._restack()
 
     # What callbacks use.
-
-    @property
-    def lead(self) -> torch.Size:
-        """``()`` alone, ``(rows of the stack,)`` in a fleet: the leading dimensions of parameters and gradients."""
-        return self.learner.lead
-
-    @property
-    def model(self) -> nn.Module:
-        """The model itself; in a fleet the stack of those that train."""
-        return self.learner.model
-
-    @property
-    def parameters(self) -> list[Tensor]:
-        """What is trained, each ``(*lead, …)``."""
-        return self.learner.parameters
-
-    @property
-    def optimizer(self) -> Optimizer:
-        """With one parameter group per member, in a fleet."""
-        return self.learner.optimizer
 
     @property
     def history(self) -> History:
@@ -122,55 +104,39 @@ class Run:
         """End one member as it is now, or all; the others go on."""
         if i is not None and i not in range(len(self.members)):
             raise InputError(f"This run has the members 0..{len(self.members) - 1}, not {i!r}.")
-        for own in self.running if i is None else [i]:
-            if self.histories[own].stopped is None:
+        for own in self.running:
+            if i is None or i == own:
                 for callback in self.listeners("on_stop"):
                     callback.on_stop(self, own)
                 self._end(own, reason)
 
     def snapshot(self, i: int = 0) -> nn.Module:
         """A copy of one member as it is now, in eval mode."""
-        if not self.lead:
-            return copy.deepcopy(self.model).eval()
-        model = copy.deepcopy(self._models[i])
-        if i in self._ended:
-            model.load_state_dict(self._ended[i])
-            return model.eval()
-        return self._stack.unstack(self.slots.index(i), model).eval()
+        model = copy.deepcopy(self.models[i])
+        if i in self.ended:
+            model.load_state_dict(self.ended[i])
+        elif isinstance(self.model, StackedModel):
+            self.model.unstack(self.slots.index(i), model)
+        return model.eval()
 
     @torch.no_grad()
-    def put(self, values: Sequence[Tensor], members: Sequence[int]) -> None:
-        """Set the parameters of members that train to their part of these values, each ``(*lead, …)``."""
-        slots = [self.slots.index(i) for i in members]
+    def put(self, i: int, values: Sequence[Tensor]) -> None:
+        """Set the parameters of a member that trains to its part of these, each ``(*lead, …)``."""
+        place = self._place(self.slots.index(i))
         for parameter, value in zip(self.parameters, values, strict=True):
-            if self.lead:
-                parameter[slots] = value.to(parameter)[slots]
-            elif slots:
-                parameter.copy_(value)
+            parameter[place] = value[place].to(parameter)
 
     def replace(self, i: int, weights: dict[str, Tensor]) -> None:
         """Let a member end with these weights, a state dict of its model."""
-        if not self.lead:
-            self.model.load_state_dict(weights)
-        elif i in self._ended:
-            self._ended[i] = weights
+        if i in self.ended:
+            self.ended[i] = weights
+        elif isinstance(self.model, StackedModel):
+            row = torch.cat([weights[name].flatten() for name in self.model.names])
+            self.model.weights.data[self.slots.index(i)] = row.to(self.model.weights)
         else:
-            model = copy.deepcopy(self._models[i])
-            model.load_state_dict(weights)
-            row = torch.cat([p.detach().flatten() for p in model.parameters()])
-            with torch.no_grad():
-                self.parameters[0][self.slots.index(i)] = row.to(self.parameters[0])
+            self.model.load_state_dict(weights)
 
     # What the loop uses.
-
-    @property
-    def device(self) -> torch.device:
-        return self.parameters[0].device
-
-    @property
-    def models(self) -> list[nn.Module]:
-        """The members' own models; those of a fleet get their weights at the end."""
-        return [unwrapped(model) for model in self._models]
 
     @property
     def stateful_callbacks(self) -> list[Callback]:
@@ -183,16 +149,14 @@ class Run:
 
     def listeners(self, event: str) -> list[Callback]:
         """The callbacks that want to hear of this."""
-        if event not in self._listeners:  # asked for at every update
-            self._listeners[event] = [callback for callback in self.callbacks if overrides(callback, event)]
-        return self._listeners[event]
+        return [callback for callback in self.callbacks if overrides(callback, event)]
 
     def explaining(self) -> list[bool]:
         """Who trains with counterfactuals in this epoch, of the rows of the stack."""
-        settings = [(i, self.settings[i]) for i in self.slots]
+        running = [(self.settings[i], self.histories[i].stopped is None) for i in self.slots]
         return [
-            own.objective.needs_counterfactuals and self.epoch >= own.config.burn_in_epochs and i in self.running
-            for i, own in settings
+            trains and own.objective.needs_counterfactuals and self.epoch >= own.config.burn_in_epochs
+            for own, trains in running
         ]
 
     def objective_for(self, explaining: Sequence[bool]) -> Objective:
@@ -203,44 +167,43 @@ class Run:
         weights = {name: value * mask for name, value in vars(self.objective).items() if name != "lambda_class"}
         return replace(self.objective, **weights)
 
-    def idle_rows(self, broken: Iterable[int] = ()) -> Tensor | None:
+    def idle_rows(self) -> Tensor | None:
         """``(*lead)``: 1.0 for whoever rides along without training; ``None`` where nobody does."""
-        flags = [float(self.histories[i].stopped is not None or slot in broken) for slot, i in enumerate(self.slots)]
+        flags = [float(self.histories[i].stopped is not None) for i in self.slots]
         return torch.tensor(flags, device=self.device).reshape(self.lead) if any(flags) else None
 
-    def blank(self, slot: int) -> None:
-        """What rides along, ignored, must not spoil the search of the others."""
-        if self.lead:
-            with torch.no_grad():
-                self.parameters[0][slot] = 0
-
-    def settle(self, streaks: Sequence[int], broken: dict[int, str]) -> None:
-        """After an epoch: remember the weights of sound members; restore and end those that diverged.
-
-        Args:
-            streaks: bad updates in a row, by row of the stack.
-            broken: reasons of rows whose search failed.
-        """
+    def settle(self, *streaks: int) -> None:
+        """After an epoch, with every row's bad updates in a row: remember sound weights, end whoever diverged."""
         weights = self._weights()
-        finite = self._finite(weights)
-        before = set(self.running)
+        floats = [w for w in weights.values() if w.is_floating_point() and w.numel()]
+        finite = torch.stack([torch.isfinite(w).reshape(len(self.slots), -1).all(-1) for w in floats]).all(0).tolist()
+        self.bad_updates = list(streaks)
         for slot, i in enumerate(self.slots):
-            if i not in before:
+            limit, place = self.settings[i].config.max_bad_updates, self._place(slot)
+            if self.histories[i].stopped is not None:
                 continue
-            limit = self.settings[i].config.max_bad_updates
-            self.bad_updates[slot] = 0 if slot in broken else streaks[slot]
-            reason = broken.get(slot)
             if streaks[slot] >= limit:
-                reason = f"{limit} updates in a row had a non-finite loss or gradient"
-            elif reason is None and not finite[slot]:
-                reason = "the weights became non-finite"
-            if reason is not None:
-                self._restore(slot)
-                self.bad_updates[slot] = 0
-                self._end(i, reason)
-                self._warn(i, reason)
+                self.fail(slot, self.epoch, f"{limit} updates in a row had a non-finite loss or gradient")
+            elif not finite[slot]:
+                self.fail(slot, self.epoch, "the weights became non-finite")
             elif streaks[slot] == 0:
-                self._remember(slot, weights)
+                for name, value in weights.items():
+                    self.good[name][place] = value[place]
+
+    def fail(self, slot: int, epoch: int, reason: str) -> None:
+        """End a member that has diverged in this epoch with the weights of its last sound one."""
+        i = self.slots[slot]
+        if self.lead:
+            self.parameters[0].data[slot] = self.good["weights"][slot]
+        else:
+            self.model.load_state_dict(self.good)
+        self._end(i, reason)
+        who, kept = "Training stopped after", "The weights of the last sound epoch are kept."
+        if len(self.members) > 1:
+            who = f"Member {self.members[i]} of the fleet stopped in"
+            kept = "The weights of its last sound epoch are kept; the other members are not touched."
+        advice = "A larger lambda_reg or a smaller learning rate usually helps."
+        warnings.warn(f"{who} epoch {epoch}: {reason}. {kept} {advice}", stacklevel=4)
 
     def agree(self) -> None:
         """Of several processes all stop, if one does."""
@@ -252,13 +215,16 @@ class Run:
         """Take ended members out of the stack, once there are enough of them."""
         running = self.running
         if self.lead and running and len(running) <= _COMPACT_AT * len(self.slots):
-            self._keep(running)
+            rows = self._keep(running)
+            for callback in self.callbacks:
+                callback.keep(rows)
 
     def results(self) -> list[TrainResult]:
         """The members' own models, with the weights they ended with."""
-        for i, model in enumerate(self._models if self.lead else []):
-            model.load_state_dict(self.snapshot(i).state_dict())
-        return [TrainResult(m.eval(), h) for m, h in zip(self._models, self.histories, strict=True)]
+        if self.lead:
+            for i, model in enumerate(self.models):
+                model.load_state_dict(self.snapshot(i).state_dict())
+        return [TrainResult(m.eval(), h) for m, h in zip(self._given, self.histories, strict=True)]
 
     def state(self) -> dict[str, Any]:
         """All that a resumed run needs, as nested tables of tensors and plain values."""
@@ -270,98 +236,60 @@ class Run:
             "stopped": [history.stopped for history in self.histories],
             "model": self.model.state_dict(),
             "good": self.good,
-            "ended": self._ended,
+            "ended": self.ended,
             "optimizer": self.optimizer.state_dict(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """The inverse of :meth:`state` on a run that has just been made, but for its optimizer."""
-        records, stopped, slots = state["records"], state["stopped"], state["slots"]
-        epoch, count = state["epoch"], len(self.members)
+        epoch, slots, records, stopped = (state[name] for name in ("epoch", "slots", "records", "stopped"))
         if type(epoch) is not int or not 0 <= epoch <= self.epochs:
             raise ValueError(f"epoch {epoch!r} of {self.epochs}")
-        if len(records) != count or len(stopped) != count or not slots or slots != sorted(set(slots) & set(self.slots)):
+        sizes = {len(records), len(stopped), len(self.members)}
+        if len(sizes) > 1 or not slots or slots != sorted(set(slots) & set(self.slots)):
             raise ValueError(f"it holds {len(records)} members, of whom {slots} train")
-        if any(
-            not isinstance(own, list) or len(own) > epoch or not all(isinstance(r, dict) for r in own)
-            for own in records
-        ):
-            raise ValueError("its records are not one table per epoch")
-        if self.lead:
-            self._keep(slots, tell=False)
+        for own in records:
+            if not isinstance(own, list) or len(own) > epoch or not all(isinstance(record, dict) for record in own):
+                raise ValueError("its records are not one table per epoch")
+        if slots != self.slots:
+            self._keep(slots)
         self.model.load_state_dict(state["model"])
         if {k: v.shape for k, v in state["good"].items()} != {k: v.shape for k, v in self.good.items()}:
             raise ValueError("its last sound weights do not fit")
         self.good = {name: value.to(self.good[name]) for name, value in state["good"].items()}
-        self._ended, self.bad_updates = state["ended"], [int(v) for v in state["bad_updates"]]
+        self.ended, self.bad_updates = state["ended"], [int(v) for v in state["bad_updates"]]
         self.epoch = epoch
-        for history, own, reason in zip(self.histories, records, stopped, strict=True):
-            history.records, history.stopped = own, reason
+        self.histories = [History(own, reason) for own, reason in zip(records, stopped, strict=True)]
 
-    @property
-    def _stack(self) -> StackedModel:
-        if not isinstance(self.model, StackedModel):
-            raise TypeError("only a fleet has a stack")
-        return self.model
+    def _place(self, slot: int) -> int | EllipsisType:
+        """The index of a row of the stack in whatever is ``(*lead, …)``; alone it is the whole."""
+        return slot if self.lead else ...
 
     def _end(self, i: int, reason: str) -> None:
         self.histories[i].stopped = reason
         if self.lead:
-            self._ended[i] = self.snapshot(i).state_dict()
-            self.blank(self.slots.index(i))
+            self.ended[i] = self.snapshot(i).state_dict()
+            self.parameters[0].data[self.slots.index(i)] = 0  # what rides along must not spoil the others' search
 
     def _weights(self) -> dict[str, Tensor]:
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
-    def _finite(self, weights: dict[str, Tensor]) -> list[bool]:
-        floats = [w for w in weights.values() if w.is_floating_point()]
-        if self.lead:
-            return torch.stack([torch.isfinite(w).flatten(1).all(-1) for w in floats]).all(0).tolist()
-        return [all(bool(torch.isfinite(w).all()) for w in floats)]
-
-    def _remember(self, slot: int, weights: dict[str, Tensor]) -> None:
-        if not self.lead:
-            self.good = weights
-        else:
-            for name, value in weights.items():
-                self.good[name][slot] = value[slot]
-
-    def _restore(self, slot: int) -> None:
-        if not self.lead:
-            self.model.load_state_dict(self.good)
-        else:
-            with torch.no_grad():
-                self.parameters[0][slot] = self.good["weights"][slot]
-
-    def _warn(self, i: int, reason: str) -> None:
-        advice = "A larger lambda_reg or a smaller learning rate usually helps."
-        if len(self.members) == 1:
-            text = f"Training stopped after epoch {self.epoch}: {reason}. The weights of the last sound epoch are kept."
-        else:
-            text = (
-                f"Member {self.members[i]} of the fleet stopped in epoch {self.epoch}: {reason}. The weights of its "
-                "last sound epoch are kept; the other members are not touched."
-            )
-        warnings.warn(f"{text} {advice}", stacklevel=4)
-
-    def _keep(self, slots: list[int], tell: bool = True) -> None:
-        """Go on with these members in the stack, in this order."""
+    def _keep(self, slots: list[int]) -> Tensor:
+        """Go on with these members in the stack; the rows they had."""
         places = [self.slots.index(i) for i in slots]
-        if places == list(range(len(self.slots))):
-            return
         rows = torch.tensor(places, device=self.device)
         self.learner.keep(rows)
         self.good = {name: value[rows] for name, value in self.good.items()}
         self.bad_updates = [self.bad_updates[place] for place in places]
         self.data = self.data.of(places)
-        self.validation = None if self.validation is None else self.validation.of(places)
+        self.validation = self.validation and self.validation.of(places)
         self.slots = list(slots)
         self._restack()
-        for callback in self.callbacks if tell else ():
-            callback.keep(rows)
+        return rows
 
     def _restack(self) -> None:
         """The settings of the members in the stack, as numbers ``(rows,)``; a lone run has its own."""
+        self.lead, self.parameters = self.learner.lead, self.learner.parameters
         settings = [self.settings[i] for i in self.slots]
         first = settings[0]
         self.generator, self.constraints, self.objective = first.generator, stated(first), first.objective

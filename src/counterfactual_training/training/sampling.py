@@ -27,11 +27,8 @@ def each(draw: Callable[..., Tensor], rng: Streams, *rows: Tensor) -> Tensor:
 
 def draw_rows(num_rows: int, num: int, rng: torch.Generator) -> Tensor:
     """Uniformly without replacement; all rows, and then again, where more are asked for than there are."""
-    draws = []
-    while num > 0:
-        draws.append(torch.randperm(num_rows, generator=rng)[:num])
-        num -= num_rows
-    return torch.cat(draws)
+    rounds = -(-num // num_rows)
+    return torch.cat([torch.randperm(num_rows, generator=rng) for _ in range(rounds)])[:num]
 
 
 def draw_targets(logits: Tensor, y: Tensor, rule: TargetRule, class_counts: Tensor, rng: torch.Generator) -> Tensor:

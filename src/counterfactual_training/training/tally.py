@@ -24,44 +24,32 @@ class Tally:
         explaining: who trains with counterfactuals in this epoch, by row of the stack.
         idle: ``(rows,)`` 1.0 for members that ride along without training, or ``None``.
         bad: ``(*lead)`` of every update, 1.0 for whom it was left out.
-        broken: rows of the stack whose model has become unusable, with the reason.
     """
 
     def __init__(self, run: Run) -> None:
-        self.run, self.training, self.explaining = run, run.running, run.explaining()
+        self.run, self.training, self.explaining = run, set(run.running), run.explaining()
         self.idle = run.idle_rows()
         self.bad: list[Tensor] = []
-        self.broken: dict[int, str] = {}
         self.terms: list[Tensor] = []  # (batches, 6, *lead) each
         self.rows: list[float] = []  # of every batch
         self.shares: list[tuple[float, float, float]] = []  # what this process has of every batch
-        self.rounds: list[Tensor] = []  # (2, *lead) each: share mature, steps
+        self.rounds: list[Tensor] = []  # (1, 2, *lead) each: share mature, steps
         self.searches: list[float] = []  # counterfactuals of each round
         self.ends: dict[int, tuple[int, int]] = {}  # after how many updates and rounds a row has ended
 
-    def active(self) -> list[bool]:
-        """Who still searches."""
-        return [own and slot not in self.ends for slot, own in enumerate(self.explaining)]
-
     def anyone_left(self) -> bool:
         """Whether a member still trains."""
-        return any(slot not in self.ends and i in self.training for slot, i in enumerate(self.run.slots))
-
-    def break_off(self, slot: int, reason: str) -> None:
-        """A member ends with this epoch; until then it rides along."""
-        self.broken[slot], self.ends[slot] = reason, (len(self.bad), len(self.rounds))
-        self.run.blank(slot)
-        self.idle = self.run.idle_rows(self.broken)
+        return bool(self.run.running)
 
     def notice_stops(self) -> None:
-        """Members that a callback has stopped within the epoch ride along from here on."""
-        for slot in {self.run.slots.index(i) for i in self.training} - self.ends.keys():
-            if self.run.histories[self.run.slots[slot]].stopped is not None:
+        """Members that have ended within the epoch ride along from here on."""
+        for slot, i in enumerate(self.run.slots):
+            if i in self.training and slot not in self.ends and self.run.histories[i].stopped is not None:
                 self.ends[slot] = (len(self.bad), len(self.rounds))
-                self.idle = self.run.idle_rows(self.broken)
+                self.idle = self.run.idle_rows()
 
     def searched(self, found: Round) -> None:
-        self.rounds.append(torch.stack([found.share_mature, found.mean_steps]))
+        self.rounds.append(torch.stack([found.share_mature, found.mean_steps]).float().unsqueeze(0))
         self.searches.append(float(found.explanations.y_target.shape[-1]))
 
     def add(self, batches: Sequence[Batch], terms: Tensor) -> None:
@@ -70,19 +58,18 @@ class Tally:
         self.rows += [float(batch.y.shape[-1]) for batch in batches]
         self.shares += [batch.shares for batch in batches]
 
-    def close(self, started: float) -> tuple[list[int], dict[int, str]]:
-        """Write the records of the epoch; bad updates in a row by row of the stack, and who has broken."""
+    def close(self, started: float) -> list[int]:
+        """Write the records of the epoch; bad updates in a row, by row of the stack."""
         run, slots = self.run, len(self.run.slots)
         if run.ranks.size > 1 and self.terms:
             self._gather()
-        bad = np.array([]).reshape(0, slots)
-        if self.bad:
-            bad = torch.stack(self.bad).reshape(-1, slots).cpu().numpy() > 0
-            bad |= self._losses_lost(len(bad))
+        terms = self._on_host(self.terms, 6)
+        bad = self._on_host([torch.stack(self.bad).unsqueeze(1)] if self.bad else [], 1)[:, 0] > 0
+        bad |= _any_of(~np.isfinite(terms[:, 0]), run.config.accumulate, len(bad))  # gradients may have been finite
         limits = [run.settings[i].config.max_bad_updates for i in run.slots]
         ends = [self.ends.get(slot, (len(bad), 0))[0] for slot in range(slots)]
         made, skipped, streaks = admitted(bad, run.bad_updates, limits, ends)
-        columns = {**self._means(made), "skipped": skipped, **self._search()}
+        columns = {**self._means(terms, made), "skipped": skipped, **self._search()}
         columns["seconds"] = [(time.perf_counter() - started) / len(self.training)] * slots
         columns["validation_accuracy"] = self._accuracy()
         columns = run.ranks.first(columns)  # callbacks decide by these, on every process alike
@@ -90,7 +77,7 @@ class Tally:
             if i in self.training:
                 record = {name: values[slot] for name, values in columns.items()}
                 run.histories[i].records.append({"epoch": run.epoch, **record})
-        return streaks, self.broken
+        return streaks
 
     def _gather(self) -> None:
         """The mean over the parts of all processes is that of the whole; rows with a share of 0 do not count."""
@@ -100,56 +87,43 @@ class Tally:
         self.terms = [self.run.ranks.sum(terms * weights) / size]
         self.rows = self.run.ranks.sum(counts).tolist()
 
-    def _losses_lost(self, updates: int) -> np.ndarray:
-        """``(U, rows)``: where a loss was not finite, though its gradient may have been."""
-        size = self.run.config.accumulate
-        lost = ~torch.isfinite(torch.cat(self.terms)[:, 0]).reshape(-1, len(self.run.slots)).cpu().numpy()
-        lost = np.pad(lost, ((0, updates * size - len(lost)), (0, 0)))
-        return np.asarray(lost.reshape(updates, size, -1).any(1))
+    def _on_host(self, parts: list[Tensor], width: int) -> np.ndarray:
+        """Parts ``(n, width, *lead)``, one after the other, as ``(N, width, rows)``."""
+        shape = (-1, width, len(self.run.slots))
+        return torch.cat(parts or [torch.zeros(0)]).cpu().double().numpy().reshape(shape)
 
-    def _means(self, made: np.ndarray) -> dict[str, list[float]]:
+    def _means(self, terms: np.ndarray, made: np.ndarray) -> dict[str, list[float]]:
         """Over the batches of the updates made; NaN where there were none."""
-        slots = len(self.run.slots)
-        if not self.terms:
-            return {name: [float("nan")] * slots for name in (*_TERMS, "accuracy")}
-        terms = torch.cat(self.terms).reshape(-1, 6, slots).cpu().double().numpy()
         counts = np.repeat(made, self.run.config.accumulate, 0)[: len(terms)]
-        used = self._used()
-        with np.errstate(invalid="ignore"):
-            sums = np.where(counts[:, None], terms, 0.0).sum(0)
-            rows = (np.array(self.rows)[:, None] * counts).sum(0)
-            means = {name: sums[j] * used[j] / counts.sum(0) for j, name in enumerate(_TERMS)}
-            return {name: value.tolist() for name, value in {**means, "accuracy": sums[5] / rows}.items()}
-
-    def _used(self) -> np.ndarray:
-        """``(5, rows)``: which terms a member computes; others in its stack may, for their own sake."""
+        # Others in the stack may compute terms, for their own sake, that a member does not have.
         objectives = [self.run.settings[i].objective for i in self.run.slots]
-        contrast = [own.needs_divergence and e for own, e in zip(objectives, self.explaining, strict=True)]
-        adversarial = [own.needs_adversarial and e for own, e in zip(objectives, self.explaining, strict=True)]
-        always = [True] * len(objectives)
-        return np.array([always, always, contrast, contrast, adversarial])
+        contrast = np.array([own.needs_divergence for own in objectives]) & self.explaining
+        adversarial = np.array([own.needs_adversarial for own in objectives]) & self.explaining
+        always = np.ones_like(contrast)
+        used = np.stack([always, always, contrast, contrast, adversarial])
+        rows = (np.array(self.rows)[:, None] * counts).sum(0)
+        sums = np.where(counts[:, None], terms, 0.0).sum(0)
+        with np.errstate(invalid="ignore"):
+            means = [*(sums[:5] * used / counts.sum(0)), sums[5] / rows]
+        return {name: mean.tolist() for name, mean in zip((*_TERMS, "accuracy"), means, strict=True)}
 
     def _search(self) -> dict[str, list[float]]:
-        ranks, columns, found = self.run.ranks, [], None
-        if self.rounds:
-            told = torch.stack(self.rounds).float().reshape(len(self.rounds), 2, -1)
-            if ranks.size > 1:
-                rows = told.new_tensor(self.searches).reshape(-1, 1, 1)
-                told = ranks.sum(told * rows) / ranks.sum(rows)
-            found = told.cpu().numpy()
-        for slot, explaining in enumerate(self.explaining):
-            rounds = self.ends.get(slot, (0, len(self.rounds)))[1]
-            if found is None or not explaining or not rounds:
-                columns.append((float("nan"), float("nan")))
-            else:
-                columns.append(tuple(found[:rounds, :, slot].mean(0).tolist()))
-        mature, steps = zip(*columns, strict=True)
-        return {"share_mature": list(mature), "mean_steps": list(steps)}
+        """Over the rounds before a member ended; NaN where there were none."""
+        rounds, ranks = self.rounds, self.run.ranks
+        if rounds and ranks.size > 1:
+            rows = rounds[0].new_tensor(self.searches).reshape(-1, 1)
+            rounds = [ranks.sum(torch.cat(rounds) * rows) / ranks.sum(rows)]
+        told = self._on_host(rounds, 2)
+        counts = [self.ends.get(slot, (0, len(told)))[1] * own for slot, own in enumerate(self.explaining)]
+        heard = np.arange(len(told))[:, None] < np.array(counts)
+        with np.errstate(invalid="ignore"):
+            mature, steps = np.where(heard[:, None], told, 0.0).sum(0) / np.array(counts)
+        return {"share_mature": mature.tolist(), "mean_steps": steps.tolist()}
 
     def _accuracy(self) -> list[float]:
         """On the validation rows, by row of the stack; NaN for whoever has not reached the end of the epoch."""
         run, slots = self.run, len(self.run.slots)
-        if run.validation is None or run.validation.num_rows == 0:
+        if run.validation is None:
             return [float("nan")] * slots
         hits, rows = torch.zeros(slots, device=run.device), 0
         run.ranks.share_buffers(run.model)
@@ -159,8 +133,13 @@ class Tally:
                 rows += y.shape[-1]
         if run.validation.divided:
             hits, rows = run.ranks.sum(hits), int(run.ranks.sum(torch.tensor(rows, device=run.device)))
-        shares = (hits / max(rows, 1)).tolist()
-        return [float("nan") if slot in self.ends else share for slot, share in enumerate(shares)]
+        return [float("nan") if slot in self.ends else share for slot, share in enumerate((hits / rows).tolist())]
+
+
+def _any_of(flags: np.ndarray, size: int, groups: int) -> np.ndarray:
+    """``(groups, rows)``: whether one of so many flags in a row is up; those of the last group may be fewer."""
+    padded = np.pad(flags, ((0, groups * size - len(flags)), (0, 0)))
+    return np.asarray(padded.reshape(groups, size, flags.shape[1]).any(1))
 
 
 def admitted(
@@ -169,15 +148,13 @@ def admitted(
     """Which updates ``(U, rows)`` count, how many were left out, and how many of these in a row at the end.
 
     A member that reaches its limit has ended there: it goes back to its last sound epoch, whatever came after. The same
-    holds for one that has broken after ``ends`` updates.
+    holds for one that has ended after ``ends`` updates.
     """
-    made, skipped, now = ~bad.astype(bool), [0] * len(limits), list(streaks)
-    for slot in np.flatnonzero(bad.any(0) | (np.array(streaks) > 0) | (np.array(ends) < len(bad))).tolist():
-        made[ends[slot] :, slot] = False
-        for update, missed in enumerate(bad[: ends[slot], slot].tolist()):
-            now[slot] = now[slot] + 1 if missed else 0
-            skipped[slot] += int(missed)
-            if now[slot] >= limits[slot]:
-                made[update:, slot] = False
-                break
-    return made, skipped, now
+    made, skipped, now = ~bad, np.zeros(len(limits), int), np.array(streaks)
+    if bad.any() or now.any() or min(ends) < len(bad):
+        for update, missed in enumerate(bad):
+            live = (now < limits) & (update < np.array(ends))
+            made[update] = live & ~missed
+            skipped += live & missed
+            now = np.where(live, (now + 1) * missed, now)
+    return made, skipped.tolist(), now.tolist()

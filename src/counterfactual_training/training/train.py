@@ -73,7 +73,7 @@ def train(
         model = model.to(device)
         x = x.to(device) if isinstance(x, Tensor) else x
         y = None if y is None else y.to(device)
-    inner = unwrapped(model)
+    inner, ranks = unwrapped(model), Ranks.of(model)
     chosen = preset(setting) if isinstance(setting, str) else setting or Setting()
     chosen = replace(
         chosen,
@@ -87,11 +87,11 @@ def train(
     known = x if isinstance(x, Tensor) else None
     chosen = replace(chosen, generator=make_generator(generator or chosen.generator, x_train=known))
     chosen = checks.with_constraints(chosen, data)
-    checks.check_modes(inner, chosen, data, Ranks.of(model))
+    checks.check_modes(inner, chosen, data, ranks)
     listeners = [*checks.checked_callbacks(callbacks), Progress(progress)]
     if optimizer is not None:
         optimizer = optimizer if isinstance(optimizer, Optimizer) else optimizer(inner.parameters())
-        checks.check_optimizer(inner, optimizer, chosen, Ranks.of(model), listeners)
+        checks.check_optimizer(inner, optimizer, chosen, ranks, listeners)
     run = Run([model], [chosen], data, held, optimizer=optimizer, callbacks=listeners)
     checks.check_ranks(run)
     fit(run, None if checkpoint is None else Checkpoint(checkpoint, run))
