@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from counterfactual_training import Callback, Constraints, TrainConfig, make_objective, mlp, train
 from counterfactual_training.errors import ConstraintError, InputError, ModelError
@@ -153,6 +154,22 @@ def test_a_validation_set_that_does_not_fit_is_refused_at_once(blobs):
     with pytest.raises(InputError, match=r"\(60, 2\) and y \(59,\)"):
         train(model, x, y, config=QUICK, validation=(x, y[:-1]))
     assert torch.equal(weights(model), before)
+
+
+class Miscounted(list):
+    """Batches of rows that are said to be three."""
+
+    def __len__(self):
+        return 3
+
+
+@pytest.mark.parametrize(("batches", "word"), [(2, "fewer"), (4, "more")])
+@pytest.mark.parametrize("objective", ["full", "vanilla"])
+def test_a_loader_of_a_wrong_length_is_refused_in_words(blobs, batches, word, objective):
+    sampler = Miscounted([[i, 59 - i] for i in range(batches)])
+    loader = DataLoader(TensorDataset(*blobs), batch_sampler=sampler)
+    with pytest.raises(InputError, match=rf"gives {word} batches than its len\(\), 3"):
+        train(fresh(), loader, objective=objective, config=QUICK)
 
 
 def test_constraints_that_do_not_fit_are_refused_at_once(blobs):

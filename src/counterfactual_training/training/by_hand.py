@@ -19,6 +19,10 @@ from counterfactual_training.search.chain import Activation, activation, chain_l
 from counterfactual_training.training.objective import ADVERSARIAL, CLASS, COUNTERFACTUAL, POSITIVE, Batch, Objective
 
 _aten: Any = torch.ops.aten
+# What a layer has just made is nobody else's, so the most common activation may overwrite it, and its gradient too.
+_RELU_ = Activation(
+    torch.relu_, lambda grad, x, out: _aten.threshold_backward.grad_input(grad, out, 0, grad_input=grad)
+)
 
 
 class Linear(NamedTuple):
@@ -34,13 +38,13 @@ class Walk:
     """A lone chain on rows ``(n, d)``: logits, and the gradients of its trainable parameters, in their order."""
 
     rows, classes = -2, -1  # dimensions of a batch
+    both: tuple[int, int] | None = None  # for a lone chain these are all, which is quicker said
 
     def __init__(self, layers: Sequence[nn.Module], products: Iterable[Linear]) -> None:
         left = iter(products)
-        self.steps: list[Any] = [activation(layer) or next(left) for layer in layers]
+        found = [activation(layer) or next(left) for layer in layers]
+        self.steps = [_RELU_ if i and type(layer) is nn.ReLU else found[i] for i, layer in enumerate(layers)]
         self.lowest = min(i for i, layer in enumerate(layers) if any(p.requires_grad for p in layer.parameters()))
-        # What a layer has just made is nobody else's, so the most common activation may overwrite it.
-        self.in_place = [i > 0 and type(layer) is nn.ReLU for i, layer in enumerate(layers)]
 
     def laid(self, batches: Sequence[Sequence[Tensor]]) -> Iterable[Tensor]:
         """The rows of every batch as one tensor, each where autograd would have it: on other boundaries of memory the
@@ -49,11 +53,8 @@ class Walk:
 
     def logits(self, x: Tensor) -> Tensor:
         self.seen = [x]
-        for step, in_place in zip(self.steps, self.in_place, strict=True):
-            if in_place:
-                x = x.relu_()
-            else:
-                x = step.forward(x) if isinstance(step, Activation) else self._product(step, x)
+        for step in self.steps:
+            x = step.forward(x) if isinstance(step, Activation) else self._product(step, x)
             self.seen.append(x)
         return x
 
@@ -62,9 +63,7 @@ class Walk:
         found: list[Tensor] = []
         for i in range(len(self.steps) - 1, self.lowest - 1, -1):
             step, x = self.steps[i], self.seen[i]
-            if self.in_place[i]:
-                grad = _aten.threshold_backward.grad_input(grad, x, 0, grad_input=grad)
-            elif isinstance(step, Activation):
+            if isinstance(step, Activation):
                 grad = step.backward(grad, x, self.seen[i + 1])
             else:
                 if step.bias_trains:
@@ -90,6 +89,7 @@ class StackedWalk(Walk):
     matrix product half empty. The gradient is one tensor ``(M, P)``, as the weights are."""
 
     rows, classes = -1, -2
+    both = (-2, -1)
 
     def __init__(self, model: StackedModel, layers: Sequence[tuple[str, nn.Module]]) -> None:
         weights = {name: value.detach() for name, value in model.parameters_by_name().items()}
@@ -141,29 +141,6 @@ def walk_of(model: nn.Module) -> Walk | None:
     return Walk(chain, lone) if chain else None
 
 
-class Part(NamedTuple):
-    """Rows of a batch that are there for one reason ``(..., m, d)``, their labels, and what each counts."""
-
-    role: int
-    x: Tensor
-    label: Tensor
-    weight: Tensor | None
-
-    def counts(self, dtype: torch.dtype) -> Tensor:
-        return torch.ones_like(self.label, dtype=dtype) if self.weight is None else self.weight.to(dtype)
-
-
-def parts_of(batch: Batch, objective: Objective) -> list[Part]:
-    """The rows of a batch that count."""
-    found, parts = batch.explanations, [Part(CLASS, batch.x, batch.y, batch.weight)]
-    if found is not None and objective.needs_divergence:
-        parts.append(Part(POSITIVE, found.x_pos, found.y_target, found.weight))
-        parts.append(Part(COUNTERFACTUAL, found.x_cf, found.y_target, found.weight))
-    if found is not None and objective.needs_adversarial:
-        parts.append(Part(ADVERSARIAL, found.x_adv, found.y_adv, found.weight_adv))
-    return parts
-
-
 class ByHand:
     """Gradients of batches, one after the other, for weights that may change in between.
 
@@ -180,13 +157,14 @@ class ByHand:
     def gradients(self, objective: Objective, batches: Sequence[Batch]) -> Iterator[list[Tensor]]:
         """∂/∂parameters of Eq. 2, batch by batch; what depends on the rows alone is done for all batches first."""
         walk, like = self.walk, batches[0].x
-        of_batches = [parts_of(batch, objective) for batch in batches]
+        of_batches = [objective.parts(*batch[:4]) for batch in batches]
         parts = [part for own in of_batches for part in own]
         layout = torch.tensor([(part.role, part.label.shape[-1]) for part in parts], device=like.device)
         role, count = layout.repeat_interleave(layout[:, 1], 0).unbind(-1)  # (R,) each
         count, weight = count.to(like.dtype), None
         if any(part.weight is not None for part in parts):
-            weights = [part.counts(like.dtype) for part in parts]
+            weights = [torch.ones_like(p.label, dtype=like.dtype) if p.weight is None else p.weight for p in parts]
+            weights = [own.to(like.dtype) for own in weights]
             weight = torch.cat(weights, -1)
             count = torch.cat([w.sum(-1, keepdim=True).clamp_min(1e-12).expand(w.shape) for w in weights], -1)
         label = torch.cat([part.label for part in parts], -1).unsqueeze(walk.classes)
@@ -208,7 +186,7 @@ class ByHand:
                 energy, ridge = contrast
                 grad += (ridge * out).add_(energy)
                 # The loss itself is summed up later; it is finite as long as gradient and squares of the logits are.
-                self.witnesses.append(torch.linalg.vector_norm(out, dim=(-2, -1)))
+                self.witnesses.append(torch.linalg.vector_norm(out, dim=walk.both))
             logits.append(out)
             logp.append(log_probability)
             yield walk.gradients(grad)

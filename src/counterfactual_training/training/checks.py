@@ -57,7 +57,8 @@ def training_rows(
         if y is not None or sample_weight is not None:
             raise InputError("A data set brings its own classes and weights, as items (x, y) or (x, y, weight).")
         read = Read.all(x)
-        num_classes, _ = _num_classes(read.y), _row_weights(read.y, read.weight, read.example)
+        num_classes = _num_classes(read.y)
+        _row_weights(read.y, read.weight, read.example)
         by_class = _class_weights(read.y, num_classes, class_weight, read.example)
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         rows = FetchedRows(x, read, num_classes, device, None if by_class is None else by_class[0])
@@ -119,20 +120,18 @@ def validation_rows(model: nn.Module, validation: Validation | None, data: Rows,
     """Validation rows that fit the model and know no other classes."""
     if validation is None:
         return None
-    rows: Rows
-    if not isinstance(validation, tuple | list):
-        rows = FetchedRows(validation, Read.all(validation), data.num_classes, data.y.device)
-        check_inputs(model, *rows.first(64))
-    else:
-        x, y = validation[0].to(data.y.device), validation[1].to(data.y.device)
+    if isinstance(validation, tuple | list):
+        x, y = (part.to(data.y.device) for part in validation)
         check_inputs(model, x, y)
         if y.dim() > 2 or (y.dim() == 2 and len(y) != members):
             raise InputError(f"Validation rows are given for {len(y)} members of a fleet of {members}.")
         rows = Rows(x, y.long(), data.num_classes)
-    y = rows.y
+    else:
+        rows = FetchedRows(validation, Read.all(validation), data.num_classes, data.y.device)
+        check_inputs(model, *rows.first(64))
     try_model(model, rows.alone(0), data.num_classes)
-    if y.numel() and not 0 <= int(y.min()) <= int(y.max()) < data.num_classes:
-        raise InputError(f"Validation classes must lie in 0..{data.num_classes - 1}, got {y.unique().tolist()}.")
+    if rows.num_rows and not 0 <= int(rows.y.min()) <= int(rows.y.max()) < data.num_classes:
+        raise InputError(f"Validation classes must lie in 0..{data.num_classes - 1}, got {rows.y.unique().tolist()}.")
     return rows
 
 
@@ -159,22 +158,23 @@ def with_constraints(setting: Setting, data: Rows, member: int = 0) -> Setting:
 
 def check_modes(model: nn.Module, setting: Setting, data: Rows, ranks: Ranks | None = None) -> None:
     """Say what happens to batch normalisation, which trains differently than it predicts."""
-    norms = {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
-    if norms and not model.training:
-        warnings.warn(
-            f"The model came in eval mode and holds {next(iter(norms.values())).__class__.__name__}: all of it is "
-            "trained. To keep parts frozen call model.train() first, then .eval() on these parts.",
-            stacklevel=3,
-        )
+    norms = [(name, module) for name, module in model.named_modules() if isinstance(module, _BatchNorm)]
+    if not norms:
+        return
+    name, norm = norms[0]
+    if not model.training:
+        text = f"The model came in eval mode and holds {type(norm).__name__}: all of it is trained."
+        advice = "To keep parts frozen call model.train() first, then .eval() on these parts."
+        warnings.warn(f"{text} {advice}", stacklevel=3)
     # Counterfactuals share the forward pass of their batch; without any the row may be alone in it.
     plain = setting.config.burn_in_epochs > 0 or not setting.objective.needs_counterfactuals
     least, where = data.smallest_batch(setting.config.batch_size), ""
     if ranks is not None and ranks.size > 1 and not data.divided:
         least, where = least // ranks.size, f" on one of {ranks.size} processes"
-    if norms and plain and least <= 1 and not _takes_one_row(model, data):
+    if plain and least <= 1 and not _takes_one_row(model, data):
         raise InputError(
             f"{data.num_rows} rows in batches of {setting.config.batch_size} leave one with a single row{where}, on "
-            f"which {next(iter(norms))!r} cannot compute statistics; choose another batch_size."
+            f"which {name!r} cannot compute statistics; choose another batch_size."
         )
 
 

@@ -34,11 +34,8 @@ from counterfactual_training.training.rows import Rows
 from counterfactual_training.training.run import Run, TrainResult, stated
 from counterfactual_training.training.setting import Setting
 
-# What the members of a fleet have in common, because it decides the shape of the work.
-SHARED = (
-    "epochs", "batch_size", "num_counterfactuals", "refresh", "shuffle", "target_rule", "adversarial_label", "immature",
-    "threads", "accumulate",
-)  # fmt: skip
+# In what the configs of a fleet's members may differ; the rest decides the shape of the work.
+_OWN = ("learning_rate", "burn_in", "max_bad_updates", "seed")
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,13 +50,11 @@ class Fleet:
     """Models that share architecture, data, batch size and epochs, trained together.
 
     Generator, constraints, objective, burn-in, learning rate and seed may differ per member; each ends up as
-    :func:`train` would have left it alone, up to rounding. A member that diverges stops; the others
-    do not notice.
+    :func:`train` would have left it alone, up to rounding. A member that diverges stops; the others do not notice.
 
     Members whose generators differ in more than numbers (REVISE beside ECCo) train one group after the other. Models
-    that cannot be stacked (running statistics, dropout, hooks) are trained one by one, and so is every member with an
-    objective, constraints or generator of a class of its own, with a warning that says why. A fleet too large for the
-    memory is split.
+    that cannot be stacked (running statistics, dropout, hooks), and members with an objective, constraints or generator
+    of a class of their own, train one by one, with a warning that says why. A fleet too large for the memory is split.
     """
 
     def __init__(self, members: Sequence[Member]) -> None:
@@ -69,9 +64,9 @@ class Fleet:
         for i, member in enumerate(members):
             if unwrapped(member.model) is not member.model:
                 raise InputError(f"Member {i} is distributed over processes; give ct.train one such model at a time.")
-            for name in SHARED:
-                mine, its = getattr(first, name), getattr(member.setting.config, name)
-                if mine != its:
+            for name, mine in vars(first).items():
+                its = getattr(member.setting.config, name)
+                if mine != its and name not in _OWN:
                     raise InputError(
                         f"Members of a fleet must share {name}: member 0 has {mine!r}, member {i} {its!r}. "
                         "Train them as two fleets."
@@ -95,16 +90,15 @@ class Fleet:
         """Train all members, in place; their results in the order of the members.
 
         Args:
-            x: ``(n, *features)`` training rows of all members, or ``(members, n, *features)``, own rows for each; or a
-                ``Dataset`` or ``DataLoader``, as for :func:`train`.
+            x: ``(n, *features)`` training rows of all members, or ``(members, n, *features)``, own rows for each; or as
+                for :func:`train`.
             y: ``(n,)`` or ``(members, n)`` class indices.
             validation: rows and classes, in either form, whose accuracy is logged every epoch.
             sample_weight, class_weight: what rows count in class loss and adversarial loss, as for :func:`train`.
             callbacks: listeners; they hear of one group of members after the other.
             checkpoint: files beside this path are saved to while training, and resumed from if they exist.
             progress: show a bar; by default on a terminal.
-            keep_memory: let the C library keep freed memory until training is over, which saves it page faults
-                (:mod:`allocator`).
+            keep_memory: keep freed memory until training is over, which saves page faults (:mod:`allocator`).
         """
         count = len(self.members)
         data = checks.training_rows(self.models[0], x, y, count, sample_weight, class_weight)

@@ -77,8 +77,8 @@ def _explained(run: Run, rng: Streams, tally: Tally) -> Iterator[list[Batch]]:
     group: list[Batch] = []
     for size, batch in zip_longest(sizes, batches):
         if size is None or batch is None:
-            found = "fewer" if batch is None else "more"
-            raise InputError(f"The DataLoader gives {found} batches than its len(), {count}; correct its sampler's.")
+            how = "fewer" if batch is None else "more"
+            raise InputError(f"The DataLoader gives {how} batches than its len(), {count}; correct its sampler's.")
         if per_batch:
             found = explain(run, [size], rng, tally)
         if explaining and found is None:  # whoever searched has ended; others may train conventionally
