@@ -18,7 +18,7 @@ from counterfactual_training.errors import InputError
 from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.training import learner as learner_module
 from counterfactual_training.training.by_hand import ByHand, walk_of
-from counterfactual_training.training.learner import ByAutograd, Learner
+from counterfactual_training.training.learner import ByBackward, Learner
 from counterfactual_training.training.objective import Batch, Explanations, Objective, make_objective
 
 
@@ -137,7 +137,7 @@ def both(model, num_classes):
     trained = [p for p in model.parameters() if p.requires_grad]
     walk = walk_of(model)
     assert walk is not None
-    return ByHand(walk, num_classes), ByAutograd(model, trained)
+    return ByHand(walk, num_classes), ByBackward(model, trained)
 
 
 @torch.no_grad()  # as the loop does
@@ -324,7 +324,7 @@ def test_a_plain_chain_is_walked_by_hand():
 
 @pytest.mark.parametrize("objective", [OwnCall(), OwnTotal()], ids=["own call", "own total"])
 def test_an_objective_of_ones_own_gets_autograd(objective):
-    assert way_of(chain((4, 8, 2)), objective) is ByAutograd
+    assert way_of(chain((4, 8, 2)), objective) is ByBackward
 
 
 def test_a_total_of_ones_own_is_honoured(blobs, by_autograd):
@@ -360,7 +360,7 @@ HOOKS = {
 @pytest.mark.parametrize("name", HOOKS)
 def test_hooks_are_called(name, blobs):
     model, heard = HOOKS[name]()
-    assert way_of(model) is ByAutograd
+    assert way_of(model) is ByBackward
     config = ct.TrainConfig(epochs=2, batch_size=20, num_counterfactuals=6)
     ct.train(model, *blobs, objective="vanilla", config=config)
     assert len(heard) >= 6
@@ -389,7 +389,7 @@ def test_hooks_of_all_modules_are_called(register, blobs):
     handle = register(lambda module, *_: kinds.append(type(module)))
     try:
         model = chain((2, 8, 2))
-        assert way_of(model) is ByAutograd
+        assert way_of(model) is ByBackward
         config = ct.TrainConfig(epochs=1, batch_size=20, num_counterfactuals=6)
         ct.train(model, *blobs, objective="vanilla", config=config)
         assert kinds.count(nn.Linear) >= 6
@@ -439,7 +439,7 @@ OTHERS = {
 def test_other_models_get_autograd(name, blobs):
     """Training by the library is a plain loop in torch."""
     model = drawn(OTHERS[name], next(OTHERS[name]().parameters()).dtype)
-    assert way_of(model) is ByAutograd
+    assert way_of(model) is ByBackward
     x, y = blobs[0].to(next(model.parameters())), blobs[1]
     twin = copy.deepcopy(model) if name != "own forward" else None
     config = ct.TrainConfig(epochs=2, batch_size=60, learning_rate=0.01)
@@ -456,15 +456,15 @@ def test_other_models_get_autograd(name, blobs):
 
 @pytest.mark.parametrize("build", [tied, repeated], ids=["tied", "repeated"])
 def test_stacks_of_shared_parameters_get_autograd(build):
-    assert way_of(StackedModel([build(), build()])) is ByAutograd
+    assert way_of(StackedModel([build(), build()])) is ByBackward
 
 
 def test_autocast_and_lbfgs_get_autograd():
     with torch.autocast("cpu", torch.bfloat16):
-        assert way_of(chain((4, 8, 2))) is ByAutograd
-        assert way_of(StackedModel([chain((4, 8, 2)), chain((4, 8, 2))])) is ByAutograd
+        assert way_of(chain((4, 8, 2))) is ByBackward
+        assert way_of(StackedModel([chain((4, 8, 2)), chain((4, 8, 2))])) is ByBackward
     model = chain((4, 8, 2))
-    assert way_of(model, optimizer=torch.optim.LBFGS(model.parameters())) is ByAutograd
+    assert way_of(model, optimizer=torch.optim.LBFGS(model.parameters())) is ByBackward
 
 
 def test_lbfgs_trains_as_a_plain_loop_does(blobs):

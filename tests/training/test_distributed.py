@@ -116,12 +116,19 @@ def test_killed_processes_resume_exactly(tmp_path):
 def test_what_is_refused_is_refused_by_all(tmp_path):
     damaged = tmp_path / "damaged.safetensors"
     damaged.write_bytes(b"not a checkpoint")
-    tasks = [("full", {"checkpoint": damaged}), (two_ranks.train_on_own_rows, {}), (two_ranks.train_with_own_seed, {}),
-             (two_ranks.train_fleet, {}), (two_ranks.train_normed, {})]  # fmt: skip
-    words = ["damaged", "different rows", "different rows or settings", "one such model at a time", "single row"]
+    differing = [two_ranks.train_on_own_rows, two_ranks.train_on_other_values, two_ranks.train_with_own_seed,
+                 two_ranks.train_with_own_generator, two_ranks.train_with_own_constraints]  # fmt: skip
+    words = {("full", damaged): "damaged", **dict.fromkeys(differing, "different rows or settings"),
+             two_ranks.train_fleet: "one such model at a time", two_ranks.train_normed: "single row"}  # fmt: skip
+    tasks = [(task, {}) if callable(task) else (task[0], {"checkpoint": task[1]}) for task in words]
     for own in on_ranks(tmp_path, *tasks):
-        for found, word in zip(own, words, strict=True):
+        for found, word in zip(own, words.values(), strict=True):
             assert word in found["refused"]
+
+
+def test_what_a_process_knows_of_itself_is_not_refused(tmp_path):
+    first, second = on_ranks(tmp_path, (two_ranks.train_on_own_device, {}))
+    assert len(first[0]["records"]) == len(second[0]["records"]) == 1
 
 
 def test_groups_of_batches_may_differ_between_processes(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from counterfactual_training import Callback, Constraints, TrainConfig, make_objective, mlp, train
 from counterfactual_training.errors import ConstraintError, InputError, ModelError
@@ -160,6 +161,22 @@ def test_no_validation_rows_have_no_accuracy(blobs):
     x, y = blobs
     history = train(fresh(), x, y, config=QUICK, validation=(x[:0], y[:0])).history
     assert history.to_frame()["validation_accuracy"].isna().all()
+
+
+class Miscounted(list):
+    """Batches of rows that are said to be three."""
+
+    def __len__(self):
+        return 3
+
+
+@pytest.mark.parametrize(("batches", "word"), [(2, "fewer"), (4, "more")])
+@pytest.mark.parametrize("objective", ["full", "vanilla"])
+def test_a_loader_of_a_wrong_length_is_refused_in_words(blobs, batches, word, objective):
+    sampler = Miscounted([[i, 59 - i] for i in range(batches)])
+    loader = DataLoader(TensorDataset(*blobs), batch_sampler=sampler)
+    with pytest.raises(InputError, match=rf"gives {word} batches than its len\(\), 3"):
+        train(fresh(), loader, objective=objective, config=QUICK)
 
 
 def test_constraints_that_do_not_fit_are_refused_at_once(blobs):

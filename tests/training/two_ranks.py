@@ -153,6 +153,45 @@ def train_with_own_seed() -> ct.TrainResult:
     return ct.train(DistributedDataParallel(network()), *rows(), config=config)
 
 
+def train_on_other_values() -> ct.TrainResult:
+    """The classes are the same, one value is not."""
+    x, y = rows()
+    x[5, 1] += dist.get_rank()
+    return ct.train(DistributedDataParallel(network()), x, y, constraints=ct.Constraints.build(2))
+
+
+def train_with_own_generator() -> ct.TrainResult:
+    return ct.train(DistributedDataParallel(network()), *rows(), ct.ecco(max_steps=5 + dist.get_rank()))
+
+
+def train_with_own_constraints() -> ct.TrainResult:
+    constraints = ct.Constraints.build(2, {dist.get_rank(): "increase"})
+    return ct.train(DistributedDataParallel(network()), *rows(), constraints=constraints)
+
+
+class OnOwnDevice(nn.Module):
+    """A model and a penalty that know where they run, as they do on several GPUs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.rank, self.place = network(), dist.get_rank(), torch.device("cuda", dist.get_rank())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+
+def train_on_own_device() -> ct.TrainResult:
+    model = OnOwnDevice()
+    place = model.place
+
+    def penalty(state: Any) -> torch.Tensor:
+        return state.delta.square().sum(-1) * (place.type == "cuda")
+
+    generator = ct.Generator("own", penalties=(penalty,), max_steps=2)
+    config = ct.TrainConfig(epochs=1, num_counterfactuals=4)
+    return ct.train(DistributedDataParallel(model), *rows(), generator, config=config)
+
+
 def train_fleet() -> ct.TrainResult:
     return ct.Fleet([ct.Member(DistributedDataParallel(network()))] * 2).train(*rows())[0]
 

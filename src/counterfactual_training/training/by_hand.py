@@ -8,29 +8,43 @@ gets the same bits, a stack the same numbers up to rounding.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from counterfactual_training.models.stack import StackedModel
-from counterfactual_training.search.chain import Activation, activation, chain_layers, hooked
+from counterfactual_training.search.chain import Activation, activation, chain_layers
 from counterfactual_training.training.objective import ADVERSARIAL, CLASS, COUNTERFACTUAL, POSITIVE, Batch, Objective
 
 _aten: Any = torch.ops.aten
+# What a layer has just made is nobody else's, so the most common activation may overwrite it, and its gradient too.
+_RELU_ = Activation(
+    torch.relu_, lambda grad, x, out: _aten.threshold_backward.grad_input(grad, out, 0, grad_input=grad)
+)
+
+
+class Linear(NamedTuple):
+    """A linear layer, or those of M members side by side, and which of its parameters train."""
+
+    weight: Tensor
+    bias: Tensor | None
+    weight_trains: bool
+    bias_trains: bool
 
 
 class Walk:
     """A lone chain on rows ``(n, d)``: logits, and the gradients of its trainable parameters, in their order."""
 
     rows, classes = -2, -1  # dimensions of a batch
+    both: tuple[int, int] | None = None  # for a lone chain these are all, which is quicker said
 
-    def __init__(self, layers: Sequence[nn.Module]) -> None:
-        # Of each layer its activation, or its weight and bias.
-        self.steps: list[Any] = [activation(layer) or (layer.weight, layer.bias) for layer in layers]
-        trained = [i for i, layer in enumerate(layers) if any(p.requires_grad for p in layer.parameters())]
-        self.lowest = min(trained)
+    def __init__(self, layers: Sequence[nn.Module], products: Iterable[Linear]) -> None:
+        left = iter(products)
+        found = [activation(layer) or next(left) for layer in layers]
+        self.steps = [_RELU_ if i and type(layer) is nn.ReLU else found[i] for i, layer in enumerate(layers)]
+        self.lowest = min(i for i, layer in enumerate(layers) if any(p.requires_grad for p in layer.parameters()))
 
     def laid(self, batches: Sequence[Sequence[Tensor]]) -> Iterable[Tensor]:
         """The rows of every batch as one tensor, each where autograd would have it: on other boundaries of memory the
@@ -40,112 +54,91 @@ class Walk:
     def logits(self, x: Tensor) -> Tensor:
         self.seen = [x]
         for step in self.steps:
-            x = step.forward(x) if isinstance(step, Activation) else linear(x, *step)
+            x = step.forward(x) if isinstance(step, Activation) else self._product(step, x)
             self.seen.append(x)
         return x
 
-    def norm(self, logits: Tensor) -> Tensor:
-        return torch.linalg.vector_norm(logits)
-
     def gradients(self, grad: Tensor) -> list[Tensor]:
-        """Given ∂/∂logits."""
+        """Given ∂/∂logits, which may be overwritten."""
         found: list[Tensor] = []
         for i in range(len(self.steps) - 1, self.lowest - 1, -1):
-            step = self.steps[i]
+            step, x = self.steps[i], self.seen[i]
             if isinstance(step, Activation):
-                grad = step.backward(grad, self.seen[i], self.seen[i + 1])
-                continue
-            weight, bias = step
-            if bias is not None and bias.requires_grad:
-                found.append(grad.sum(0))
-            if weight.requires_grad:
-                found.append(grad.t().mm(self.seen[i]))
-            if i > self.lowest:
-                grad = grad.mm(weight)
+                grad = step.backward(grad, x, self.seen[i + 1])
+            else:
+                if step.bias_trains:
+                    found.append(grad.sum(self.rows))
+                if step.weight_trains:
+                    found.append(self._weight_gradient(grad, x))
+                if i > self.lowest:
+                    grad = self._product_back(step, grad)
         return found[::-1]
 
+    def _product(self, layer: Linear, x: Tensor) -> Tensor:
+        return linear(x, layer.weight, layer.bias)
 
-class StackedWalk:
+    def _product_back(self, layer: Linear, grad: Tensor) -> Tensor:
+        return grad.mm(layer.weight)
+
+    def _weight_gradient(self, grad: Tensor, x: Tensor) -> Tensor:
+        return grad.t().mm(x)
+
+
+class StackedWalk(Walk):
     """Chains of M members side by side, features before rows ``(M, d, n)``: few features would leave the kernels of the
     matrix product half empty. The gradient is one tensor ``(M, P)``, as the weights are."""
 
     rows, classes = -1, -2
+    both = (-2, -1)
 
     def __init__(self, model: StackedModel, layers: Sequence[tuple[str, nn.Module]]) -> None:
         weights = {name: value.detach() for name, value in model.parameters_by_name().items()}
-        self.grad = torch.zeros_like(model.weights)
-        views = zip(model.names, self.grad.split(model.sizes, 1), model.shapes, model.frozen, strict=True)
-        parts = {name: part.view(-1, *shape) for name, part, shape, frozen in views if not frozen}
-        # Of each layer its activation, or its weight and bias and where their gradients go.
-        self.steps: list[Any] = []
+        frozen = dict(zip(model.names, model.frozen, strict=True))
+        self.fixed = [torch.zeros_like(weights[name]) if frozen[name] else None for name in model.names]
+        products = []
         for name, layer in layers:
-            weight, bias = weights.get(f"{name}.weight"), weights.get(f"{name}.bias")
-            own = (
-                weight,
-                None if bias is None else bias.unsqueeze(-1),
-                parts.get(f"{name}.weight"),
-                parts.get(f"{name}.bias"),
-            )
-            self.steps.append(activation(layer) or own)
-        # What a layer has just made is nobody else's, so the most common activation may overwrite it.
-        self.in_place = [i > 0 and type(layer) is nn.ReLU for i, (_, layer) in enumerate(layers)]
+            if isinstance(layer, nn.Linear):
+                weight, bias = f"{name}.weight", f"{name}.bias"
+                column = weights[bias].unsqueeze(-1) if bias in weights else None
+                products.append(Linear(weights[weight], column, not frozen[weight], not frozen.get(bias, True)))
+        super().__init__([layer for _, layer in layers], products)
 
     def laid(self, batches: Sequence[Sequence[Tensor]]) -> Iterable[Tensor]:
-        rows = torch.cat([x.transpose(-1, -2) for parts in batches for x in parts], -1)
+        rows = torch.cat([x.mT for parts in batches for x in parts], -1)
         return rows.split([sum(x.shape[-2] for x in parts) for parts in batches], -1)
 
-    def logits(self, x: Tensor) -> Tensor:
-        self.seen = [x]
-        for step, in_place in zip(self.steps, self.in_place, strict=True):
-            if in_place:
-                x = x.relu_()
-            elif isinstance(step, Activation):
-                x = step.forward(x)
-            else:
-                weight, bias, _, _ = step
-                x = torch.bmm(weight, x) if bias is None else torch.baddbmm(bias, weight, x)
-            self.seen.append(x)
-        return x
-
-    def norm(self, logits: Tensor) -> Tensor:
-        return torch.linalg.vector_norm(logits, dim=(-2, -1))
-
     def gradients(self, grad: Tensor) -> list[Tensor]:
-        for i in range(len(self.steps) - 1, -1, -1):
-            step, x = self.steps[i], self.seen[i]
-            if self.in_place[i] and i < len(self.steps) - 1:
-                grad = _aten.threshold_backward.grad_input(grad, self.seen[i + 1], 0, grad_input=grad)
-            elif isinstance(step, Activation):
-                grad = step.backward(grad, x, self.seen[i + 1])
-            else:
-                weight, _, weight_grad, bias_grad = step
-                if bias_grad is not None:
-                    torch.sum(grad, -1, out=bias_grad)
-                if weight_grad is not None:
-                    weight_grad.copy_(torch.bmm(grad, x.transpose(-1, -2)))  # straight into the view would be slower
-                if i:
-                    grad = torch.bmm(weight.transpose(-1, -2), grad)
-        return [self.grad]
+        found = iter(super().gradients(grad))
+        return [torch.cat([(next(found) if zero is None else zero).flatten(1) for zero in self.fixed], 1)]
+
+    def _product(self, layer: Linear, x: Tensor) -> Tensor:
+        return torch.bmm(layer.weight, x) if layer.bias is None else torch.baddbmm(layer.bias, layer.weight, x)
+
+    def _product_back(self, layer: Linear, grad: Tensor) -> Tensor:
+        return torch.bmm(layer.weight.mT, grad)
+
+    def _weight_gradient(self, grad: Tensor, x: Tensor) -> Tensor:
+        return torch.bmm(grad, x.mT)
 
 
-def walk_of(model: nn.Module) -> Walk | StackedWalk | None:
+def walk_of(model: nn.Module) -> Walk | None:
     """How to walk a model by hand; ``None`` for models that need autograd."""
     parameters = list(model.parameters())
-    if not any(p.requires_grad for p in parameters) or any(
-        p.dtype not in (torch.float32, torch.float64) or p._backward_hooks or p._post_accumulate_grad_hooks
-        for p in parameters
-    ):
-        return None
-    if torch.is_autocast_enabled(parameters[0].device.type):
+    for p in parameters:
+        if p.dtype not in (torch.float32, torch.float64) or p._backward_hooks or p._post_accumulate_grad_hooks:
+            return None
+    if not any(p.requires_grad for p in parameters) or torch.is_autocast_enabled(parameters[0].device.type):
         return None
     if isinstance(model, StackedModel):
-        layers = model.layers
-        known = layers is not None and all(type(layer) is nn.Linear or activation(layer) for _, layer in layers)
-        names = [name for name, layer in layers or () if type(layer) is nn.Linear]
-        used_once = sum(len(list(layer.parameters())) for _, layer in layers or ()) == len(model.names)
-        return StackedWalk(model, layers) if known and names and used_once and layers is not None else None
-    chain = chain_layers(model)
-    return None if chain is None or hooked(model) else Walk(chain)
+        layers = model.layers or []
+        products = [layer for _, layer in layers if type(layer) is nn.Linear]
+        known = all(type(layer) is nn.Linear or activation(layer) for _, layer in layers)
+        used_once = sum(len(list(layer.parameters())) for layer in products) == len(model.names)
+        return StackedWalk(model, layers) if products and known and used_once else None
+    chain = chain_layers(model) or []
+    pairs = [(layer.weight, layer.bias) for layer in chain if isinstance(layer, nn.Linear)]
+    lone = [Linear(w, b, w.requires_grad, b is not None and b.requires_grad) for w, b in pairs]
+    return Walk(chain, lone) if chain else None
 
 
 class ByHand:
@@ -157,34 +150,33 @@ class ByHand:
 
     terms: Tensor
 
-    def __init__(self, walk: Walk | StackedWalk, num_classes: int) -> None:
+    def __init__(self, walk: Walk, num_classes: int) -> None:
         self.walk, self.num_classes = walk, num_classes
         self.witnesses: list[Tensor] = []  # (*lead) of every batch since the last look: finite if its loss is
-        self.layout: tuple[Any, tuple[Tensor, ...]] = (None, ())
 
     def gradients(self, objective: Objective, batches: Sequence[Batch]) -> Iterator[list[Tensor]]:
         """∂/∂parameters of Eq. 2, batch by batch; what depends on the rows alone is done for all batches first."""
         walk, like = self.walk, batches[0].x
-        needs = objective.needs_divergence, objective.needs_adversarial
-        of_batches = [_parts(batch, *needs) for batch in batches]
-        parts = [(i, *part) for i, own in enumerate(of_batches) for part in own]
-        label = torch.cat([y for _, _, _, y, _ in parts], -1)
-        number, role, count = self._rows([(i, kind, y.shape[-1]) for i, kind, _, y, _ in parts], like)
-        weight = None
-        if any(own is not None for *_, own in parts):
-            weights = [
-                y.new_ones(y.shape, dtype=like.dtype) if w is None else w.to(like.dtype) for _, _, _, y, w in parts
-            ]
+        of_batches = [objective.parts(*batch[:4]) for batch in batches]
+        parts = [part for own in of_batches for part in own]
+        layout = torch.tensor([(part.role, part.label.shape[-1]) for part in parts], device=like.device)
+        role, count = layout.repeat_interleave(layout[:, 1], 0).unbind(-1)  # (R,) each
+        count, weight = count.to(like.dtype), None
+        if any(part.weight is not None for part in parts):
+            weights = [torch.ones_like(p.label, dtype=like.dtype) if p.weight is None else p.weight for p in parts]
+            weights = [own.to(like.dtype) for own in weights]
             weight = torch.cat(weights, -1)
             count = torch.cat([w.sum(-1, keepdim=True).clamp_min(1e-12).expand(w.shape) for w in weights], -1)
+        label = torch.cat([part.label for part in parts], -1).unsqueeze(walk.classes)
         shape = [*label.shape]
-        shape.insert(len(shape) + 1 + walk.classes, self.num_classes)
-        onehot = like.new_zeros(shape).scatter_(walk.classes, label.unsqueeze(walk.classes), 1)
-        terms, kinds = objective.by_rows(role, count, weight), {kind for _, kind, *_ in parts}
-        scales = [-terms.cross, -terms.energy, 2 * terms.ridge] if POSITIVE in kinds else [-terms.cross]
-        sizes = torch.bincount(number).tolist()
+        shape[walk.classes] = self.num_classes
+        onehot = like.new_zeros(shape).scatter_(walk.classes, label, 1)
+        terms = objective.by_rows(role, count, weight)
+        contrasted = any(part.role == POSITIVE for part in parts)
+        scales = [-terms.cross, -terms.energy, 2 * terms.ridge] if contrasted else [-terms.cross]
+        sizes = [sum(part.label.shape[-1] for part in own) for own in of_batches]
         columns = [(onehot * scale.unsqueeze(walk.classes)).split(sizes, walk.rows) for scale in scales]
-        rows = walk.laid([[x for _, x, _, _ in own] for own in of_batches])
+        rows = walk.laid([[part.x for part in own] for own in of_batches])
         logits, logp = [], []
         for own_x, cross, *contrast in zip(rows, *columns, strict=True):
             out = walk.logits(own_x)
@@ -194,57 +186,35 @@ class ByHand:
                 energy, ridge = contrast
                 grad += (ridge * out).add_(energy)
                 # The loss itself is summed up later; it is finite as long as gradient and squares of the logits are.
-                self.witnesses.append(walk.norm(out))
+                self.witnesses.append(torch.linalg.vector_norm(out, dim=walk.both))
             logits.append(out)
             logp.append(log_probability)
             yield walk.gradients(grad)
         share = (torch.ones_like(count) if weight is None else weight) / count
         out, log_probability = torch.cat(logits, walk.rows), torch.cat(logp, walk.rows)
-        values = _told(out, log_probability, onehot, walk.classes, role, share, kinds)
+        values = _told(out, log_probability, onehot, walk.classes, role, share)
         if len(set(sizes)) == 1:
             sums = values.unflatten(-1, (len(sizes), -1)).sum(-1)  # (5, *lead, batches)
         else:
             sums = torch.stack([part.sum(-1) for part in values.split(sizes, -1)], -1)
         self.terms = torch.cat([objective.total(*sums[:4]).unsqueeze(0), sums]).movedim(-1, 0)
 
-    def _rows(self, parts: list[tuple[int, int, int]], like: Tensor) -> tuple[Tensor, ...]:
-        """By row ``(R,)``: its batch, what it is there for, how many share its mean. Mostly the same in every epoch."""
-        if self.layout[0] != parts:
-            number, role, size = torch.tensor(parts, device=like.device).unbind(-1)
-            columns = (number, role, size.to(like.dtype))
-            self.layout = parts, tuple(column.repeat_interleave(size) for column in columns)
-        return self.layout[1]
 
-
-def _parts(batch: Batch, contrast: bool, adversarial: bool) -> list[tuple[int, Tensor, Tensor, Tensor | None]]:
-    """The rows of a batch that count: what they are there for, x, label, and what each counts."""
-    found = batch.explanations
-    parts = [(CLASS, batch.x, batch.y, batch.weight)]
-    if found is not None and contrast:
-        parts += [(POSITIVE, found.x_pos, found.y_target, found.weight)]
-        parts += [(COUNTERFACTUAL, found.x_cf, found.y_target, found.weight)]
-    if found is not None and adversarial:
-        parts += [(ADVERSARIAL, found.x_adv, found.y_adv, found.weight_adv)]
-    return parts
-
-
-def _told(
-    logits: Tensor, logp: Tensor, onehot: Tensor, classes: int, role: Tensor, share: Tensor, kinds: set[int]
-) -> Tensor:
+def _told(logits: Tensor, logp: Tensor, onehot: Tensor, classes: int, role: Tensor, share: Tensor) -> Tensor:
     """What rows add to class loss, divergence, ridge, adversarial loss and hits ``(5, ..., R)``, given their share of a
     mean ``(..., R)``."""
+
+    def of(kind: int, value: Tensor) -> Tensor:
+        return torch.where(role == kind, value, 0.0)
+
     own = (logits * onehot).sum(classes)  # −E
     cross = -(logp * onehot).sum(classes) * share
-    right = own >= logits.amax(classes)
-    zero = torch.zeros_like(cross)
-    if kinds == {CLASS}:
-        return torch.stack([cross, zero, zero, zero, right.to(cross.dtype)])
-    positive, counterfactual = role == POSITIVE, role == COUNTERFACTUAL
+    energy, square, right = own * share, own.square() * share, own >= logits.amax(classes)
     values = [
-        torch.where(role == CLASS, cross, zero),
-        torch.where(counterfactual, own * share, zero) - torch.where(positive, own * share, zero),
-        torch.where(positive | counterfactual, own.square() * share, zero),
-        torch.where(role == ADVERSARIAL, cross, zero),
-        (right & (role == CLASS)).to(cross.dtype),
+        of(CLASS, cross),
+        of(COUNTERFACTUAL, energy) - of(POSITIVE, energy),
+        of(COUNTERFACTUAL, square) + of(POSITIVE, square),
+        of(ADVERSARIAL, cross),
+        of(CLASS, right.to(cross.dtype)),
     ]
     return torch.stack(values)

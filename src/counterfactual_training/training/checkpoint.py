@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +37,7 @@ class Checkpoint:
 
     def resume(self, run: Run) -> None:
         """Bring a run that has just been made to the saved state, if there is one; a file of another run is refused."""
-        found: Any = None
-        if run.ranks.rank == 0 and self.path.exists():
-            try:
-                found = load_file(self.path, _KIND)
-            except FileError as error:  # refused by all processes
-                found = error
-        found = run.ranks.first(found)
+        found = run.ranks.first(self._found() if run.ranks.rank == 0 else None)
         if isinstance(found, FileError):
             raise found
         if found is None:
@@ -53,26 +49,29 @@ class Checkpoint:
                 "Give this run a path of its own, or delete the file."
             )
         self.before = copy.deepcopy(run.model.state_dict())
-        try:
+        with self._restoring(run):
             state = unflatten_state(tensors, content["state"])
             run.restore({**state, "epoch": content["epoch"], "records": content["records"]})
             if len(state["listeners"]) != len(run.stateful_callbacks):
                 raise ValueError("its callbacks are others")
             self.pending = state
-        except _DAMAGE as error:
-            raise self._damaged(run, error) from error
+
+    def _found(self) -> Any:
+        """What the file holds, or why it cannot be read, which all processes are told."""
+        try:
+            return load_file(self.path, _KIND) if self.path.exists() else None
+        except FileError as error:
+            return error
 
     def resume_optimizer(self, run: Run) -> None:
         """Optimizer and callbacks, once schedulers have been made, which begin by setting the rate themselves."""
         if self.pending is None:
             return
         state, self.pending = self.pending, None
-        try:
+        with self._restoring(run):
             run.optimizer.load_state_dict(state["optimizer"])
             for callback, own in zip(run.stateful_callbacks, state["listeners"], strict=True):
                 callback.load_state_dict(own)
-        except _DAMAGE as error:
-            raise self._damaged(run, error) from error
 
     def save(self, run: Run) -> None:
         """Write the file, unless that has just been done; the last epoch is always written."""
@@ -87,7 +86,13 @@ class Checkpoint:
         self.saved = time.perf_counter()
         self.took = self.saved - started
 
-    def _damaged(self, run: Run, error: BaseException) -> FileError:
-        if not run.lead:  # a refused file changes nothing; members of a fleet get their weights at the end
-            run.model.load_state_dict(self.before)
-        return FileError(f"The checkpoint {str(self.path)!r} is damaged: {error}. Delete it to start anew.")
+    @contextmanager
+    def _restoring(self, run: Run) -> Iterator[None]:
+        """A file that turns out to be damaged changes nothing."""
+        try:
+            yield
+        except _DAMAGE as error:
+            if not run.lead:  # members of a fleet get their weights at the end
+                run.model.load_state_dict(self.before)
+            text = f"The checkpoint {str(self.path)!r} is damaged: {error}. Delete it to start anew."
+            raise FileError(text) from error

@@ -19,7 +19,7 @@ from counterfactual_training.search import evaluating
 from counterfactual_training.search.checks import check_inputs, first_logits
 from counterfactual_training.training.callbacks import Callback, overrides
 from counterfactual_training.training.distributed import Ranks
-from counterfactual_training.training.fingerprint import Digest
+from counterfactual_training.training.fingerprint import fingerprint_of_given
 from counterfactual_training.training.rows import FetchedRows, Read, Rows
 from counterfactual_training.training.run import Run
 from counterfactual_training.training.setting import Setting
@@ -38,7 +38,6 @@ def training_rows(
     class_weight: ClassWeight | None = None,
 ) -> Rows:
     """Rows that fit the model."""
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
     if isinstance(x, Tensor):
         if y is None:
             raise InputError("Training needs classes: pass y (n,) beside x, or a Dataset of pairs.")
@@ -46,27 +45,26 @@ def training_rows(
         if y.dim() > 2 or y.numel() == 0 or (y.dim() == 2 and len(y) != members):
             shapes = "(n,)" if members == 1 else f"(n,) or ({members}, n)"
             raise InputError(f"Training needs rows: x (n, *features) and y {shapes}, got y of shape {tuple(y.shape)}.")
-        num_classes = _num_classes(y)
-        weight = _row_weights(y, sample_weight, x)
-        if class_weight is not None:
-            kind = torch.promote_types(x.dtype, torch.float32)
-            each = _class_weights(y, num_classes, class_weight).to(x.device, kind)
-            own = each.gather(-1, y.long().reshape(len(each), -1)).reshape(y.shape)
+        num_classes, weight = _num_classes(y), _row_weights(y, sample_weight, x)
+        by_class = _class_weights(y, num_classes, class_weight, x)
+        if by_class is not None:
+            own = by_class.gather(-1, y.long().reshape(len(by_class), -1)).reshape(y.shape)
             weight = own if weight is None else weight * own
-            _check_total(weight)
-        return Rows(x, y.long(), num_classes, weight)
-    if y is not None and not isinstance(x, Dataset | DataLoader):
-        raise InputError(f"x must be a torch tensor, got {type(x).__name__}; convert it with torch.as_tensor(x).")
-    if y is not None or sample_weight is not None:
-        raise InputError("A data set brings its own classes and weights, as items (x, y) or (x, y, weight).")
-    read = Read.all(x)
-    _row_weights(read.y, read.weight, read.example)
-    num_classes, kind = _num_classes(read.y), torch.promote_types(read.example.dtype, torch.float32)
-    by_class = None if class_weight is None else _class_weights(read.y, num_classes, class_weight)[0].to(kind)
-    rows = FetchedRows(x, read, num_classes, device, by_class)
-    check_inputs(model, *rows.first(64))
-    if rows.weight is not None:
-        _check_total(rows.weight)
+        rows = Rows(x, y.long(), num_classes, weight)
+    else:
+        if y is not None and not isinstance(x, Dataset | DataLoader):
+            raise InputError(f"x must be a torch tensor, got {type(x).__name__}; convert it with torch.as_tensor(x).")
+        if y is not None or sample_weight is not None:
+            raise InputError("A data set brings its own classes and weights, as items (x, y) or (x, y, weight).")
+        read = Read.all(x)
+        num_classes = _num_classes(read.y)
+        _row_weights(read.y, read.weight, read.example)
+        by_class = _class_weights(read.y, num_classes, class_weight, read.example)
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        rows = FetchedRows(x, read, num_classes, device, None if by_class is None else by_class[0])
+        check_inputs(model, *rows.first(64))
+    if rows.weight is not None and not bool((rows.weight.sum(-1) > 0).all()):
+        raise InputError("All rows have a weight of 0; nothing is left to train on.")
     return rows
 
 
@@ -85,57 +83,55 @@ def _row_weights(y: Tensor, given: Tensor | None, like: Tensor) -> Tensor | None
     if given is None:
         return None
     weight = torch.as_tensor(given).to(like.device, torch.promote_types(like.dtype, torch.float32))
-    if weight.shape != y.shape or not bool(torch.isfinite(weight).all()) or bool((weight < 0).any()):
+    if weight.shape != y.shape or not _sound(weight):
         raise InputError(
             f"sample_weight holds one finite number of at least 0 per row, {tuple(y.shape)}; got shape "
             f"{tuple(weight.shape)}{f' from {float(weight.min()):g}' if weight.numel() else ''}."
         )
-    _check_total(weight)
     return weight
 
 
-def _check_total(weight: Tensor) -> None:
-    if not bool((weight.sum(-1) > 0).all()):
-        raise InputError("All rows have a weight of 0; nothing is left to train on.")
-
-
-def _class_weights(y: Tensor, num_classes: int, given: ClassWeight) -> Tensor:
+def _class_weights(y: Tensor, num_classes: int, given: ClassWeight | None, like: Tensor) -> Tensor | None:
     """What a row of each class counts ``(1, k)``; of members with rows of their own ``(members, k)``."""
-    sets = y.reshape(-1, y.shape[-1])
+    if given is None:
+        return None
+    sets, kind = y.reshape(-1, y.shape[-1]), torch.promote_types(like.dtype, torch.float32)
     if isinstance(given, str):
         if given != "balanced":
             raise InputError(f"class_weight is 'balanced' or one number per class, got {given!r}.")
         counts = torch.stack([torch.bincount(own, minlength=num_classes) for own in sets])
-        return sets.shape[-1] / (num_classes * counts.double())
+        return (sets.shape[-1] / (num_classes * counts.double())).to(like.device, kind)
     if isinstance(given, Mapping):
         strange = [k for k in given if k not in range(num_classes)]
         if strange:
             raise InputError(f"class_weight speaks of class {strange[0]!r}; the classes are 0..{num_classes - 1}.")
         given = torch.tensor([float(given.get(k, 1.0)) for k in range(num_classes)])
     each = torch.as_tensor(given)
-    if each.shape != (num_classes,) or not bool(torch.isfinite(each).all()) or bool((each < 0).any()):
+    if each.shape != (num_classes,) or not _sound(each):
         raise InputError(f"class_weight holds one finite number of at least 0 for each of {num_classes} classes.")
-    return each.expand(len(sets), -1)
+    return each.expand(len(sets), -1).to(like.device, kind)
+
+
+def _sound(weights: Tensor) -> bool:
+    return bool((torch.isfinite(weights) & (weights >= 0)).all())
 
 
 def validation_rows(model: nn.Module, validation: Validation | None, data: Rows, members: int = 1) -> Rows | None:
     """Validation rows that fit the model and know no other classes."""
     if validation is None:
         return None
-    rows: Rows
-    if not isinstance(validation, tuple | list):
-        rows = FetchedRows(validation, Read.all(validation), data.num_classes, data.y.device)
-        check_inputs(model, *rows.first(64))
-    else:
-        x, y = validation[0].to(data.y.device), validation[1].to(data.y.device)
+    if isinstance(validation, tuple | list):
+        x, y = (part.to(data.y.device) for part in validation)
         check_inputs(model, x, y)
         if y.dim() > 2 or (y.dim() == 2 and len(y) != members):
             raise InputError(f"Validation rows are given for {len(y)} members of a fleet of {members}.")
         rows = Rows(x, y.long(), data.num_classes)
-    y = rows.y
+    else:
+        rows = FetchedRows(validation, Read.all(validation), data.num_classes, data.y.device)
+        check_inputs(model, *rows.first(64))
     try_model(model, rows.alone(0), data.num_classes)
-    if y.numel() and not 0 <= int(y.min()) <= int(y.max()) < data.num_classes:
-        raise InputError(f"Validation classes must lie in 0..{data.num_classes - 1}, got {y.unique().tolist()}.")
+    if rows.num_rows and not 0 <= int(rows.y.min()) <= int(rows.y.max()) < data.num_classes:
+        raise InputError(f"Validation classes must lie in 0..{data.num_classes - 1}, got {rows.y.unique().tolist()}.")
     return rows
 
 
@@ -148,39 +144,37 @@ def try_model(model: nn.Module, data: Rows, num_classes: int) -> None:
 
 def with_constraints(setting: Setting, data: Rows, member: int = 0) -> Setting:
     """The setting with constraints that hold the training rows; inferred from them if none are stated."""
+    constraints = setting.constraints
     if isinstance(data, FetchedRows):
         read = data.read
-        known = setting.constraints or Constraints.build(len(read.low), domain=read.box(setting.num_std))
-        edges = torch.stack([read.low, read.high])  # rows lie within a box if their extremes do
-        known.to(edges).check_factuals(edges)
-        return replace(setting, constraints=known.to(data.first(1)[0]))
-    rows = data.x[member] if data.own else data.x
-    constraints = setting.constraints
-    if constraints is None:
-        constraints = Constraints.infer(rows, num_std=setting.num_std)
-    constraints = constraints.to(rows)
-    constraints.check_factuals(rows.flatten(1))
-    return replace(setting, constraints=constraints)
+        rows = torch.stack([read.low, read.high])  # rows lie within a box if their extremes do
+        constraints = constraints or Constraints.build(len(read.low), domain=read.box(setting.num_std))
+    else:
+        rows = data.x[member] if data.own else data.x
+        constraints = constraints or Constraints.infer(rows, num_std=setting.num_std)
+    constraints.to(rows).check_factuals(rows.flatten(1))
+    return replace(setting, constraints=constraints.to(data.first(1)[0]))
 
 
 def check_modes(model: nn.Module, setting: Setting, data: Rows, ranks: Ranks | None = None) -> None:
     """Say what happens to batch normalisation, which trains differently than it predicts."""
-    norms = {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
-    if norms and not model.training:
-        warnings.warn(
-            f"The model came in eval mode and holds {next(iter(norms.values())).__class__.__name__}: all of it is "
-            "trained. To keep parts frozen call model.train() first, then .eval() on these parts.",
-            stacklevel=3,
-        )
+    norms = [(name, module) for name, module in model.named_modules() if isinstance(module, _BatchNorm)]
+    if not norms:
+        return
+    name, norm = norms[0]
+    if not model.training:
+        text = f"The model came in eval mode and holds {type(norm).__name__}: all of it is trained."
+        advice = "To keep parts frozen call model.train() first, then .eval() on these parts."
+        warnings.warn(f"{text} {advice}", stacklevel=3)
     # Counterfactuals share the forward pass of their batch; without any the row may be alone in it.
     plain = setting.config.burn_in_epochs > 0 or not setting.objective.needs_counterfactuals
     least, where = data.smallest_batch(setting.config.batch_size), ""
     if ranks is not None and ranks.size > 1 and not data.divided:
         least, where = least // ranks.size, f" on one of {ranks.size} processes"
-    if norms and plain and least <= 1 and not _takes_one_row(model, data):
+    if plain and least <= 1 and not _takes_one_row(model, data):
         raise InputError(
             f"{data.num_rows} rows in batches of {setting.config.batch_size} leave one with a single row{where}, on "
-            f"which {next(iter(norms))!r} cannot compute statistics; choose another batch_size."
+            f"which {name!r} cannot compute statistics; choose another batch_size."
         )
 
 
@@ -201,22 +195,20 @@ def check_optimizer(
     own = {id(parameter) for parameter in model.parameters()}
     if not any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
         raise InputError("The optimizer holds none of this model's parameters; make it with model.parameters().")
-    if isinstance(optimizer, torch.optim.LBFGS) and (setting.config.accumulate > 1 or ranks.size > 1):
+    if not isinstance(optimizer, torch.optim.LBFGS):
+        return
+    if setting.config.accumulate > 1 or ranks.size > 1:
         raise InputError("LBFGS asks for the loss of one batch again and again: accumulate=1 and one process only.")
-    if isinstance(optimizer, torch.optim.LBFGS) and any(overrides(callback, "before_step") for callback in callbacks):
+    if any(overrides(callback, "before_step") for callback in callbacks):
         raise InputError("LBFGS computes its gradients itself, so callbacks cannot change them before its step.")
 
 
 def check_ranks(run: Run) -> None:
     """All processes must be given the same rows and settings, of which each then takes its part."""
-    if run.ranks.size == 1:
-        return
-    told = Digest()
-    told.add([run.settings[0].config, run.settings[0].objective, run.data.y, run.data.weight])
-    if len(set(run.ranks.every(told.hexdigest()))) > 1:
+    if run.ranks.size > 1 and len(set(run.ranks.every(fingerprint_of_given(run)))) > 1:
         raise InputError(
             "The processes were given different rows or settings. Give all of them the whole training set and one "
-            "config; each takes its part by itself (or a DataLoader with a DistributedSampler of the whole set)."
+            "setting; each takes its part by itself (or a DataLoader with a DistributedSampler of the whole set)."
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 from numbers import Integral
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from counterfactual_training.errors import InputError, unknown
 
@@ -76,10 +76,9 @@ class TrainConfig:
             raise InputError(f"learning_rate must be positive and finite, got {self.learning_rate}.")
         if not 0 <= self.burn_in <= 1:
             raise InputError(f"burn_in is a share of the epochs in [0, 1], got {self.burn_in}.")
-        choices = (("refresh", Refresh), ("target_rule", TargetRule), ("adversarial_label", AdversarialLabel))
-        for name, literal in (*choices, ("immature", Immature)):
-            if getattr(self, name) not in get_args(literal):
-                raise InputError(unknown(name, getattr(self, name), get_args(literal)))
+        for name, kind in get_type_hints(type(self)).items():
+            if get_origin(kind) is Literal and getattr(self, name) not in get_args(kind):
+                raise InputError(unknown(name, getattr(self, name), get_args(kind)))
 
     @property
     def burn_in_epochs(self) -> int:

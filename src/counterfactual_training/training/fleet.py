@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,11 +34,8 @@ from counterfactual_training.training.rows import Rows
 from counterfactual_training.training.run import Run, TrainResult, stated
 from counterfactual_training.training.setting import Setting
 
-# What the members of a fleet have in common, because it decides the shape of the work.
-SHARED = (
-    "epochs", "batch_size", "num_counterfactuals", "refresh", "shuffle", "target_rule", "adversarial_label", "immature",
-    "threads", "accumulate",
-)  # fmt: skip
+# In what the configs of a fleet's members may differ; the rest decides the shape of the work.
+_OWN = ("learning_rate", "burn_in", "max_bad_updates", "seed")
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,13 +50,11 @@ class Fleet:
     """Models that share architecture, data, batch size and epochs, trained together.
 
     Generator, constraints, objective, burn-in, learning rate and seed may differ per member; each ends up as
-    :func:`train` would have left it alone, up to rounding. A member that diverges stops; the others
-    do not notice.
+    :func:`train` would have left it alone, up to rounding. A member that diverges stops; the others do not notice.
 
     Members whose generators differ in more than numbers (REVISE beside ECCo) train one group after the other. Models
-    that cannot be stacked (running statistics, dropout, hooks) are trained one by one, and so is every member with an
-    objective, constraints or generator of a class of its own, with a warning that says why. A fleet too large for the
-    memory is split.
+    that cannot be stacked (running statistics, dropout, hooks), and members with an objective, constraints or generator
+    of a class of their own, train one by one, with a warning that says why. A fleet too large for the memory is split.
     """
 
     def __init__(self, members: Sequence[Member]) -> None:
@@ -70,9 +64,9 @@ class Fleet:
         for i, member in enumerate(members):
             if unwrapped(member.model) is not member.model:
                 raise InputError(f"Member {i} is distributed over processes; give ct.train one such model at a time.")
-            for name in SHARED:
-                mine, its = getattr(first, name), getattr(member.setting.config, name)
-                if mine != its:
+            for name, mine in vars(first).items():
+                its = getattr(member.setting.config, name)
+                if mine != its and name not in _OWN:
                     raise InputError(
                         f"Members of a fleet must share {name}: member 0 has {mine!r}, member {i} {its!r}. "
                         "Train them as two fleets."
@@ -96,82 +90,82 @@ class Fleet:
         """Train all members, in place; their results in the order of the members.
 
         Args:
-            x: ``(n, *features)`` training rows of all members, or ``(members, n, *features)``, own rows for each; or a
-                ``Dataset`` or ``DataLoader``, as for :func:`train`.
+            x: ``(n, *features)`` training rows of all members, or ``(members, n, *features)``, own rows for each; or as
+                for :func:`train`.
             y: ``(n,)`` or ``(members, n)`` class indices.
             validation: rows and classes, in either form, whose accuracy is logged every epoch.
             sample_weight, class_weight: what rows count in class loss and adversarial loss, as for :func:`train`.
             callbacks: listeners; they hear of one group of members after the other.
             checkpoint: files beside this path are saved to while training, and resumed from if they exist.
             progress: show a bar; by default on a terminal.
-            keep_memory: let the C library keep freed memory until training is over, which saves it page faults
-                (:mod:`allocator`).
+            keep_memory: keep freed memory until training is over, which saves page faults (:mod:`allocator`).
         """
         count = len(self.members)
-        settings = [member.setting for member in self.members]
         data = checks.training_rows(self.models[0], x, y, count, sample_weight, class_weight)
         held = checks.validation_rows(self.models[0], validation, data, count)
         for i, model in enumerate(self.models):
             for rows in (data, held):
                 if rows is not None:
                     checks.try_model(model, rows.alone(i), data.num_classes)
-        settings = [checks.with_constraints(own, data, i) for i, own in enumerate(settings)]
-        results: dict[int, TrainResult] = {}
+        settings = [checks.with_constraints(own.setting, data, i) for i, own in enumerate(self.members)]
         listeners = [*checks.checked_callbacks(callbacks), Progress(progress)]
+        results: dict[int, TrainResult] = {}
+        most = self._most_at_once(data)
+
+        def train_stack(group: list[int]) -> None:
+            models, own = [self.models[i] for i in group], [settings[i] for i in group]
+            run = Run(models, own, _rows_of(data, group), held and _rows_of(held, group), group, callbacks=listeners)
+            fit(run, None if checkpoint is None else Checkpoint(checkpoint, run, shared=True))
+            results.update(zip(group, run.results(), strict=True))
 
         def train_together(group: list[int]) -> None:
             """Train one group; in halves, where the memory does not suffice."""
-            own = [settings[i] for i in group]
-            try:
-                run = Run(
-                    [self.models[i] for i in group], own, _rows_of(data, group), held and _rows_of(held, group), group,
-                    callbacks=listeners,
-                )  # fmt: skip
-                fit(run, None if checkpoint is None else Checkpoint(checkpoint, run, shared=True))
-            except (MemoryError, torch.OutOfMemoryError):
-                if len(group) == 1:
-                    raise
-                half = len(group) // 2
-                warnings.warn(f"No memory for {len(group)} members at once: training {half} at a time.", stacklevel=3)
-                train_together(group[:half])
-                train_together(group[half:])
-            else:
-                results.update(zip(group, run.results(), strict=True))
+            if len(group) <= most:
+                try:
+                    return train_stack(group)
+                except (MemoryError, torch.OutOfMemoryError):
+                    if len(group) == 1:
+                        raise
+            half = len(group) // 2
+            warnings.warn(f"No memory for {len(group)} members at once: training {half} at a time.", stacklevel=3)
+            train_together(group[:half])
+            train_together(group[half:])
 
         with keeping_memory(keep_memory):
             for group in self._groups(settings, data):
-                for part in _fitting(group, self.models[group[0]], settings[group[0]], data):
-                    train_together(part)
+                train_together(group)
         return [results[i] for i in range(count)]
+
+    def _most_at_once(self, data: Rows) -> int:
+        """Members that the free memory holds, with some to spare."""
+        config, free = self.members[0].setting.config, free_memory(data.y.device)
+        each = memory_per_member(self.models[0], data.num_features, data.num_rows, config)
+        return len(self.members) if free is None else max(1, int(0.6 * free / each))
 
     def _groups(self, settings: Sequence[Setting], data: Rows) -> list[list[int]]:
         """Members that train as one stack: all that differ in numbers only; each alone, if they cannot be stacked."""
-        everyone = list(range(len(settings)))
-        try:
-            if len(everyone) > 1:
+        alone = everyone = list(range(len(settings)))
+        if len(everyone) > 1:
+            try:
                 check_stackable(self.models)
                 _check_stacked(self.models, data)
-        except UnstackableError as error:
-            warnings.warn(f"The fleet is trained one by one: {error}", stacklevel=3)
-            alone = everyone
-        else:
-            alone = _with_own_code(settings) if len(everyone) > 1 else everyone
+                alone = _with_own_code(settings)
+            except UnstackableError as error:
+                warnings.warn(f"The fleet is trained one by one: {error}", stacklevel=3)
         for i in alone:
             checks.check_modes(self.models[i], settings[i], data)
-        groups: list[tuple[Any, Any, list[int]]] = []
-        for i, setting in enumerate(settings):
-            if i in alone:
-                continue
-            kind, rules = generator_structure(setting.generator), constraint_structure(stated(setting))
-            for place, (other, others_rules, group) in enumerate(groups):
-                if rules == others_rules and compatible(kind, other):
+        kinds = [generator_structure(setting.generator) for setting in settings]
+        rules = [constraint_structure(stated(setting)) for setting in settings]
+        groups: list[list[int]] = []
+        # Whoever has the most energies comes first, so that a group is open to all that fit its first member.
+        for i in sorted(set(everyone) - set(alone), key=lambda i: (-len(kinds[i][3]), i)):
+            for group in groups:
+                if rules[i] == rules[group[0]] and compatible(kinds[i], kinds[group[0]]):
                     group.append(i)
-                    richer = kind if len(kind[3]) > len(other[3]) else other
-                    groups[place] = (richer, rules, group)
                     break
             else:
-                groups.append((kind, rules, [i]))
-        return [group for _, _, group in groups] + [[i] for i in alone]
+                groups.append([i])
+        return [*sorted(sorted(group) for group in groups), *([i] for i in alone)]
 
 
 def _with_own_code(settings: Sequence[Setting]) -> list[int]:
@@ -181,10 +175,9 @@ def _with_own_code(settings: Sequence[Setting]) -> list[int]:
         parts = ((setting.objective, Objective), (setting.constraints, Constraints), (setting.generator, Generator))
         own = [type(part).__name__ for part, plain in parts if type(part) is not plain]
         if own:
-            warnings.warn(
-                f"Member {i} is trained alone: {own[0]} is a class of its own and cannot be stacked.", stacklevel=4
-            )
             found.append(i)
+            text = f"Member {i} is trained alone: {own[0]} is a class of its own and cannot be stacked."
+            warnings.warn(text, stacklevel=4)
     return found
 
 
@@ -210,16 +203,3 @@ def _check_stacked(models: Sequence[nn.Module], data: Rows) -> None:
 def _rows_of(rows: Rows, group: list[int]) -> Rows:
     """The rows of a group; a member that trains alone has no leading dimension."""
     return rows.of(group) if len(group) > 1 else rows.alone(group[0])
-
-
-def _fitting(group: list[int], model: nn.Module, setting: Setting, data: Rows) -> list[list[int]]:
-    """The group in parts that the free memory holds."""
-    each = memory_per_member(model, data.num_features, data.num_rows, setting.config)
-    free = free_memory(data.y.device)
-    most = len(group) if free is None else max(1, int(0.6 * free / each))
-    if most >= len(group):
-        return [group]
-    count = -(-len(group) // most)
-    size = -(-len(group) // count)
-    warnings.warn(f"No memory for {len(group)} members at once: training {size} at a time.", stacklevel=3)
-    return [group[start : start + size] for start in range(0, len(group), size)]

@@ -23,12 +23,8 @@ from counterfactual_training.training.objective import Batch, Objective
 Gradients = Sequence[Tensor | None]  # one per parameter; None where a parameter has none
 
 
-class ByAutograd:
-    """Gradients of Eq. 2 for any model and any objective; see :class:`ByHand` for its twin.
-
-    Attributes:
-        terms: ``(batches, 6, *lead)`` loss terms of the last batches, and how many of their rows were predicted right.
-    """
+class ByBackward:
+    """Gradients of Eq. 2 by autograd, for any model and any objective; otherwise as :class:`ByHand`."""
 
     terms: Tensor
 
@@ -49,7 +45,7 @@ class ByAutograd:
     def _backward(self, objective: Objective, batch: Batch) -> Tensor:
         for parameter in self.parameters:
             parameter.grad = None
-        own = objective if batch.shares == (1.0, 1.0, 1.0) else scaled(objective, *batch.shares)
+        own = _of_part(objective, *batch.shares)
         more = {} if batch.weight is None else {"weight": batch.weight}
         with torch.enable_grad():
             terms = own(self.model, batch.x, batch.y, batch.explanations, **more)
@@ -61,41 +57,33 @@ class ByAutograd:
         return torch.stack([value.detach().to(terms.total.dtype) for value in values])
 
 
-def scaled(objective: Objective, rows: float, contrast: float, adversarial: float) -> Objective:
+def _of_part(objective: Objective, rows: float, contrast: float, adversarial: float) -> Objective:
     """The objective of a part of a batch, such that the mean over all parts is that of the whole."""
-    return replace(
-        objective,
-        lambda_class=objective.lambda_class * rows,
-        lambda_div=objective.lambda_div * contrast,
-        lambda_reg=objective.lambda_reg * contrast,
-        lambda_adv=objective.lambda_adv * adversarial,
-    )
+    if rows == contrast == adversarial == 1.0:
+        return objective
+    shares = {"lambda_class": rows, "lambda_div": contrast, "lambda_reg": contrast, "lambda_adv": adversarial}
+    return replace(objective, **{name: getattr(objective, name) * share for name, share in shares.items()})
 
 
-def accumulated(every: Iterator[Gradients], size: int) -> Iterator[Gradients]:
+def _accumulated(every: Iterator[Gradients], size: int) -> Iterator[Gradients]:
     """Means over so many gradients in a row; the last ones may be fewer."""
     if size == 1:
         yield from every
         return
-    while held := [_copied(found) for found in islice(every, size)]:
+    copies = ([None if grad is None else grad.clone() for grad in found] for found in every)  # the next overwrites them
+    while held := list(islice(copies, size)):
         given = [[grad for grad in column if grad is not None] for column in zip(*held, strict=True)]
         yield [torch.stack(grads).sum(0) / len(held) if grads else None for grads in given]
-
-
-def _copied(gradients: Gradients) -> Gradients:
-    """What is found is overwritten by what is found next."""
-    return [None if grad is None else grad.clone() for grad in gradients]
 
 
 def _modules_to_train(model: nn.Module) -> list[nn.Module]:
     """A model in training mode may hold frozen parts that are not; one in eval mode is trained whole, as its ``train``
     understands that."""
-    before = [(module, module.training) for module in model.modules()]
-    if not model.training:
-        model.train()
-    found = [module for module, _ in before if module.training]
-    for module, mode in before:
-        module.training = mode
+    if model.training:
+        return [module for module in model.modules() if module.training]
+    model.train()
+    found = [module for module in model.modules() if module.training]
+    model.eval()
     return found
 
 
@@ -122,7 +110,7 @@ class Learner:
         self.num_classes = num_classes
         # A subclass with a loss of its own, and LBFGS, which asks for it again and again, get autograd.
         self.closed = objective.has_closed_form and not isinstance(optimizer, torch.optim.LBFGS)
-        self._choose()
+        self.gradient = self._way()
         half = any(p.dtype in (torch.bfloat16, torch.float16) for p in self.parameters)
         if optimizer is None and (self.lead or half or isinstance(self.gradient, ByHand)):
             optimizer = Adam(self.parameters, rates, self.lead)
@@ -134,20 +122,17 @@ class Learner:
         self.flags: list[Tensor] = []
         self.none = torch.zeros(self.lead, device=self.one.device, dtype=torch.float32)
 
-    def _choose(self) -> None:
+    def _way(self) -> ByHand | ByBackward:
         walk = walk_of(self.whole) if self.closed else None
-        self.gradient: ByHand | ByAutograd = (
-            ByAutograd(self.whole, self.parameters) if walk is None else ByHand(walk, self.num_classes)
-        )
+        return ByBackward(self.whole, self.parameters) if walk is None else ByHand(walk, self.num_classes)
 
     def gradients(self, objective: Objective, batches: Sequence[Batch], accumulate: int = 1) -> Iterator[Gradients]:
         """∇ of Eq. 2 for every update, each the mean over so many batches."""
-        return accumulated(self.gradient.gradients(objective, batches), accumulate)
+        return _accumulated(self.gradient.gradients(objective, batches), accumulate)
 
     def begin_epoch(self) -> None:
         """Heed hooks that have come or gone since the last one, and the modes."""
-        if (self.closed and walk_of(self.whole) is not None) != isinstance(self.gradient, ByHand):
-            self._choose()
+        self.gradient = self._way()
         self.train_mode()
 
     def train_mode(self) -> None:
@@ -174,7 +159,6 @@ class Learner:
         self.parameters, self.lead = [self.model.weights], torch.Size([len(rows)])
         self.optimizer.keep(rows, self.model.weights)
         self.none = self.none[rows]
-        self._choose()
 
     @property
     def terms(self) -> Tensor:
@@ -185,9 +169,7 @@ class Learner:
         given = [grad for grad in gradients if grad is not None]
         witnesses, self.gradient.witnesses = self.gradient.witnesses, []
         if self.lead:
-            sums = at_least_single(given[0]).sum(-1)
-            for witness in witnesses:
-                sums = sums + witness
+            sums = sum(witnesses, at_least_single(given[0]).sum(-1))
             if idle is None and sums.device.type == "cpu" and isfinite(float(sums.sum())):  # asking costs nothing here
                 return self.none
             bad = (sums - sums != 0).to(torch.float32)  # infinity and NaN leave NaN
@@ -197,19 +179,18 @@ class Learner:
         found = self.flags.pop()
         if idle is not None:
             found.copy_(idle)
-        wide = [witness for witness in witnesses if not given or witness.dtype != given[0].dtype]
-        alike = [witness for witness in witnesses if given and witness.dtype == given[0].dtype]
-        if given:
-            torch._amp_foreach_non_finite_check_and_unscale_([*given, *alike], found, self.one)
-        for witness in wide:
-            found.copy_(torch.maximum(found, (witness - witness != 0).to(found.dtype)))
+        alike = [value for value in witnesses if given and value.dtype == given[0].dtype]
+        wider = [value for value in witnesses if not given or value.dtype != given[0].dtype]
+        for values in ([*given, *alike], wider):
+            if values:
+                torch._amp_foreach_non_finite_check_and_unscale_(values, found, self.one)
         return found
 
     def step(self, grads: Gradients, bad: Tensor) -> None:
         """One update of all that are not bad."""
         optimizer = self.optimizer
         if isinstance(optimizer, Adam):
-            optimizer.apply(grads, None if bad is self.none and self.lead else bad)
+            optimizer.apply(grads, None if bad is self.none else bad)
             return
         self.expose(grads)
         if getattr(optimizer, "_step_supports_amp_scaling", False):  # skips by itself, on the device
@@ -218,7 +199,7 @@ class Learner:
             del optimizer.found_inf, optimizer.grad_scale  # type: ignore[attr-defined]
         elif not bool(bad):
             gradient = self.gradient
-            if isinstance(optimizer, torch.optim.LBFGS) and isinstance(gradient, ByAutograd):
+            if isinstance(optimizer, torch.optim.LBFGS) and isinstance(gradient, ByBackward):
                 optimizer.step(lambda: float(gradient.again()[0]))  # looks at the loss several times a step
             else:
                 optimizer.step()

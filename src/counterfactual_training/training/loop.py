@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import zip_longest
 
 import torch
 
+from counterfactual_training.errors import InputError
 from counterfactual_training.training.batches import explain, mini_batches
 from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.distributed import shares
@@ -73,7 +75,10 @@ def _explained(run: Run, rng: Streams, tally: Tally) -> Iterator[list[Batch]]:
     per_batch = explaining and config.refresh == "batch"
     found = explain(run, sizes, rng, tally) if explaining and not per_batch else None
     group: list[Batch] = []
-    for size, batch in zip(sizes, batches, strict=True):
+    for size, batch in zip_longest(sizes, batches):
+        if size is None or batch is None:
+            how = "fewer" if batch is None else "more"
+            raise InputError(f"The DataLoader gives {how} batches than its len(), {count}; correct its sampler's.")
         if per_batch:
             found = explain(run, [size], rng, tally)
         if explaining and found is None:  # whoever searched has ended; others may train conventionally

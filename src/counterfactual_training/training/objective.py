@@ -81,6 +81,15 @@ class RowTerms(NamedTuple):
 CLASS, POSITIVE, COUNTERFACTUAL, ADVERSARIAL = range(4)
 
 
+class Part(NamedTuple):
+    """The rows of a batch that are there for one reason."""
+
+    role: int
+    x: Tensor  # (..., m, *features)
+    label: Tensor  # (..., m)
+    weight: Tensor | None  # (..., m)
+
+
 @dataclass(frozen=True, eq=False)
 class Objective:
     """Eq. 2 with named weights. The ablations are zero weights: see :data:`OBJECTIVES`."""
@@ -154,26 +163,29 @@ class Objective:
             explanations: this batch's counterfactuals; without any (burn-in) only the class loss remains.
             weight: ``(..., n)`` what each row counts in the class loss; ``None`` counts all alike.
         """
-        inputs = [x]
-        if explanations is not None and self.needs_divergence:
-            inputs += [explanations.x_pos, explanations.x_cf]
-        if explanations is not None and self.needs_adversarial:
-            inputs += [explanations.x_adv]
-        rows = y.dim() - 1
-        joined = at_least_single(model(torch.cat(inputs, rows)) if len(inputs) > 1 else model(x))
-        parts = list(joined.split([part.shape[rows] for part in inputs], rows))
-
-        logits = parts.pop(0)
-        classes = class_loss(logits, y, weight)
+        parts, rows = self.parts(x, y, weight, explanations), y.dim() - 1
+        joined = at_least_single(model(torch.cat([part.x for part in parts], rows)) if len(parts) > 1 else model(x))
+        split = joined.split([part.x.shape[rows] for part in parts], rows)
+        logits = {part.role: own for part, own in zip(parts, split, strict=True)}
+        classes = class_loss(logits[CLASS], y, weight)
         divergence = ridge = adversarial = torch.zeros_like(classes)
-        if explanations is not None and self.needs_divergence:
-            logits_pos, logits_cf = parts.pop(0), parts.pop(0)
-            divergence = contrastive_divergence(logits_pos, logits_cf, explanations.y_target, explanations.weight)
-            ridge = energy_ridge(logits_pos, logits_cf, explanations.y_target, explanations.weight)
-        if explanations is not None and self.needs_adversarial:
-            adversarial = adversarial_loss(parts.pop(0), explanations.y_adv, explanations.weight_adv)
+        if explanations is not None and POSITIVE in logits:
+            contrast = (logits[POSITIVE], logits[COUNTERFACTUAL], explanations.y_target, explanations.weight)
+            divergence, ridge = contrastive_divergence(*contrast), energy_ridge(*contrast)
+        if explanations is not None and ADVERSARIAL in logits:
+            adversarial = adversarial_loss(logits[ADVERSARIAL], explanations.y_adv, explanations.weight_adv)
         total = self.total(classes, divergence, ridge, adversarial)
-        return LossTerms(total, classes, divergence, ridge, adversarial, logits)
+        return LossTerms(total, classes, divergence, ridge, adversarial, logits[CLASS])
+
+    def parts(self, x: Tensor, y: Tensor, weight: Tensor | None, found: Explanations | None) -> list[Part]:
+        """The rows that count in the loss."""
+        parts = [Part(CLASS, x, y, weight)]
+        if found is not None and self.needs_divergence:
+            parts.append(Part(POSITIVE, found.x_pos, found.y_target, found.weight))
+            parts.append(Part(COUNTERFACTUAL, found.x_cf, found.y_target, found.weight))
+        if found is not None and self.needs_adversarial:
+            parts.append(Part(ADVERSARIAL, found.x_adv, found.y_adv, found.weight_adv))
+        return parts
 
 
 OBJECTIVES = {
