@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.core.broadcast import per_member
+from counterfactual_training.core.losses import softmax
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.search.chain import Differentiable
 from counterfactual_training.search.checks import first_logits
@@ -30,7 +31,8 @@ from counterfactual_training.search.result import SearchResult, Status
 _LONGER, _SHORTER = 1.3, 0.5  # the next step, after one that helped and one that did not
 _SHORTEST = 1e-4  # of the longest step: where none of that length helps, a row is stuck
 _HALVINGS = 14  # of a step that passed τ
-_PAST = 2e-5  # of what τ leaves: so far past it rows land, lest the rounding of another batch puts them before it
+# So far past τ rows land, in probability and relative to the logits: rounding elsewhere must not put them before it.
+_MARGIN, _ROUNDING = 2e-7, 1e-6
 _ROUNDS = 10  # of single changes of discrete features
 _SHRINK_AT = 0.7  # share of rows still climbing at which the others are left behind
 
@@ -50,8 +52,10 @@ class Rows:
     x_adv: Tensor  # the last iterate within ε
     value: Tensor  # of the objective at x_cf
     confidence: Tensor
-    direction: Tensor  # of unit length, or 0 where nothing helps
+    gap: Tensor  # log-odds beyond those of τ
+    slope: Tensor  # gradient of the objective, of what may move; at a ridge, of the way along it
     reach: Tensor  # length of the next step, as a share of the longest
+    turned: Tensor  # whether the last step did not help
     tries: Tensor
     moves: Tensor
     live: Tensor
@@ -102,79 +106,89 @@ class _Line:
         self.network, self.generator, self.rules = network, generator, rules
         if rules.category_projection == "step":  # shorter than half the way to a category, each step would be undone
             self.rules = replace(rules, category_projection="end")
-        steps, tau = generator.max_steps, per_member(generator.decision_threshold, 1)
+        steps, self.threshold = generator.max_steps, per_member(generator.decision_threshold, 1)
         self.limit = steps.unsqueeze(-1) if isinstance(steps, Tensor) else steps
-        self.threshold, self.goal = tau, tau + (1 - tau) * _PAST
+        tau = torch.as_tensor(self.threshold, dtype=torch.float64)
+        self.goal = (tau.logit() + _MARGIN / (tau * (1 - tau))).to(at_least_single(x))
         self.longest = per_member(generator.learning_rate, 1) * max(1.0, (x.shape[-1] / 8) ** 0.5)
         logits = first_logits(network.logits, x, y)
         index, none = torch.arange(y.numel(), device=x.device).reshape(y.shape), torch.zeros_like(y)
-        one_hot = torch.zeros_like(logits).scatter_(-1, y.unsqueeze(-1), 1)
+        one_hot = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, y.unsqueeze(-1), True)
         lower, upper = _box(self.rules, x)
-        points, numbers = [x.clone() for _ in range(3)], [torch.zeros_like(logits[..., 0]) for _ in range(2)]
-        changing = (*points, *numbers, x.clone(), numbers[0].clone(), none, none.clone(), none.bool())
-        self.rows = Rows(index, x, y, one_hot, lower, upper, *changing)
-        _, value, confidence, _ = self.look(self.rows, x, logits)
+        points, numbers = [x.clone() for _ in range(3)], [torch.zeros_like(logits[..., 0]) for _ in range(4)]
+        changing = (
+            *points,
+            *numbers[:3],
+            at_least_single(x.clone()),
+            numbers[3],
+            none.bool(),
+            none,
+            none.clone(),
+            none.bool(),
+        )
+        self.rows = rows = Rows(index, x, y, one_hot, lower, upper, *changing)
+        rows.set(torch.ones_like(one_hot[..., 0]), **self.look(rows, x, logits)[1])
         # A factual outside its box must first come inside, even if that is uphill.
-        self.rows.value = value.masked_fill(((x < lower) | (x > upper)).any(-1), torch.inf)
-        self.rows.confidence = confidence
-        self.there = (confidence >= tau) | (logits.argmax(-1) == y)
+        rows.value = rows.value.masked_fill(((x < lower) | (x > upper)).any(-1), torch.inf)
+        self.there = (rows.confidence >= self.threshold) | (logits.argmax(-1) == y)
         places = int(torch.as_tensor(steps).max()) + 1
         self.path = x.reshape(1, -1, x.shape[-1]).repeat(places, 1, 1) if record else None
 
-    def look(
-        self, rows: Rows, points: Tensor, logits: Tensor | None = None
-    ) -> tuple[SearchState, Tensor, Tensor, Tensor]:
-        """At points ``(..., a, d)``: the state, the objective ``−log p + Σ penalties``, p, and all log-probabilities.
+    def look(self, rows: Rows, points: Tensor, logits: Tensor | None = None) -> tuple[SearchState, dict[str, Tensor]]:
+        """The state at points ``(..., a, d)``; objective, target's probability and what it has beyond the goal there.
 
-        A line search compares values of one function, so penalties that decay keep their first weight.
+        The objective is −log p + Σ penalties; where there are none, minus the log-odds, which rank alike and keep their
+        digits on flat models. A line search compares values of one function: penalties keep their first weight.
         """
         logits = self.network.logits(points) if logits is None else logits
         state = SearchState(rows.x, points, points - rows.x, logits, rows.y_target, 0, self.limit)
-        log_p = _log_softmax(logits)
-        own = log_p.gather(-1, rows.y_target.unsqueeze(-1)).squeeze(-1)
-        value = -own
+        own = logits.gather(-1, rows.y_target.unsqueeze(-1)).squeeze(-1)
+        others = _others(logits, rows)
+        odds = own - others
+        value = -odds if not self.generator.penalties else -functional.logsigmoid(odds)
         for penalty in self.generator.penalties:
             value = value + penalty(state).detach()
-        return state, value, own.exp(), log_p
+        gap = odds - self.goal - _ROUNDING * (own.abs() + others.abs())
+        return state, {"value": value, "confidence": odds.sigmoid(), "gap": gap}
+
+    def slope(self, rows: Rows, state: SearchState) -> Tensor:
+        """The gradient of the objective, without the part whose descent would leave the box around x_cf."""
+        shown = state.logits if self.generator.penalties else state.logits.masked_fill(rows.one_hot, -torch.inf)
+        grad = search_gradient(self.generator, state, self.network, softmax(shown) - rows.one_hot.to(shown))
+        blocked = ((rows.x_cf <= rows.lower) & (grad > 0)) | ((rows.x_cf >= rows.upper) & (grad < 0))
+        return at_least_single(grad.masked_fill(blocked, 0))
 
     def climb(self, mask: Tensor) -> None:
         """Rows before τ ascend until they pass it, no step helps or all tries are used; then they land on it."""
-        mask = mask & (self.rows.confidence < self.goal)
+        mask = mask & (self.rows.gap < 0)
         self.rows.live = mask & (self.rows.tries < self.limit)
         if not bool(self.rows.live.any()):
             return
         rows = self.rows.part(self.rows.live)
-        state, _, _, log_p = self.look(rows, rows.x_cf)
-        rows.direction, rows.reach = self.uphill(rows, state, log_p), torch.ones_like(rows.reach)
+        rows.slope, rows.reach = self.slope(rows, self.look(rows, rows.x_cf)[0]), torch.ones_like(rows.reach)
         while bool(rows.live.any()):
             if rows.live.sum() < _SHRINK_AT * rows.live.numel():
                 self.rows.put(rows)
                 rows = self.rows.part(self.rows.live)
-            length = (self.longest * rows.reach).unsqueeze(-1).to(rows.x)
-            trial = (rows.x_cf + length * rows.direction).clamp_(rows.lower, rows.upper)
-            state, value, confidence, log_p = self.look(rows, trial)
-            better = rows.live & (value < rows.value)
-            rows.set(better, before=rows.x_cf, x_cf=trial, value=value, confidence=confidence)
-            going_on = better & (confidence < self.goal)
-            if bool(going_on.any()):
-                self.arrive(rows, going_on)
-                rows.set(going_on, direction=self.uphill(rows, state, log_p))
-            rows.reach = torch.where(better, (rows.reach * _LONGER).clamp_max(1), rows.reach * _SHORTER)
+            step = _unit(rows.slope).mul_((-self.longest * rows.reach).unsqueeze(-1)).to(rows.x)
+            trial = step.add_(rows.x_cf).clamp_(rows.lower, rows.upper)
+            state, found = self.look(rows, trial)
+            better = rows.live & (found["value"] < rows.value)
+            rows.set(better, before=rows.x_cf, x_cf=trial, **found)
+            going_on = better & (found["gap"] < 0)
+            self.arrive(rows, going_on)
+            # Where steps cross a ridge, the first that does not help shows the way along it, to be tried at full length.
+            shorter = torch.where(rows.turned, rows.reach * _SHORTER, rows.reach)
+            rows.reach = torch.where(better, (rows.reach * _LONGER).clamp_max(1), shorter)
+            rows.turned = ~better
             rows.tries = rows.tries + rows.live
             rows.live = rows.live & (going_on | ~better) & (rows.reach >= _SHORTEST) & (rows.tries < self.limit)
+            new = self.slope(rows, state)
+            rows.slope = torch.where(better.unsqueeze(-1), new, _least(rows.slope, new))
         self.rows.put(rows)
-        passed = mask & (self.rows.confidence >= self.goal)
+        passed = mask & (self.rows.gap >= 0)
         self.land(passed)
         self.arrive(self.rows, passed)
-
-    def uphill(self, rows: Rows, state: SearchState, log_p: Tensor) -> Tensor:
-        """The unit vector against the gradient, without what would leave the box; 0 where nothing is left."""
-        grad = search_gradient(self.generator, state, self.network, log_p.exp() - rows.one_hot)
-        blocked = ((state.x_cf <= rows.lower) & (grad > 0)) | ((state.x_cf >= rows.upper) & (grad < 0))
-        uphill = at_least_single(grad.masked_fill(blocked, 0).neg_())
-        largest = uphill.abs().amax(-1, keepdim=True)  # squares of small numbers would vanish
-        uphill = uphill / largest.clamp_min(torch.finfo(uphill.dtype).tiny)
-        return (uphill / uphill.norm(dim=-1, keepdim=True).clamp_min(1)).to(grad.dtype)
 
     def land(self, mask: Tensor) -> None:
         """Move x_cf, past τ, to the first point past it on the way from ``before``, put into the box."""
@@ -185,10 +199,10 @@ class _Line:
         below = rows.before.clamp(rows.lower, rows.upper)
         for halving in range(_HALVINGS + 1):
             middle = (below + rows.x_cf) / 2 if halving else below
-            _, value, confidence, _ = self.look(rows, middle)
-            passed = confidence >= self.goal
+            found = self.look(rows, middle)[1]
+            passed = found["gap"] >= 0
             below = torch.where(passed.unsqueeze(-1), below, middle)
-            rows.set(mask & passed, x_cf=middle, value=value, confidence=confidence)
+            rows.set(mask & passed, x_cf=middle, **found)
         self.rows.put(rows)
 
     def arrive(self, rows: Rows, mask: Tensor) -> None:
@@ -206,9 +220,8 @@ class _Line:
         """Put discrete features on valid values, and hold them there; returns the mask."""
         rows = self.rows
         points = self.rules.snap(rows.x_cf, rows.x)
-        _, value, confidence, _ = self.look(rows, points)
         changed = mask & (points != rows.x_cf).any(-1)
-        rows.set(changed, x_cf=points, value=value, confidence=confidence)
+        rows.set(changed, x_cf=points, **self.look(rows, points)[1])
         self.arrive(rows, changed)
         return self._hold(mask)
 
@@ -219,7 +232,7 @@ class _Line:
 
     def come_back(self, mask: Tensor) -> None:
         """Rows past τ go back towards the factual, but for what is held, as far as τ lets them."""
-        rows, mask = self.rows, mask & (self.rows.confidence >= self.goal)
+        rows, mask = self.rows, mask & (self.rows.gap >= 0)
         start = rows.x_cf.clone()
         rows.set(mask, before=rows.x)
         self.land(mask)
@@ -227,7 +240,7 @@ class _Line:
 
     def exchange(self, mask: Tensor) -> Tensor:
         """Make the best single change of a discrete feature in rows that miss τ; returns the mask of those it helps."""
-        mask = mask & (self.rows.confidence < self.threshold) & (self.rows.tries < self.limit)
+        mask = mask & (self.rows.gap < 0) & (self.rows.tries < self.limit)
         changed = torch.zeros_like(mask)
         if not bool(mask.any()):
             return changed
@@ -235,8 +248,8 @@ class _Line:
         start, mask = rows.value, mask if rows is self.rows else mask[rows.index]
         for change in self._changes(rows.x_cf):
             points = self.rules.snap(change, rows.x)
-            _, value, confidence, _ = self.look(rows, points)
-            rows.set(mask & (value < rows.value), x_cf=points, value=value, confidence=confidence)
+            found = self.look(rows, points)[1]
+            rows.set(mask & (found["value"] < rows.value), x_cf=points, **found)
         helped = rows.value < start
         rows.tries = rows.tries + helped
         self.arrive(rows, helped)
@@ -262,7 +275,9 @@ class _Line:
         if path is not None:  # after its last move a row stands still
             after = torch.arange(len(path), device=path.device).unsqueeze(-1) >= rows.moves.flatten()
             after[-1] = True
-            path = torch.where(after.unsqueeze(-1), rows.x_cf.reshape(path.shape[1:]), path).reshape(-1, *rows.x.shape)
+            path = torch.where(after.unsqueeze(-1), rows.x_cf.reshape(path.shape[1:]), path).reshape(
+                len(path), *rows.x.shape
+            )
         return SearchResult(
             x_cf=rows.x_cf,
             x_adv=rows.x_adv,
@@ -275,9 +290,29 @@ class _Line:
         )
 
 
-def _log_softmax(logits: Tensor) -> Tensor:
-    """Log-probabilities ``(..., a, k)``; over two columns torch's own takes many times as long."""
-    return functional.logsigmoid(logits - logits.flip(-1)) if logits.shape[-1] == 2 else logits.log_softmax(-1)
+def _others(logits: Tensor, rows: Rows) -> Tensor:
+    """log Σ exp ``(..., a)`` of the logits of all classes but the target."""
+    if logits.shape[-1] == 2:  # torch takes many times as long
+        return logits.gather(-1, 1 - rows.y_target.unsqueeze(-1)).squeeze(-1)
+    return logits.masked_fill(rows.one_hot, -torch.inf).logsumexp(-1)
+
+
+def _unit(slope: Tensor) -> Tensor:
+    """Vectors ``(..., d)`` of length 1, or 0 where there is none."""
+    largest = slope.abs().amax(-1, keepdim=True)  # squares of small numbers would vanish
+    slope = slope / largest.clamp_min(torch.finfo(slope.dtype).tiny)
+    return slope / slope.norm(dim=-1, keepdim=True).clamp_min(1)
+
+
+def _least(one: Tensor, other: Tensor) -> Tensor:
+    """The shortest vector between two gradients ``(..., d)``.
+
+    If a step crossed a ridge, where each side points at the other, that is the gradient along the ridge.
+    """
+    scale = one.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(one.dtype).tiny)
+    across = (other - one) / scale
+    share = (one / scale * across).sum(-1, keepdim=True).neg_() / across.square().sum(-1, keepdim=True)
+    return one + (other - one) * share.nan_to_num_(0.0).clamp_(0, 1)
 
 
 def _box(rules: Constraints, x: Tensor) -> tuple[Tensor, Tensor]:
