@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import environments, evaluation, fleet, growth, lone, peers, regimes
+from benchmarks import environments, evaluation, fleet, growth, line, lone, peers, regimes
 from benchmarks.report import Record, Table, circumstances, ratios, write_page
 from benchmarks.search import against_matrix_products, leaving
 from benchmarks.training import per_row_gradient
@@ -48,6 +48,7 @@ def _training(_: environments.Environments, quick: bool) -> tuple[list[Table], l
 
 PARTS = {
     "search": Part("Search", _search),
+    "line": Part("Search free of step size", line.run),
     "training": Part("Training, per gradient of a row", _training),
     "evaluation": Part("Evaluation beside training, and the memory of IP*", evaluation.run),
     "peers": Part("Counterfactuals per second beside other libraries", peers.run, ("relax", "dice", "alibi")),

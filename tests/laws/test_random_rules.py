@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from counterfactual_training import Constraints, Domain, OneHotGroup, ecco, generic, search
+from counterfactual_training import Constraints, Domain, OneHotGroup, ecco, generic, line, search
 from counterfactual_training.constraints import DIRECTIONS, Lattice
 from counterfactual_training.constraints.stacking import stack_constraints
 
@@ -95,7 +95,7 @@ def broken(rules: Constraints, x: Tensor, x_cf: Tensor) -> list[str]:
     return faults
 
 
-def try_once(seed: int, rows: int = 12) -> tuple[int, list[str]]:
+def try_once(seed: int, recipes: tuple, rows: int = 12) -> tuple[int, list[str]]:
     """One random search: how many rows changed, and what they broke."""
     rng = random.Random(seed)  # noqa: S311 - not security-sensitive
     torch.manual_seed(seed)
@@ -107,7 +107,7 @@ def try_once(seed: int, rows: int = 12) -> tuple[int, list[str]]:
         alone = [Constraints.build(NUM_FEATURES, r.directions, alone[0].domain, alone[0].groups, LATTICES,
                                    category_projection=mode) for r in alone]  # fmt: skip
     rules = stack_constraints(alone) if members else alone[0]
-    recipe = rng.choice([ecco, generic])
+    recipe = rng.choice(recipes)
     generator = recipe(learning_rate=rng.choice([0.05, 0.5, 2.0]), max_steps=rng.choice([1, 8, 25]))
     result = search(Linear(*lead[:-1]), x, torch.randint(3, lead), generator, rules)
     faults, changed = [], 0
@@ -122,11 +122,16 @@ def try_once(seed: int, rows: int = 12) -> tuple[int, list[str]]:
     return changed, faults
 
 
+def by_line(**settings):
+    return ecco(step_rule="line", **settings)
+
+
+@pytest.mark.parametrize("recipes", [(ecco, generic), (line, by_line)], ids=["fixed", "line"])
 @pytest.mark.parametrize("part", range(3))
-def test_no_counterfactual_breaks_a_rule(part):
+def test_no_counterfactual_breaks_a_rule(part, recipes):
     moved, faults = 0, []
     for seed in range(part * 30, part * 30 + 30):
-        changed, found = try_once(seed)
+        changed, found = try_once(seed, recipes)
         moved, faults = moved + changed, faults + found
     assert faults == []
     assert moved > 250

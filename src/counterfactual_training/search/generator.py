@@ -35,8 +35,8 @@ class Generator:
         epsilon: ε, the ∞-norm radius inside which an iterate still counts as nascent.
         strict_epsilon: nascent means ‖Δ‖∞ < ε as printed, instead of ≤ ε as run.
         step_rule: ``"fixed"``: plain gradient descent with η, the published search; ``"line"``: steps that depend on
-            neither η nor the scale of the logits, and end on τ (:mod:`line_search`). Its steps are at most
-            η·max(1, √(d/8)) long, and T counts those tried.
+            neither η nor the scale of the logits, and end on τ (:mod:`line_search`); they are at most
+            η·max(1, √(d/8)) long, and T limits how many are tried.
     """
 
     name: str

@@ -58,8 +58,14 @@ def line(
     learning_rate: float = 0.05, max_steps: int = 300, decision_threshold: float = 0.5, **settings: Any
 ) -> Generator:
     """Class loss alone, by steps that depend on neither their size nor the scale of the logits (:mod:`line_search`)."""
-    numbers = {"learning_rate": learning_rate, "max_steps": max_steps, "decision_threshold": decision_threshold}
-    return Generator("line", step_rule="line", **numbers, **settings)
+    return Generator(
+        "line",
+        learning_rate=learning_rate,
+        max_steps=max_steps,
+        decision_threshold=decision_threshold,
+        step_rule="line",
+        **settings,
+    )
 
 
 GENERATORS: dict[str, Recipe] = {"generic": generic, "ecco": ecco, "revise": revise, "line": line}
@@ -84,15 +90,18 @@ def make_alike(name: str, like: Generator, x_train: Tensor | None = None, **sett
     """The generator of that name, in all that is not stated as ``like`` where that can be said of both.
 
     A weight, ``decay`` or ``energy_ridge`` that the recipe does not take has no effect. Of the settings of the search,
-    those count in which ``like`` differs from a plain :class:`Generator`, because a recipe may have its own.
+    those count in which ``like`` differs from a plain :class:`Generator`, because a recipe may have its own; the length
+    and number of its steps only if they go by the same rule.
     """
     usual = {f.name: f.default for f in fields(Generator) if f.name in (*NUMBERS, "strict_epsilon", "step_rule")}
     search = {n: getattr(like, n) for n, plain in usual.items() if getattr(like, n) != plain}
-    search |= {n: value for n, value in settings.items() if n in usual}
+    stated = {n: value for n, value in settings.items() if n in usual}
     rest = _penalty_settings(like) | settings
     takes = inspect.signature(_recipe(name)).parameters
     made = make_generator(name, x_train, **{n: v for n, v in rest.items() if n in takes and n not in usual})
-    return made.replace(**search)
+    if made.step_rule != search.get("step_rule", "fixed"):
+        search = {n: value for n, value in search.items() if n not in ("learning_rate", "max_steps")}
+    return made.replace(**(search | stated))
 
 
 def _penalty_settings(generator: Generator) -> dict[str, Any]:
