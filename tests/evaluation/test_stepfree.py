@@ -83,7 +83,7 @@ def test_at_its_scale_the_median_row_has_the_confidence(num_classes, make_blobs)
 
 
 def test_a_model_that_is_never_right_keeps_its_scale(blobs):
-    x, y = blobs
+    x, _ = blobs
     model = ct.linear(2, 2)
     with torch.no_grad():
         wrong = 1 - model(x).argmax(-1)

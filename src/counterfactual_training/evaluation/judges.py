@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.neighbors import LocalOutlierFactor
 from torch import Tensor
 
 from counterfactual_training.core.distances import L1Reference
@@ -43,10 +42,12 @@ class _Class:
     l1: L1Reference
     likeness: Tensor
     scatter: float
-    lof: LocalOutlierFactor | None
+    lof: Any
 
     @classmethod
     def of(cls, rows: Tensor, length_scale: float) -> _Class:
+        from sklearn.neighbors import LocalOutlierFactor  # whoever never judges need not wait for it
+
         lof = None
         if len(rows) > 1:
             lof = LocalOutlierFactor(n_neighbors=min(_LOF_NEIGHBOURS, len(rows) - 1), novelty=True)
@@ -75,7 +76,7 @@ class Judge:
     """
 
     classes: tuple[_Class | None, ...]
-    boosting: HistGradientBoostingClassifier | None
+    boosting: Any
     length_scale: float = 5.0
 
     @classmethod
@@ -87,6 +88,8 @@ class Judge:
             raise InputError(f"Classes must lie in 0..{num_classes - 1}, got {int(y.min())} to {int(y.max())}.")
         rows, labels = _flat(x), y.cpu()
         by_class = [rows[labels == k] for k in range(num_classes)]
+        from sklearn.ensemble import HistGradientBoostingClassifier
+
         boosting = None
         if len(labels.unique()) > 1:
             boosting = HistGradientBoostingClassifier(

@@ -131,8 +131,8 @@ def decider(model: nn.Module, x: Tensor, num_classes: int) -> nn.Module:
     if width == num_classes + 1 and isinstance(inner, nn.Module) and hasattr(model, "scale"):
         return inner
     raise ModelError(
-        f"{type(model).__name__} has {width} outputs for {num_classes} classes. A gated model has one more than classes, "
-        "and its classifier as .model, whose factor is .scale."
+        f"{type(model).__name__} has {width} outputs for {num_classes} classes. A gated model has one more output "
+        "than classes, its classifier as .model, and that classifier's factor as .scale."
     )
 
 
@@ -142,12 +142,12 @@ def at_one_scale(model: nn.Module, x: Tensor, y: Tensor, num_classes: int) -> nn
     scale = scale_of(inner, x, y)
     if inner is model:
         return Rescaled(model, scale)
-    other = copy.deepcopy(model)
+    other: Any = copy.deepcopy(model)
     if isinstance(other.scale, Tensor):
         other.scale.data.fill_(scale)
     else:
         other.scale = scale
-    return other
+    return other  # type: ignore[no-any-return]
 
 
 # ---- measuring -------------------------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ def summarise_stepfree(
         if metric not in COMPARED:
             raise InputError(f"Cannot compare {metric!r}; valid: {', '.join(COMPARED)}.")
     table = table.assign(**{key: "" for key in _KEYS if key not in table})
-    table = table.assign(seed=table["seed"] if "seed" in table else 0)
+    table = table.assign(seed=table.get("seed", 0))
     floors = table[table["model"].isin(FLOORS)]
     table = table[~table["model"].isin(FLOORS)]
     records = []
