@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from counterfactual_training.cli import engine
 from counterfactual_training.cli.output import emit, folder
 from counterfactual_training.errors import CounterfactualTrainingError
-from counterfactual_training.experiments.truth import run_truth, truth_tables
+from counterfactual_training.experiments.truth import TruthFailure, run_truth, truth_tables
 from counterfactual_training.experiments.truth_methods import METHODS, UNCAPPED, Caps
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.reports.truth_tables import truth_texts
@@ -63,18 +67,29 @@ def run(arguments: argparse.Namespace) -> None:
     texts = truth_texts(tables)
     rows = "the test rows" if arguments.test else "rows cut from the training rows"
     head = f"Measured on {rows}. Made with: {arguments.command_line}"
-    files = {f"{name}.csv": _csv(table) for name, table in tables.items() if len(table)}
-    markdown = "\n".join([f"## What the gains are made of\n\n{head}\n", *(text.markdown() for text in texts)])
-    files["truth.md"] = markdown.encode()
-    for name, content in files.items():
-        atomic_write(out / name, content)
+    files = write_truth(tables, out, head)
     document = {
         "rows": "test" if arguments.test else "tuning",
         "tables": {name: table.to_dict("records") for name, table in tables.items()},
-        "files": [str(out / name) for name in files],
+        "files": files,
         "failures": [failure._asdict() for failure in failures],
     }
     emit(arguments, document, "\n\n".join([head, *(text.text() for text in texts), f"{len(files)} files in {out}"]))
+    complain(failures)
+
+
+def write_truth(tables: Mapping[str, pd.DataFrame], out: Path, head: str) -> list[str]:
+    """Tables as CSV and all of them as one page of Markdown; the files written."""
+    files = {f"{name}.csv": _csv(table) for name, table in tables.items() if len(table)}
+    texts = (text.markdown() for text in truth_texts(tables))
+    files["truth.md"] = "\n".join([f"## What the gains are made of\n\n{head}\n", *texts]).encode()
+    for name, content in files.items():
+        atomic_write(out / name, content)
+    return [str(out / name) for name in files]
+
+
+def complain(failures: Sequence[TruthFailure]) -> None:
+    """Models that failed are missing from the tables, and that is said."""
     if failures:
         first = failures[0]
         raise CounterfactualTrainingError(
@@ -87,5 +102,5 @@ def _names(text: str | None) -> list[str] | None:
     return [name.strip() for name in text.split(",") if name.strip()] if text else None
 
 
-def _csv(table: Any) -> bytes:
+def _csv(table: pd.DataFrame) -> bytes:
     return table.to_csv(index=False, float_format="%.6g", lineterminator="\n").encode()

@@ -32,6 +32,8 @@ from counterfactual_training.search import Generator, generic, make_generator, s
 CONFIDENCE = 0.95
 # A bisection stops just past τ; rounding may put a repeated forward pass just before it.
 _TOLERANCE = 1e-5
+# Real rows drawn per individual: single ones of a heavy-tailed table scatter too much for a floor.
+_REAL_ROWS = 5
 FLOORS = ("real rows", "unmoved", "nearest unlike")
 COLUMNS = ("model", "tau", "row", "target", "valid", *JUDGED, "cost", "changes")
 
@@ -199,10 +201,16 @@ def floor_table(individuals: Individuals, judge: Judge, real: tuple[Tensor, Tens
     Args:
         real: rows and classes that the judge does not know, such as the training rows.
     """
-    x, y_target = individuals.x, individuals.y_target
-    points = (real_rows(*real, y_target), x, nearest_unlike(*real, x, y_target))
-    every = torch.ones(len(y_target), dtype=torch.bool)
-    parts = [_rows(name, "", individuals, p, every, judge, None) for name, p in zip(FLOORS, points, strict=True)]
+    often = Individuals(*(torch.cat([part] * _REAL_ROWS) for part in individuals))
+    points = (
+        (often, real_rows(*real, often.y_target)),
+        (individuals, individuals.x),
+        (individuals, nearest_unlike(*real, individuals.x, individuals.y_target)),
+    )
+    parts = [
+        _rows(name, "", who, where, torch.ones(len(who.row), dtype=torch.bool), judge, None)
+        for name, (who, where) in zip(FLOORS, points, strict=True)
+    ]
     return pd.concat(parts, ignore_index=True)
 
 

@@ -42,10 +42,11 @@ from counterfactual_training.evaluation.stepfree import (
     stepfree_table,
     summarise_stepfree,
 )
-from counterfactual_training.experiments.cells import IMAGES, PAPER_ORDER, seeds_of, short_name
+from counterfactual_training.experiments.cells import IMAGES, PAPER_ORDER, Cell, seeds_of, short_name
+from counterfactual_training.experiments.fitting import untrained
 from counterfactual_training.experiments.launch import Engine, Failed, launch
 from counterfactual_training.experiments.published import value
-from counterfactual_training.experiments.store import versions
+from counterfactual_training.experiments.store import Store, versions
 from counterfactual_training.experiments.truth_methods import METHODS, Caps, Fit, Known
 from counterfactual_training.experiments.worker import attempt
 from counterfactual_training.persistence import atomic_write
@@ -73,15 +74,25 @@ class Bench(NamedTuple):
 
 @dataclass(frozen=True)
 class Place:
-    """Where the results of one kind of rows and caps lie: one CSV and one JSON file, the marker, per model."""
+    """Where results of one kind of rows, caps and stored models lie: of each model a CSV and a JSON file, the marker.
+
+    Attributes:
+        cells: the effort and changes of the cells whose models are measured; empty where methods train their own.
+    """
 
     root: Path
     on_test: bool
     caps: Caps
+    cells: str = ""
+
+    @classmethod
+    def of(cls, root: str | Path, on_test: bool, caps: Caps | None, cells: Sequence[Cell]) -> Place:
+        kinds = sorted({json.dumps([asdict(cell.effort), cell.changes], sort_keys=True) for cell in cells})
+        return cls(Path(root), on_test, caps or Caps(), "".join(kinds))
 
     @property
     def folder(self) -> Path:
-        content = json.dumps({"format": FORMAT, **asdict(self.caps)}, sort_keys=True)
+        content = json.dumps({"format": FORMAT, "cells": self.cells, **asdict(self.caps)}, sort_keys=True)
         rows = "test" if self.on_test else "tuning"
         return self.root / f"{rows}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
 
@@ -108,6 +119,8 @@ class Plan(NamedTuple):
     place: Place
     methods: Sequence[str]
     generator: Generator | None
+    cells: Sequence[Cell]
+    store: Path | None
 
 
 class TruthFailure(NamedTuple):
@@ -129,6 +142,8 @@ def run_truth(
     engine: Engine | None = None,
     stream: TextIO | None = None,
     generator: Generator | None = None,
+    cells: Sequence[Cell] = (),
+    store: str | Path | None = None,
 ) -> list[TruthFailure]:
     """Train and measure what is missing; the failures.
 
@@ -140,17 +155,17 @@ def run_truth(
         methods: of :data:`METHODS`; by default all. Their twins come along.
         on_test: measure on the test rows instead of rows cut from the training rows.
         generator: of the step-free searches; by default the recipe ``line``.
+        cells, store: finished cells of the paper's experiments and their folder: their models are BL and CT.
     """
-    place = Place(Path(root), on_test, caps or Caps())
+    place = Place.of(root, on_test, caps, cells)
     names = chosen_methods(methods)
     pieces = [piece for piece in _pieces(data, seeds) if not _finished(place, piece, names)]
+    plan = Plan(place, names, generator, cells, None if store is None else Path(store))
     failures: list[TruthFailure] = []
     engine = engine or Engine()
     if engine.name != "processes":
         raise InputError("The truth tables run in processes of this machine; leave --engine and --address out.")
-    for count, (piece, outcome) in enumerate(
-        launch(_run_piece, pieces, Plan(place, names, generator), engine=engine), 1
-    ):
+    for count, (piece, outcome) in enumerate(launch(_run_piece, pieces, plan, engine=engine), 1):
         lost = [TruthFailure(piece.data, piece.seed, "all", outcome.reason)] if isinstance(outcome, Failed) else outcome
         failures += lost
         if stream is not None:
@@ -192,7 +207,7 @@ def _run_piece(plan: Plan, piece: Piece) -> list[TruthFailure]:
     if not place.floors(piece.data).exists():
         floors = floor_table(bench.individuals, bench.judge, (bench.data.x_train, bench.data.y_train))
         _write(place.floors(piece.data), floors.assign(data=piece.data))
-    known: Known = {}
+    known = _stored(plan, bench, piece)
     failures = []
     for name in plan.methods:
         if not place.numbers(*piece, name).exists():
@@ -202,8 +217,24 @@ def _run_piece(plan: Plan, piece: Piece) -> list[TruthFailure]:
     return failures
 
 
+# What the models of the paper's experiments are called here.
+_STORED = {"vanilla": ("BL", False), "full": ("CT", False), "full protected": ("CT", True)}
+
+
+def _stored(plan: Plan, bench: Bench, piece: Piece) -> Known:
+    """The models of finished cells, as far as there are any of this data set and seed."""
+    known: Known = {}
+    store = None if plan.store is None else Store(plan.store)
+    for cell in plan.cells:
+        if store is not None and (cell.data, cell.seed) == piece and cell.model in _STORED and store.is_trained(cell):
+            model = store.load_model(cell, untrained(bench.data, cell.seed))
+            known[_STORED[cell.model]] = model.eval().requires_grad_(False)
+    return known
+
+
 def _run_method(shared: tuple[Plan, Bench, Known, Piece], name: str) -> None:
-    (place, _, generator), bench, known, piece = shared
+    plan, bench, known, piece = shared
+    place = plan.place
     rows, seconds = [], 0.0
     numbers: dict[str, float] = {}
     for setting in SETTINGS:
@@ -213,7 +244,7 @@ def _run_method(shared: tuple[Plan, Bench, Known, Piece], name: str) -> None:
         seconds += time.perf_counter() - started
         train_rows = (fit.x, fit.y)
         table = stepfree_table(
-            {name: model}, bench.individuals, bench.judge, train_rows, fit.constraints, LEVELS, generator
+            {name: model}, bench.individuals, bench.judge, train_rows, fit.constraints, LEVELS, plan.generator
         )
         rows.append(table.assign(data=piece.data, seed=piece.seed, setting=setting))
         inner = decider(model, bench.x_held, bench.data.num_classes)
@@ -241,7 +272,7 @@ def make_bench(name: str, on_test: bool, caps: Caps) -> Bench:
     # The authors searched with continuous dummies in training; at evaluation categories are categories.
     data = replace(data, training_constraints=data.constraints.relaxed(), _frames=None)
     rng = torch.Generator().manual_seed(_SPLIT_SEED)
-    rows = _distinct(data.x_train) if name in IMAGES else torch.arange(len(data.y_train))
+    rows = _distinct(data.x_train) if name in IMAGES and not on_test else torch.arange(len(data.y_train))
     rows = rows[torch.randperm(len(rows), generator=rng)]
     if on_test:
         held = torch.randperm(len(data.y_test), generator=rng)
@@ -299,10 +330,11 @@ def truth_tables(
     methods: Sequence[str] | None = None,
     on_test: bool = False,
     caps: Caps | None = None,
+    cells: Sequence[Cell] = (),
 ) -> dict[str, pd.DataFrame]:
     """Of all that is done: ``truth`` (every cell against its twin), ``truth_performance`` (accuracy and calibration)
     and ``truth_gains`` (the published reductions beside what is left of them)."""
-    place = Place(Path(root), on_test, caps or Caps())
+    place = Place.of(root, on_test, caps, cells)
     names = chosen_methods(methods)
     done = [(piece, name) for piece in _pieces(data, seeds) for name in names if place.numbers(*piece, name).exists()]
     if not done:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pandas as pd
 
@@ -48,7 +49,8 @@ def truth_texts(tables: Mapping[str, pd.DataFrame]) -> list[TextTable]:
             "share",
             "diversity",
         )
-        out.append(TextTable(f"{title}, {_SETTINGS[str(setting)]}", header, tuple(rows), _NOTES))
+        out.append(TextTable(f"{title}, {_SETTINGS[str(setting)]}", header, tuple(rows)))
+    out[-1] = replace(out[-1], notes=_NOTES)
     return [*out, _performance(tables["truth_performance"])]
 
 
