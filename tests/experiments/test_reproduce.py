@@ -13,6 +13,8 @@ from counterfactual_training.evaluation.checks import MeasurementWarning
 from counterfactual_training.experiments.cells import FULL, QUICK, SYNTHETIC
 from counterfactual_training.experiments.figure1 import figure1
 from counterfactual_training.experiments.reproduce import EXPERIMENTS, experiment_cells, reproduce
+from counterfactual_training.experiments.truth_methods import METHODS, Method
+from counterfactual_training.search import GENERATORS, generic
 
 
 def test_everything_needs_five_models_of_nine_data_sets():
@@ -57,14 +59,18 @@ def test_intervals_of_one_training_run_are_warned_about(tmp_path, tiny):
 
 def test_the_commands_write_tables_figures_and_a_page(tmp_path, tiny, monkeypatch, capsys):
     monkeypatch.setattr(command, "QUICK", tiny)
+    monkeypatch.setitem(GENERATORS, "line", lambda: generic(lambda_cost=0.0, max_steps=60))
+    monkeypatch.setitem(METHODS, "CT", Method(None, protects=True))  # what is stored is not trained again
     out, runs = str(tmp_path / "out"), str(tmp_path / "runs")
     arguments = ["--quick", "--data", "LS", "--seeds", "1", "--workers", "1", "--out", out, "--runs", runs]
     assert main(["reproduce", "main", *arguments, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["quick"] and not document["failures"]
-    assert {"main", "main_paired", "main_by_seed"} <= set(document["tables"])
+    assert {"main", "main_paired", "main_by_seed", "truth", "truth_gains"} <= set(document["tables"])
+    assert {row["model"] for row in document["tables"]["truth"]} == {"BL", "BL rescaled", "CT"}
     for name in (
         "main.csv",
+        "truth.csv",
         "main.md",
         "main.tex",
         "figures/main.png",

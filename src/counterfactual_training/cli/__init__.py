@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import counterfactual_training
-from counterfactual_training.cli import data, demo, evaluate, explain, grid, report, reproduce, train, tune
+from counterfactual_training.cli import data, demo, evaluate, explain, grid, report, reproduce, train, truth, tune
 from counterfactual_training.cli.output import note
 from counterfactual_training.errors import CounterfactualTrainingError
 
-COMMANDS = (demo, train, explain, evaluate, data, tune, reproduce, grid, report)
+COMMANDS = (demo, train, explain, evaluate, data, tune, reproduce, truth, grid, report)
 
 _DESCRIPTION = """\
 Counterfactual training: classifiers that can say what would have to change, plausibly and within people's reach."""

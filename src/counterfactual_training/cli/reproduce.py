@@ -6,16 +6,32 @@ import argparse
 import ast
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from counterfactual_training.cli import engine
 from counterfactual_training.cli.output import emit, folder
 from counterfactual_training.cli.paper import MATERIAL, remark, write_files
+from counterfactual_training.cli.truth import complain, write_truth
 from counterfactual_training.errors import CounterfactualTrainingError, InputError
-from counterfactual_training.experiments.cells import FULL, QUICK
-from counterfactual_training.experiments.reproduce import ALL, EXPERIMENTS, Reproduction, experiment_names, reproduce
+from counterfactual_training.experiments.cells import FULL, QUICK, Effort
+from counterfactual_training.experiments.launch import Engine
+from counterfactual_training.experiments.reproduce import (
+    ALL,
+    EXPERIMENTS,
+    Reproduction,
+    experiment_cells,
+    experiment_names,
+    reproduce,
+)
+from counterfactual_training.experiments.truth import TruthFailure, run_truth, truth_tables
+from counterfactual_training.experiments.truth_methods import UNCAPPED
 from counterfactual_training.reports.extra import need
 from counterfactual_training.reports.paper_tables import text_tables
+from counterfactual_training.reports.truth_tables import truth_texts
 
 QUICK_SEEDS = 2
 
@@ -53,11 +69,12 @@ def run(arguments: argparse.Namespace) -> None:
     need("matplotlib")  # better told now than after the training
     out = folder(arguments.out)
     effort = QUICK if arguments.quick else FULL
+    data, seeds = _data_and_seeds(arguments)
     found = reproduce(
         arguments.experiment,
         arguments.runs,
-        data=[name for name in arguments.data.split(",") if name.strip()] if arguments.data else None,
-        seeds=QUICK_SEEDS if arguments.quick and arguments.seeds is None else arguments.seeds,
+        data=data,
+        seeds=seeds,
         effort=effort,
         changes=_changes(arguments.set),
         command=arguments.command_line,
@@ -66,8 +83,15 @@ def run(arguments: argparse.Namespace) -> None:
     )
     files = [path for one in found for path in write_files(one, out)]
     texts = [table.text() for one in found for table in text_tables(one.name, one.tables)]
+    step_free, lost = _step_free(arguments, effort) if arguments.experiment in ("main", ALL) else ({}, [])
+    if step_free:
+        head = f"Measured on the test rows. Made with: {arguments.command_line}"
+        files += write_truth(step_free, out, head)
+        texts += [table.text() for table in truth_texts(step_free)]
     texts += [remark(effort)] * arguments.quick
-    emit(arguments, _document(found, files), "\n\n".join([*texts, f"{len(files)} files in {out}"]))
+    document = _document(found, files)
+    document["tables"] |= {name: table.to_dict("records") for name, table in step_free.items()}
+    emit(arguments, document, "\n\n".join([*texts, f"{len(files)} files in {out}"]))
     failures = {failure.cell.label: failure.reason for one in found for failure in one.failures}
     if failures:
         label, reason = next(iter(failures.items()))
@@ -75,6 +99,31 @@ def run(arguments: argparse.Namespace) -> None:
             f"{len(failures)} models are missing from these tables, the first being {label}: {reason} "
             "The same command tries them again."
         )
+    complain(lost)
+
+
+def _step_free(arguments: argparse.Namespace, effort: Effort) -> tuple[dict[str, pd.DataFrame], list[TruthFailure]]:
+    """The models of the main table, and the baseline rescaled, where neither step size nor scale counts."""
+    data, seeds = _data_and_seeds(arguments)
+    cells = experiment_cells("main", data, seeds, effort, _changes(arguments.set))
+    what: dict[str, Any] = {
+        "data": list(dict.fromkeys(cell.data for cell in cells)),
+        "seeds": seeds,
+        "methods": ["BL", "BL rescaled", "CT"],
+        "on_test": True,
+        "caps": replace(UNCAPPED, epochs=effort.epochs),
+        "cells": cells,
+    }
+    root = Path(arguments.runs) / "truth"
+    # Small work: it stays on this machine, wherever the models were trained.
+    here = Engine(workers=arguments.workers)
+    lost = run_truth(root, **what, store=arguments.runs, engine=here, stream=sys.stderr)
+    return truth_tables(root, **what), lost
+
+
+def _data_and_seeds(arguments: argparse.Namespace) -> tuple[list[str] | None, int | None]:
+    data = [name for name in arguments.data.split(",") if name.strip()] if arguments.data else None
+    return data, QUICK_SEEDS if arguments.quick and arguments.seeds is None else arguments.seeds
 
 
 def _document(found: Sequence[Reproduction], files: Sequence[str]) -> dict[str, Any]:

@@ -4,22 +4,38 @@ from counterfactual_training.evaluation.attacks import fgsm, pgd
 from counterfactual_training.evaluation.attribution import integrated_gradients
 from counterfactual_training.evaluation.counterfactuals import counterfactual_table, counterfactual_tables
 from counterfactual_training.evaluation.evaluate import evaluate, summarise
+from counterfactual_training.evaluation.judges import Judge
 from counterfactual_training.evaluation.plausibility import implausibility, implausibility_mmd
 from counterfactual_training.evaluation.protocol import PAIRED, PUBLISHED, Protocol
 from counterfactual_training.evaluation.robustness import robust_accuracy
+from counterfactual_training.evaluation.stepfree import (
+    STEP_FREE,
+    Rescaled,
+    floor_table,
+    scale_of,
+    stepfree_table,
+    summarise_stepfree,
+)
 
 __all__ = [
     "PAIRED",
     "PUBLISHED",
+    "STEP_FREE",
+    "Judge",
     "Protocol",
+    "Rescaled",
     "counterfactual_table",
     "counterfactual_tables",
     "evaluate",
     "fgsm",
+    "floor_table",
     "implausibility",
     "implausibility_mmd",
     "integrated_gradients",
     "pgd",
     "robust_accuracy",
+    "scale_of",
+    "stepfree_table",
     "summarise",
+    "summarise_stepfree",
 ]

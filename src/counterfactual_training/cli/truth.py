@@ -1,0 +1,106 @@
+"""``ct truth``: methods compared by a protocol that neither the step size nor the scale of the logits can please."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from counterfactual_training.cli import engine
+from counterfactual_training.cli.output import emit, folder
+from counterfactual_training.errors import CounterfactualTrainingError
+from counterfactual_training.experiments.truth import TruthFailure, run_truth, truth_tables
+from counterfactual_training.experiments.truth_methods import METHODS, UNCAPPED, Caps
+from counterfactual_training.persistence import atomic_write
+from counterfactual_training.reports.truth_tables import truth_texts
+
+_CAPS = Caps()
+
+
+def add(commands: Any, common: argparse.ArgumentParser) -> None:
+    parser = commands.add_parser(
+        "truth",
+        parents=[common],
+        help="what is left of the gains when neither step size nor scale of the logits counts",
+        description="Trains every method on the same rows, searches counterfactuals that end just past τ, and has them "
+        "judged by what was fitted to rows that no model saw. Prints every method beside its conventional twin, beside "
+        "real rows, unmoved factuals and nearest unlike neighbours, and beside the published reductions. Stop it "
+        "whenever you like: the same command goes on from there.",
+        epilog=f"methods: {', '.join(METHODS)}",
+    )
+    parser.add_argument("--data", metavar="A,B", help="only these data sets, e.g. LS,CH,MNIST (default: all nine)")
+    parser.add_argument("--methods", metavar="A,B", help="only these methods; their twins come along (default: all)")
+    parser.add_argument("--seeds", type=int, metavar="N", help="training seeds (default: 5, and 3 for MNIST)")
+    parser.add_argument(
+        "--test",
+        action="store_true",
+        help="measure on the test rows; look once, when nothing is left to choose (default: rows cut from the training "
+        "rows)",
+    )
+    parser.add_argument(
+        "--uncapped",
+        action="store_true",
+        help="train on all rows, with published epochs and batches "
+        f"(default: at most {_CAPS.rows} rows, {_CAPS.epochs} epochs, batches of at most {_CAPS.batch_size})",
+    )
+    parser.add_argument("--out", default="truth", metavar="DIR", help="for tables (%(default)s)")
+    parser.add_argument("--runs", default="runs/truth", metavar="DIR", help="for finished results (%(default)s)")
+    engine.add(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    out = folder(arguments.out)
+    what: dict[str, Any] = {
+        "data": _names(arguments.data),
+        "seeds": arguments.seeds,
+        "methods": _names(arguments.methods),
+        "on_test": arguments.test,
+        "caps": UNCAPPED if arguments.uncapped else Caps(),
+    }
+    failures = run_truth(arguments.runs, **what, engine=engine.chosen(arguments), stream=sys.stderr)
+    tables = truth_tables(arguments.runs, **what)
+    texts = truth_texts(tables)
+    rows = "the test rows" if arguments.test else "rows cut from the training rows"
+    head = f"Measured on {rows}. Made with: {arguments.command_line}"
+    files = write_truth(tables, out, head)
+    document = {
+        "rows": "test" if arguments.test else "tuning",
+        "tables": {name: table.to_dict("records") for name, table in tables.items()},
+        "files": files,
+        "failures": [failure._asdict() for failure in failures],
+    }
+    emit(arguments, document, "\n\n".join([head, *(text.text() for text in texts), f"{len(files)} files in {out}"]))
+    complain(failures)
+
+
+def write_truth(tables: Mapping[str, pd.DataFrame], out: Path, head: str) -> list[str]:
+    """Tables as CSV and all of them as one page of Markdown; the files written."""
+    files = {f"{name}.csv": _csv(table) for name, table in tables.items() if len(table)}
+    texts = (text.markdown() for text in truth_texts(tables))
+    files["truth.md"] = "\n".join([f"## What the gains are made of\n\n{head}\n", *texts]).encode()
+    for name, content in files.items():
+        atomic_write(out / name, content)
+    return [str(out / name) for name in files]
+
+
+def complain(failures: Sequence[TruthFailure]) -> None:
+    """Models that failed are missing from the tables, and that is said."""
+    if failures:
+        first = failures[0]
+        raise CounterfactualTrainingError(
+            f"{len(failures)} models are missing from these tables, the first being {first.data} {first.method} seed "
+            f"{first.seed}: {first.reason} The same command tries them again."
+        )
+
+
+def _names(text: str | None) -> list[str] | None:
+    return [name.strip() for name in text.split(",") if name.strip()] if text else None
+
+
+def _csv(table: pd.DataFrame) -> bytes:
+    return table.to_csv(index=False, float_format="%.6g", lineterminator="\n").encode()

@@ -1,0 +1,175 @@
+"""Judges of counterfactuals that know no model: fitted to real rows that neither models nor gates saw."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from counterfactual_training.core.distances import L1Reference
+from counterfactual_training.core.precision import at_least_single
+from counterfactual_training.errors import InputError
+from counterfactual_training.evaluation.contributions import mmd_contributions, self_likeness
+
+NUM_NEAREST = 5
+_LOF_NEIGHBOURS = 20
+_BOOSTING_ROUNDS = 100
+# Values of the differences that are in memory at once.
+_BLOCK_VALUES = 2**24
+
+Array = NDArray[np.float64]
+# What a judge says of every row; of nn5, ip and ip_star less is better, of lof and boosting more.
+JUDGED = ("nn5", "ip", "ip_star", "lof", "boosting", "spread")
+
+
+@dataclass(frozen=True, eq=False)
+class _Class:
+    """One class of real rows, prepared for comparisons.
+
+    Attributes:
+        rows: ``(m, d)``.
+        likeness: of the rows among themselves, the constant of IP*.
+        scatter: mean L2 distance of the rows to their mean.
+        lof: local outlier factor, novelty; ``None`` where there is one row only.
+    """
+
+    rows: Tensor
+    l1: L1Reference
+    likeness: Tensor
+    scatter: float
+    lof: Any
+
+    @classmethod
+    def of(cls, rows: Tensor, length_scale: float) -> _Class:
+        from sklearn.neighbors import LocalOutlierFactor  # whoever never judges need not wait for it
+
+        lof = None
+        if len(rows) > 1:
+            lof = LocalOutlierFactor(n_neighbors=min(_LOF_NEIGHBOURS, len(rows) - 1), novelty=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # duplicated rows are what tables have
+                lof.fit(rows.numpy())
+        scatter = float(_scatter(rows).mean())
+        return cls(rows, L1Reference.prepare(rows), self_likeness(rows, length_scale), scatter, lof)
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """How much points look like a class to real rows and to methods that share nothing with the model.
+
+    ===========  ======================================================================================
+    nn5          mean L2 distance to the five nearest real rows of the target class
+    ip           mean L1 distance to all real rows of the class (IP, Eq. 5)
+    ip_star      the point's contribution to the squared MMD of all points and the class (IP*, Eq. 6)
+    lof          1 where the local outlier factor takes the point for an inlier of the class
+    boosting     1 where gradient boosting, fitted to the same rows, puts the point into the class
+    spread       L2 distance to the mean of all points of the class, in units of the real rows' own mean
+                 one: its mean is the diversity, 1 for real rows, less for points that crowd at a mode
+    ===========  ======================================================================================
+
+    ``ip_star`` and ``spread`` belong to a set of points: hand in only those that count.
+    """
+
+    classes: tuple[_Class | None, ...]
+    boosting: Any
+    length_scale: float = 5.0
+
+    @classmethod
+    def fit(cls, x: Tensor, y: Tensor, num_classes: int, length_scale: float = 5.0, seed: int = 0) -> Judge:
+        """From real rows x ``(m, *features)`` with classes y ``(m,)``; a class without rows is judged NaN."""
+        if x.dim() < 2 or y.shape != x.shape[:1] or not len(y):
+            raise InputError(f"A judge needs rows (m, *features) and classes (m,), got {_shapes(x, y)}.")
+        if int(y.min()) < 0 or int(y.max()) >= num_classes:
+            raise InputError(f"Classes must lie in 0..{num_classes - 1}, got {int(y.min())} to {int(y.max())}.")
+        rows, labels = _flat(x), y.cpu()
+        by_class = [rows[labels == k] for k in range(num_classes)]
+        from sklearn.ensemble import HistGradientBoostingClassifier
+
+        boosting = None
+        if len(labels.unique()) > 1:
+            boosting = HistGradientBoostingClassifier(
+                max_iter=_BOOSTING_ROUNDS, early_stopping=False, random_state=seed
+            ).fit(rows.numpy(), labels.numpy())
+        classes = tuple(_Class.of(part, length_scale) if len(part) else None for part in by_class)
+        return cls(classes, boosting, length_scale)
+
+    def __call__(self, x: Tensor, y_target: Tensor) -> dict[str, Array]:
+        """:data:`JUDGED` of points x ``(n, *features)`` meant to be of class y_target ``(n,)``; each ``(n,)``."""
+        if y_target.shape != x.shape[:1]:
+            raise InputError(f"Expected points (n, *features) and targets (n,), got {_shapes(x, y_target)}.")
+        points, targets = _flat(x), y_target.cpu().numpy()
+        out = {name: np.full(len(targets), np.nan) for name in JUDGED}
+        for target in np.unique(targets):
+            real = self.classes[target]
+            if real is None:
+                continue
+            mine = targets == target
+            own = points[torch.from_numpy(mine)]
+            out["nn5"][mine] = nearest_distance(own, real.rows)
+            out["ip"][mine] = real.l1.mean_distance(own)
+            out["ip_star"][mine] = mmd_contributions(own, real.rows, self.length_scale, likeness=real.likeness)
+            out["spread"][mine] = _scatter(own) / real.scatter if real.scatter > 0 else np.nan
+            if real.lof is not None:
+                out["lof"][mine] = real.lof.predict(own.numpy()) == 1
+            if self.boosting is not None:
+                out["boosting"][mine] = self.boosting.predict(own.numpy()) == target
+        return out
+
+
+def nearest_distance(x: Tensor, reference: Tensor, num: int = NUM_NEAREST) -> Tensor:
+    """Mean L2 distance ``(n,)`` of points ``(n, d)`` to the ``num`` nearest of ``(m, d)``, or to all if m is less."""
+    block = max(1, _BLOCK_VALUES // max(1, reference.numel()))
+    # Differences, not inner products: those lose the distances of points that nearly coincide.
+    exact = "donot_use_mm_for_euclid_dist"
+    parts = [torch.cdist(rows, reference, compute_mode=exact) for rows in x.split(block)]
+    nearest = [part.topk(min(num, len(reference)), -1, largest=False).values.mean(-1) for part in parts]
+    return torch.cat(nearest) if nearest else x.new_empty(0)
+
+
+# ---- what needs no model ---------------------------------------------------------------------------------------------
+
+
+def real_rows(x: Tensor, y: Tensor, y_target: Tensor, seed: int = 0) -> Tensor:
+    """For every target a real row of that class, drawn from x: no row twice while there are others. ``(n, d)``."""
+    rng = torch.Generator().manual_seed(seed)
+    out = torch.empty(len(y_target), dtype=torch.long)
+    for target in y_target.unique().tolist():
+        pool, mine = _of_class(y, target), y_target == target
+        turns = -(-int(mine.sum()) // len(pool))
+        drawn = torch.cat([pool[torch.randperm(len(pool), generator=rng)] for _ in range(turns)])
+        out[mine] = drawn[: int(mine.sum())]
+    return x[out]
+
+
+def nearest_unlike(x: Tensor, y: Tensor, factuals: Tensor, y_target: Tensor) -> Tensor:
+    """For every factual the row of its target class, out of x, that is nearest by L1. ``(n, d)``."""
+    out = torch.empty(len(y_target), dtype=torch.long)
+    for target in y_target.unique().tolist():
+        pool, mine = _of_class(y, target), y_target == target
+        distances = torch.cdist(_flat(factuals[mine]), _flat(x[pool]), p=1.0)
+        out[mine] = pool[distances.argmin(-1)]
+    return x[out]
+
+
+def _of_class(y: Tensor, target: int) -> Tensor:
+    rows = (y == target).nonzero().flatten()
+    if not len(rows):
+        raise InputError(f"There is no real row of the target class {target} to compare with.")
+    return rows
+
+
+def _scatter(rows: Tensor) -> Tensor:
+    return (rows - rows.mean(0)).norm(dim=-1)
+
+
+def _flat(x: Tensor) -> Tensor:
+    return at_least_single(x.detach()).flatten(1).cpu()
+
+
+def _shapes(x: Tensor, y: Tensor) -> str:
+    return f"{tuple(x.shape)} and {tuple(y.shape)}"

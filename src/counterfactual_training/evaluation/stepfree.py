@@ -1,0 +1,351 @@
+"""A protocol free of step size and scale: the same individuals for all models, measured by judges of their own.
+
+The published protocol takes 50 steps of fixed length, so a steep model overshoots the boundary and a flat one does not:
+part of what it calls plausibility is the scale of the logits. Here the search ends just past τ whatever the step, and
+τ is asked of logits brought to one scale. A model is any ``nn.Module`` with k outputs, or a gated one with one more,
+"like none of the classes", which has the classifier that decides as its ``model`` and the factor of that classifier's
+logits as its ``scale``.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from counterfactual_training.constraints import Constraints
+from counterfactual_training.core.precision import at_least_single
+from counterfactual_training.errors import InputError, ModelError
+from counterfactual_training.evaluation.bootstrap import compare, holm
+from counterfactual_training.evaluation.judges import JUDGED, Array, Judge, nearest_unlike, real_rows
+from counterfactual_training.evaluation.performance import predict_logits
+from counterfactual_training.evaluation.recourse import cost, sparsity
+from counterfactual_training.search import Generator, generic, make_generator, search
+
+CONFIDENCE = 0.95
+# A bisection stops just past τ; rounding may put a repeated forward pass just before it.
+_TOLERANCE = 1e-5
+# Real rows drawn per individual: single ones of a heavy-tailed table scatter too much for a floor.
+_REAL_ROWS = 5
+FLOORS = ("real rows", "unmoved", "nearest unlike")
+COLUMNS = ("model", "tau", "row", "target", "valid", *JUDGED, "cost", "changes")
+
+
+@dataclass(frozen=True)
+class Level:
+    """How far a search goes.
+
+    Attributes:
+        name: in the column ``tau``.
+        decision_threshold: τ.
+        rescale: bring every model's logits to one scale first.
+        generator: of the search; by default the recipe ``line``. Its τ is replaced.
+        reach: valid means that τ is reached; else, as published, that the decision has changed.
+    """
+
+    name: str
+    decision_threshold: float
+    rescale: bool = True
+    generator: Generator | None = None
+    reach: bool = True
+
+
+STEP_FREE = (Level(".5", 0.5), Level(".95*", CONFIDENCE))
+# The published steps at τ = .5, so that beside ".5" only the step differs.
+FIXED_STEPS = Level(
+    "50 × 0.1", 0.5, False, generic(lambda_cost=0.0, learning_rate=0.1, max_steps=50), reach=False
+)  # fmt: skip
+
+
+class Individuals(NamedTuple):
+    """Who is explained, the same for all models."""
+
+    row: Tensor  # (n,) their numbers, for pairing
+    x: Tensor  # (n, *features)
+    y_target: Tensor  # (n,)
+
+
+def draw_individuals(x: Tensor, y: Tensor, num_classes: int, num: int | None = None, seed: int = 0) -> Individuals:
+    """The first ``num`` of the rows x ``(n, *features)``, each with a random class other than its own."""
+    rng = torch.Generator().manual_seed(seed)
+    size = len(y) if num is None else min(num, len(y))
+    shift = torch.randint(1, num_classes, (size,), generator=rng)
+    return Individuals(torch.arange(size), x[:size], (y[:size] + shift) % num_classes)
+
+
+# ---- one scale for all -----------------------------------------------------------------------------------------------
+
+
+class Rescaled(nn.Module):
+    """A classifier with its logits times ``scale``: the same decisions, another confidence. The control of every
+    comparison: what it gains needed no training."""
+
+    def __init__(self, model: nn.Module, scale: float) -> None:
+        super().__init__()
+        if not (scale > 0 and math.isfinite(scale)):
+            raise InputError(f"scale must be positive and finite, got {scale}.")
+        self.model, self.scale = model, scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * self.model(x)
+
+
+def scale_of(model: nn.Module, x: Tensor, y: Tensor, confidence: float = CONFIDENCE) -> float:
+    """The factor s of the logits at which the median correctly classified row has confidence c:
+
+        median_i m_i(s) = logit(c),    m_i(s) = s f_y(x_i) − log Σ_{k≠y} exp(s f_k(x_i))
+
+    For two classes s = logit(c)/median m_i(1); for more, m is not linear in s and s is found by bisection, so that
+    in either case ``scale_of`` of c·f is that of f divided by c. 1 where no row is classified correctly.
+    """
+    logits = predict_logits(model, x).double()
+    right = logits.argmax(-1) == y
+    logits, labels = logits[right], y[right]
+    if not len(labels):
+        return 1.0
+    goal = math.log(confidence / (1 - confidence))
+    low, high = 1e-6, 1e6
+    for _ in range(60):  # the log-odds of a row that is classified correctly rise with the factor
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if float(_log_odds(middle * logits, labels).median()) < goal else (low, middle)
+    return math.sqrt(low * high)
+
+
+def _log_odds(logits: Tensor, y: Tensor) -> Tensor:
+    chosen = y.unsqueeze(-1)
+    own = logits.gather(-1, chosen).squeeze(-1)
+    return own - logits.scatter(-1, chosen, -torch.inf).logsumexp(-1)
+
+
+def decider(model: nn.Module, x: Tensor, num_classes: int) -> nn.Module:
+    """The part of a model that decides: itself, or of a gated one with k + 1 outputs its ``model``."""
+    width = predict_logits(model, x[:1]).shape[-1]
+    if width == num_classes:
+        return model
+    inner = getattr(model, "model", None)
+    if width == num_classes + 1 and isinstance(inner, nn.Module) and hasattr(model, "scale"):
+        return inner
+    raise ModelError(
+        f"{type(model).__name__} has {width} outputs for {num_classes} classes. A gated model has one more output "
+        "than classes, its classifier as .model, and that classifier's factor as .scale."
+    )
+
+
+def at_one_scale(model: nn.Module, x: Tensor, y: Tensor, num_classes: int) -> nn.Module:
+    """The model at :func:`scale_of` the rows; a gated one keeps its gate and takes the scale of its classifier."""
+    inner = decider(model, x, num_classes)
+    scale = scale_of(inner, x, y)
+    if inner is model:
+        return Rescaled(model, scale)
+    other: Any = copy.deepcopy(model)
+    if isinstance(other.scale, Tensor):
+        other.scale.data.fill_(scale)
+    else:
+        other.scale = scale
+    return other
+
+
+# ---- measuring -------------------------------------------------------------------------------------------------------
+
+
+def stepfree_table(
+    models: Mapping[str, nn.Module],
+    individuals: Individuals,
+    judge: Judge,
+    train_rows: tuple[Tensor, Tensor],
+    constraints: Constraints | None = None,
+    levels: Sequence[Level] = STEP_FREE,
+    generator: Generator | None = None,
+) -> pd.DataFrame:
+    """One row per model, τ and individual whom the model does not already decide as the target.
+
+    Args:
+        models: by name; each returns k logits, or k + 1 if it is gated.
+        individuals: see :func:`draw_individuals`.
+        judge: fitted to rows that no model saw, with one entry per class.
+        train_rows: rows and classes that the models were fitted to; they decide the scale.
+        constraints: of the search.
+        levels: which τ, and how searched.
+        generator: of all levels that name none; by default the recipe ``line``.
+
+    Returns:
+        :data:`COLUMNS`. ``valid`` is 0 or 1; what is measured of a counterfactual is NaN where it is invalid.
+    """
+    parts = []
+    for name, model in models.items():
+        inner = decider(model, individuals.x, len(judge.classes))
+        asked = predict_logits(inner, individuals.x).argmax(-1) != individuals.y_target
+        who = Individuals(*(part[asked] for part in individuals))
+        level_model = {False: model, True: at_one_scale(model, *train_rows, len(judge.classes))}
+        for level in levels:
+            recipe = level.generator or generator or make_generator("line")
+            recipe = recipe.replace(decision_threshold=level.decision_threshold)
+            one = level_model[level.rescale]
+            x_cf = search(one, who.x, who.y_target, recipe, constraints, diagnose=False).x_cf if len(who.row) else who.x
+            valid = _valid(one, inner, x_cf, who.y_target, level)
+            parts.append(_rows(name, level.name, who, x_cf, valid, judge, constraints))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(COLUMNS))
+
+
+def floor_table(individuals: Individuals, judge: Judge, real: tuple[Tensor, Tensor]) -> pd.DataFrame:
+    """What the judge says of points that no model made: rows of the target class drawn from ``real``, the factuals as
+    they are, and the rows of the target class in ``real`` nearest to each. As :func:`stepfree_table`, ``tau`` empty.
+
+    Args:
+        real: rows and classes that the judge does not know, such as the training rows.
+    """
+    often = Individuals(*(torch.cat([part] * _REAL_ROWS) for part in individuals))
+    points = (
+        (often, real_rows(*real, often.y_target)),
+        (individuals, individuals.x),
+        (individuals, nearest_unlike(*real, individuals.x, individuals.y_target)),
+    )
+    parts = [
+        _rows(name, "", who, where, torch.ones(len(who.row), dtype=torch.bool), judge, None)
+        for name, (who, where) in zip(FLOORS, points, strict=True)
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _valid(model: nn.Module, inner: nn.Module, x_cf: Tensor, y_target: Tensor, level: Level) -> Tensor:
+    if not len(y_target):
+        return torch.zeros(0, dtype=torch.bool)
+    if not level.reach:
+        return (predict_logits(inner, x_cf).argmax(-1) == y_target).cpu()
+    log_p = predict_logits(model, x_cf).log_softmax(-1).gather(-1, y_target.unsqueeze(-1)).squeeze(-1)
+    return (log_p >= math.log(level.decision_threshold) - _TOLERANCE).cpu()
+
+
+def _rows(
+    name: str, tau: str, who: Individuals, x_cf: Tensor, valid: Tensor, judge: Judge, constraints: Constraints | None
+) -> pd.DataFrame:
+    points, factuals = (at_least_single(part).flatten(1) for part in (x_cf, who.x))
+    measured = judge(points[valid], who.y_target[valid])
+    measured["cost"] = cost(points[valid], factuals[valid]).cpu().double().numpy()
+    measured["changes"] = sparsity(points[valid], factuals[valid], constraints).cpu().double().numpy()
+    table = pd.DataFrame({"model": name, "tau": tau, "row": who.row.cpu().numpy()})
+    table["target"], table["valid"] = who.y_target.cpu().numpy(), valid.numpy().astype(float)
+    for column, values in measured.items():
+        full = np.full(len(table), np.nan)
+        full[valid.numpy()] = values
+        table[column] = full
+    return table[list(COLUMNS)]
+
+
+# ---- comparing -------------------------------------------------------------------------------------------------------
+
+# How two models are compared, and whether less is better. Shares and what may be near zero have no use for a per cent.
+COMPARED = {
+    "nn5": ("reduction", True),
+    "ip": ("reduction", True),
+    "ip_star": ("difference", True),
+    "lof": ("difference", False),
+    "boosting": ("difference", False),
+    "cost": ("reduction", True),
+    "changes": ("difference", True),
+    "valid": ("difference", False),
+}
+# Real rows are the aim in these; in cost they are no aim.
+WITH_FLOOR = ("nn5", "ip", "ip_star", "lof", "boosting")
+_KEYS = ("data", "setting", "tau")
+
+
+def summarise_stepfree(
+    table: pd.DataFrame,
+    baseline: str | Mapping[str, str] = "BL",
+    metrics: Sequence[str] = tuple(COMPARED),
+    level: float = 0.05,
+) -> pd.DataFrame:
+    """Every model against its baseline, on the individuals for whom both have a valid counterfactual.
+
+    Args:
+        table: of :func:`stepfree_table`, with those of :func:`floor_table` beneath. Columns ``data``, ``setting`` and
+            ``seed`` are optional; cells are data × setting × τ × model × metric, paired over seeds and individuals.
+        baseline: the model all are compared with, or by model its own (its conventional twin).
+        level: of the verdict, after Holm.
+
+    Returns:
+        One row per cell: ``value`` and ``baseline`` (means over the pairs), ``real``, ``unmoved``, ``nearest_unlike``
+        (floors), ``share`` of the removable excess (baseline − value)/(baseline − real), ``change`` with its interval
+        ``low … high`` (reduction in %, or difference, as ``statistic`` says), ``p_value``, ``p_holm`` over all cells,
+        ``p_holm_model`` over the cells of that model, ``verdict`` (better, worse, or nothing) by ``p_holm``,
+        ``diversity`` (1 as real rows; of all its valid counterfactuals), ``validity``, ``num`` pairs and ``seeds``. A baseline has its values only.
+    """
+    for metric in metrics:
+        if metric not in COMPARED:
+            raise InputError(f"Cannot compare {metric!r}; valid: {', '.join(COMPARED)}.")
+    table = table.assign(**{key: "" for key in _KEYS if key not in table})
+    table = table.assign(seed=table.get("seed", 0))
+    floors = table[table["model"].isin(FLOORS)]
+    table = table[~table["model"].isin(FLOORS)]
+    records = []
+    for keys, cell in table.groupby(list(_KEYS), sort=False):
+        known = floors[floors["data"] == keys[0]]
+        by_model = {str(name): part for name, part in cell.groupby("model", sort=False)}
+        for name, part in by_model.items():
+            other = baseline if isinstance(baseline, str) else baseline.get(name, name)
+            if other not in by_model:
+                raise InputError(f"{name!r} is compared with {other!r}, which is not in the table for {keys}.")
+            for metric in metrics:
+                found = _compared(metric, part, by_model[other], known, alone=other == name)
+                records.append({**dict(zip(_KEYS, keys, strict=True)), "model": name, "twin": other, **found})
+    out = pd.DataFrame(records)
+    if out.empty:
+        return out
+    out["p_holm"] = holm(out["p_value"].to_numpy())
+    out["p_holm_model"] = out.groupby("model")["p_value"].transform(lambda p: holm(p.to_numpy()))
+    less = out["metric"].map({name: less for name, (_, less) in COMPARED.items()})
+    gain = np.where(less, out["baseline"] - out["value"], out["value"] - out["baseline"])
+    out["verdict"] = np.where(out["p_holm"] < level, np.where(gain > 0, "better", "worse"), "")
+    return out
+
+
+def _compared(
+    metric: str, part: pd.DataFrame, other: pd.DataFrame, floors: pd.DataFrame, alone: bool
+) -> dict[str, Any]:
+    """One model and its baseline in one cell."""
+    statistic, _ = COMPARED[metric]
+    seeds = sorted(set(part["seed"]) & set(other["seed"]))
+    mine, its = (_wide(frame, metric, seeds) for frame in (part, other))
+    rows = mine.columns.union(its.columns)
+    a, b = (frame.reindex(columns=rows).to_numpy(dtype=np.float64) for frame in (mine, its))
+    missing = np.isnan(a) | np.isnan(b)
+    a, b = np.where(missing, np.nan, a), np.where(missing, np.nan, b)
+    value, base = _mean(a), _mean(b)
+    real = {str(name): float(rows[metric].mean()) for name, rows in floors.groupby("model") if metric != "valid"}
+    estimate = None if alone or missing.all() else compare(a, b, np.random.default_rng(2025), statistic)  # type: ignore[arg-type]
+    excess = base - real.get("real rows", math.nan) if metric in WITH_FLOOR else math.nan
+    nothing = math.nan
+    return {
+        "metric": metric,
+        "value": value,
+        "baseline": base,
+        **{name.replace(" rows", "").replace(" ", "_"): real.get(name, nothing) for name in FLOORS},
+        "share": (base - value) / excess if not alone and excess else nothing,
+        "statistic": statistic,
+        "change": nothing if estimate is None else estimate.value,
+        "low": nothing if estimate is None else estimate.low,
+        "high": nothing if estimate is None else estimate.high,
+        "p_value": nothing if estimate is None else estimate.p_value,
+        "diversity": float(part["spread"].mean()),
+        "validity": float(part["valid"].mean()),
+        "num": int((~missing).sum()),
+        "seeds": len(seeds),
+    }
+
+
+def _wide(frame: pd.DataFrame, metric: str, seeds: Sequence[int]) -> pd.DataFrame:
+    """Seeds × individuals; NaN where there is no value."""
+    return frame.pivot(index="seed", columns="row", values=metric).reindex(index=list(seeds))
+
+
+def _mean(values: Array) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else math.nan

@@ -1,0 +1,417 @@
+"""The truth tables: methods side by side by the protocol that knows neither step size nor scale.
+
+Rows are of three kinds that never mix: those that models fit (and validate on), the individuals who are explained, and
+those that judges are fitted to. For *tuning* the last two are cut from the training rows; the test rows are looked at
+only when asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from counterfactual_training.constraints import Constraints, Domain
+from counterfactual_training.data.catalog import load_dataset
+from counterfactual_training.data.dataset import Dataset
+from counterfactual_training.data.synthetic import stratified_split
+from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.evaluation.bootstrap import compare, holm
+from counterfactual_training.evaluation.evaluate import performance
+from counterfactual_training.evaluation.judges import Judge
+from counterfactual_training.evaluation.performance import predict_logits
+from counterfactual_training.evaluation.stepfree import (
+    FIXED_STEPS,
+    STEP_FREE,
+    Individuals,
+    decider,
+    draw_individuals,
+    floor_table,
+    stepfree_table,
+    summarise_stepfree,
+)
+from counterfactual_training.experiments.cells import IMAGES, PAPER_ORDER, Cell, seeds_of, short_name
+from counterfactual_training.experiments.fitting import untrained
+from counterfactual_training.experiments.launch import Engine, Failed, launch
+from counterfactual_training.experiments.published import value
+from counterfactual_training.experiments.store import Store, versions
+from counterfactual_training.experiments.truth_methods import METHODS, Caps, Fit, Known
+from counterfactual_training.experiments.worker import attempt
+from counterfactual_training.persistence import atomic_write
+from counterfactual_training.search import Generator
+
+SETTINGS = ("free", "protected")
+LEVELS = (FIXED_STEPS, *STEP_FREE)
+PERFORMANCE = ("accuracy", "f1", "calibration_error")
+# Raised whenever stored results of older code must not be mixed with new ones.
+FORMAT = 1
+_SPLIT_SEED = 1000
+_TARGET_SEED = 3
+
+
+class Bench(NamedTuple):
+    """A data set as the experiment uses it."""
+
+    data: Dataset  # its training rows are those to fit, and it has no test rows
+    individuals: Individuals
+    x_held: Tensor  # all that is measured on: individuals and the judge's rows
+    y_held: Tensor
+    judge: Judge
+    constraints: Constraints
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where results of one kind of rows, caps and stored models lie: of each model a CSV and a JSON file, the marker.
+
+    Attributes:
+        cells: the effort and changes of the cells whose models are measured; empty where methods train their own.
+    """
+
+    root: Path
+    on_test: bool
+    caps: Caps
+    cells: str = ""
+
+    @classmethod
+    def of(cls, root: str | Path, on_test: bool, caps: Caps | None, cells: Sequence[Cell]) -> Place:
+        kinds = sorted({json.dumps([asdict(cell.effort), cell.changes], sort_keys=True) for cell in cells})
+        return cls(Path(root), on_test, caps or Caps(), "".join(kinds))
+
+    @property
+    def folder(self) -> Path:
+        content = json.dumps({"format": FORMAT, "cells": self.cells, **asdict(self.caps)}, sort_keys=True)
+        rows = "test" if self.on_test else "tuning"
+        return self.root / f"{rows}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+
+    def rows(self, data: str, seed: int, method: str) -> Path:
+        return self.folder / f"{data}-{seed}-{_slug(method)}.csv"
+
+    def numbers(self, data: str, seed: int, method: str) -> Path:
+        return self.rows(data, seed, method).with_suffix(".json")
+
+    def floors(self, data: str) -> Path:
+        return self.folder / f"{data}-floors.csv"
+
+
+class Piece(NamedTuple):
+    """All methods of one data set and seed: they share rows, judge, and the models they build on."""
+
+    data: str
+    seed: int
+
+
+class Plan(NamedTuple):
+    """What all pieces have in common."""
+
+    place: Place
+    methods: Sequence[str]
+    generator: Generator | None
+    cells: Sequence[Cell]
+    store: Path | None
+
+
+class TruthFailure(NamedTuple):
+    """A model that could not be made or measured; the others are not touched by it."""
+
+    data: str
+    seed: int
+    method: str
+    reason: str
+
+
+def run_truth(
+    root: str | Path,
+    data: Sequence[str] | None = None,
+    seeds: int | None = None,
+    methods: Sequence[str] | None = None,
+    on_test: bool = False,
+    caps: Caps | None = None,
+    engine: Engine | None = None,
+    stream: TextIO | None = None,
+    generator: Generator | None = None,
+    cells: Sequence[Cell] = (),
+    store: str | Path | None = None,
+) -> list[TruthFailure]:
+    """Train and measure what is missing; the failures.
+
+    Args:
+        root: folder of results; grows. What is there is not done again, also after a change of a method's code:
+            name another folder, or delete its files.
+        data: the paper's short names; by default all nine.
+        seeds: training seeds; by default five, three of MNIST.
+        methods: of :data:`METHODS`; by default all. Their twins come along.
+        on_test: measure on the test rows instead of rows cut from the training rows.
+        generator: of the step-free searches; by default the recipe ``line``.
+        cells, store: finished cells of the paper's experiments and their folder: their models are BL and CT.
+    """
+    place = Place.of(root, on_test, caps, cells)
+    names = chosen_methods(methods)
+    pieces = [piece for piece in _pieces(data, seeds) if not _finished(place, piece, names)]
+    plan = Plan(place, names, generator, cells, None if store is None else Path(store))
+    failures: list[TruthFailure] = []
+    engine = engine or Engine()
+    if engine.name != "processes":
+        raise InputError("The truth tables run in processes of this machine; leave --engine and --address out.")
+    for count, (piece, outcome) in enumerate(launch(_run_piece, pieces, plan, engine=engine), 1):
+        lost = [TruthFailure(piece.data, piece.seed, "all", outcome.reason)] if isinstance(outcome, Failed) else outcome
+        failures += lost
+        if stream is not None:
+            state = f"{len(lost)} failed, the first: {lost[0].reason}" if lost else "done"
+            stream.write(f"[{count}/{len(pieces)}] {piece.data} seed {piece.seed}: {state}\n")
+            stream.flush()
+    return failures
+
+
+def chosen_methods(methods: Sequence[str] | None = None) -> list[str]:
+    """The methods of these names, in the order of :data:`METHODS`, and the twins they are compared with."""
+    wanted = list(METHODS) if methods is None else list(methods)
+    for name in wanted:
+        if name not in METHODS:
+            raise InputError(unknown("method", name, METHODS))
+        if METHODS[name].twin not in wanted:
+            wanted.append(METHODS[name].twin)
+    return [name for name in METHODS if name in wanted]
+
+
+def _pieces(data: Sequence[str] | None, seeds: int | None) -> list[Piece]:
+    names = PAPER_ORDER if data is None else sorted({short_name(name) for name in data}, key=PAPER_ORDER.index)
+    # Images take longest, so they start first.
+    order = sorted(names, key=lambda name: name not in IMAGES)
+    return [Piece(name, seed) for name in order for seed in seeds_of(name, seeds)]
+
+
+def _finished(place: Place, piece: Piece, methods: Sequence[str]) -> bool:
+    return place.floors(piece.data).exists() and all(place.numbers(*piece, name).exists() for name in methods)
+
+
+# ---- one data set and seed -------------------------------------------------------------------------------------------
+
+
+def _run_piece(plan: Plan, piece: Piece) -> list[TruthFailure]:
+    """Every method that is not done yet. Runs in a worker, which writes each result as soon as there is one."""
+    place = plan.place
+    bench = make_bench(piece.data, place.on_test, place.caps)
+    if not place.floors(piece.data).exists():
+        floors = floor_table(bench.individuals, bench.judge, (bench.data.x_train, bench.data.y_train))
+        _write(place.floors(piece.data), floors.assign(data=piece.data))
+    known = _stored(plan, bench, piece)
+    failures = []
+    for name in plan.methods:
+        if not place.numbers(*piece, name).exists():
+            outcome = attempt(_run_method, (plan, bench, known, piece), name)
+            if isinstance(outcome, Failed):
+                failures.append(TruthFailure(*piece, name, outcome.reason))
+    return failures
+
+
+# What the models of the paper's experiments are called here.
+_STORED = {"vanilla": ("BL", False), "full": ("CT", False), "full protected": ("CT", True)}
+
+
+def _stored(plan: Plan, bench: Bench, piece: Piece) -> Known:
+    """The models of finished cells, as far as there are any of this data set and seed."""
+    known: Known = {}
+    store = None if plan.store is None else Store(plan.store)
+    for cell in plan.cells:
+        if store is not None and (cell.data, cell.seed) == piece and cell.model in _STORED and store.is_trained(cell):
+            model = store.load_model(cell, untrained(bench.data, cell.seed))
+            known[_STORED[cell.model]] = model.eval().requires_grad_(False)
+    return known
+
+
+def _run_method(shared: tuple[Plan, Bench, Known, Piece], name: str) -> None:
+    plan, bench, known, piece = shared
+    place = plan.place
+    rows, seconds = [], 0.0
+    numbers: dict[str, float] = {}
+    for setting in SETTINGS:
+        fit = fit_of(bench, piece.data, piece.seed, place.caps, setting == "protected", known)
+        started = time.perf_counter()
+        model = fit.model(name)
+        seconds += time.perf_counter() - started
+        train_rows = (fit.x, fit.y)
+        table = stepfree_table(
+            {name: model}, bench.individuals, bench.judge, train_rows, fit.constraints, LEVELS, plan.generator
+        )
+        rows.append(table.assign(data=piece.data, seed=piece.seed, setting=setting))
+        inner = decider(model, bench.x_held, bench.data.num_classes)
+        found = performance(predict_logits(inner, bench.x_held), bench.y_held)
+        numbers |= {f"{setting}/{metric}": found[metric] for metric in PERFORMANCE}
+    _write(place.rows(*piece, name), pd.concat(rows, ignore_index=True))
+    about = {
+        "data": piece.data,
+        "seed": piece.seed,
+        "method": name,
+        "rows": "test" if place.on_test else "tuning",
+        "numbers": numbers,
+        "seconds": round(seconds, 2),
+        "caps": asdict(place.caps),
+        "versions": versions(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    atomic_write(place.numbers(*piece, name), (json.dumps(about, indent=2) + "\n").encode())
+
+
+@lru_cache(maxsize=1)
+def make_bench(name: str, on_test: bool, caps: Caps) -> Bench:
+    """Rows to fit, individuals and a judge; the same for all seeds."""
+    data = load_dataset(name)
+    # The authors searched with continuous dummies in training; at evaluation categories are categories.
+    data = replace(data, training_constraints=data.constraints.relaxed(), _frames=None)
+    rng = torch.Generator().manual_seed(_SPLIT_SEED)
+    rows = _distinct(data.x_train) if name in IMAGES and not on_test else torch.arange(len(data.y_train))
+    rows = rows[torch.randperm(len(rows), generator=rng)]
+    if on_test:
+        held = torch.randperm(len(data.y_test), generator=rng)
+        x_held, y_held = data.x_test[held], data.y_test[held]
+    else:
+        cut = int(caps.held_out * len(rows))
+        x_held, y_held, rows = data.x_train[rows[:cut]], data.y_train[rows[:cut]], rows[cut:]
+    fitted = rows[: caps.rows].sort().values
+    x, y = data.x_train[fitted], data.y_train[fitted]
+    size = min(caps.individuals, len(y_held) // 2)
+    judged = slice(size, size + caps.judge_rows)
+    return Bench(
+        data=replace(data, x_train=x, y_train=y, x_test=x[:0], y_test=y[:0]),
+        individuals=draw_individuals(x_held, y_held, data.num_classes, size, _TARGET_SEED),
+        x_held=x_held[: judged.stop],
+        y_held=y_held[: judged.stop],
+        judge=Judge.fit(x_held[judged], y_held[judged], data.num_classes),
+        # Advice may go wherever a fitted row was, not only two deviations from the mean.
+        constraints=replace(data.constraints, domain=Domain(x.amin(0), x.amax(0), inferred=True)),
+    )
+
+
+def fit_of(bench: Bench, name: str, seed: int, caps: Caps, protected: bool, known: Known | None = None) -> Fit:
+    """What a method sees: the bench's rows to fit, less the seed's validation rows."""
+    data = bench.data
+    size = min(data.settings.num_validation, len(data.y_train) // 5)
+    kept, held = stratified_split(data.y_train, size, torch.Generator().manual_seed(seed))
+    return Fit(
+        name=name,
+        data=replace(data, x_train=data.x_train[kept], y_train=data.y_train[kept]),
+        x_validation=data.x_train[held],
+        y_validation=data.y_train[held],
+        free_constraints=bench.constraints,
+        seed=seed,
+        caps=caps,
+        protected=protected,
+        known={} if known is None else known,
+    )
+
+
+def _distinct(x: Tensor) -> Tensor:
+    """Row numbers without repeats: the digits to train on were drawn with replacement, and a judge must not know one
+    that a model was fitted to."""
+    _, first = np.unique(x.numpy(), axis=0, return_index=True)
+    return torch.from_numpy(np.sort(first))
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def truth_tables(
+    root: str | Path,
+    data: Sequence[str] | None = None,
+    seeds: int | None = None,
+    methods: Sequence[str] | None = None,
+    on_test: bool = False,
+    caps: Caps | None = None,
+    cells: Sequence[Cell] = (),
+) -> dict[str, pd.DataFrame]:
+    """Of all that is done: ``truth`` (every cell against its twin), ``truth_performance`` (accuracy and calibration)
+    and ``truth_gains`` (the published reductions beside what is left of them)."""
+    place = Place.of(root, on_test, caps, cells)
+    names = chosen_methods(methods)
+    done = [(piece, name) for piece in _pieces(data, seeds) for name in names if place.numbers(*piece, name).exists()]
+    if not done:
+        return {name: pd.DataFrame() for name in ("truth", "truth_performance", "truth_gains")}
+    # Cells of which a twin is missing cannot be compared yet.
+    done = [(piece, name) for piece, name in done if (piece, METHODS[name].twin) in set(done)]
+    parts = [pd.read_csv(place.rows(*piece, name), dtype={"tau": str}) for piece, name in done]
+    floors = [pd.read_csv(place.floors(d), dtype={"tau": str}) for d in dict.fromkeys(p.data for p, _ in done)]
+    table = pd.concat([*parts, *floors], ignore_index=True)
+    truth = _in_order(summarise_stepfree(table, {name: METHODS[name].twin for name in names}))
+    records = [json.loads(place.numbers(*piece, name).read_text()) for piece, name in done]
+    return {"truth": truth, "truth_performance": _in_order(_performance(records)), "truth_gains": _gains(truth)}
+
+
+def _performance(records: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Means over seeds, and the difference to the twin; Holm over all cells."""
+    frame = pd.DataFrame(
+        [
+            {"data": r["data"], "model": r["method"], "seed": r["seed"], "setting": key.split("/")[0],
+             "metric": key.split("/")[1], "value": number, "seconds": r["seconds"]}
+            for r in records
+            for key, number in r["numbers"].items()
+        ]
+    )  # fmt: skip
+    rows = []
+    for (data, setting, metric), cell in frame.groupby(["data", "setting", "metric"], sort=False):
+        by_model = {str(name): part.set_index("seed") for name, part in cell.groupby("model", sort=False)}
+        for name, part in by_model.items():
+            twin = by_model[METHODS[name].twin]
+            seeds = part.index.intersection(twin.index)
+            a, b = (one.loc[seeds, "value"].to_numpy()[:, None] for one in (part, twin))
+            alone = METHODS[name].twin == name
+            estimate = None if alone else compare(a, b, np.random.default_rng(2025), "difference")
+            rows.append(
+                {
+                    "data": data,
+                    "setting": setting,
+                    "model": name,
+                    "metric": metric,
+                    "value": float(a.mean()),
+                    "change": float("nan") if estimate is None else estimate.value,
+                    "p_value": float("nan") if estimate is None else estimate.p_value,
+                    "seconds": float(part["seconds"].mean()),
+                    "seeds": len(seeds),
+                }
+            )
+    out = pd.DataFrame(rows)
+    return out.assign(p_holm=holm(out["p_value"].to_numpy()))
+
+
+# Of the paper's main table: its metric, ours, and the setting it was measured in.
+_GAINS = (("implausibility", "ip", "free"), ("implausibility_mmd", "ip_star", "free"), ("cost", "cost", "protected"))
+
+
+def _gains(truth: pd.DataFrame) -> pd.DataFrame:
+    """Reductions in %: as published, and of each method by fixed steps and free of step and scale."""
+    rows = []
+    for data in dict.fromkeys(truth["data"]):
+        for theirs, ours, setting in _GAINS:
+            cells = truth[(truth["data"] == data) & (truth["metric"] == ours) & (truth["setting"] == setting)]
+            cells = cells[cells["model"] != cells["twin"]]
+            cells = cells[cells["baseline"] > 0]  # of nothing there is no per cent
+            reductions = 100 * (1 - cells["value"] / cells["baseline"])
+            pairs = zip(cells["model"], cells["tau"], reductions, strict=True)
+            row = {"data": data, "metric": theirs, "published": value("main", data, theirs, "reduction")}
+            rows.append(row | {f"{model}, {tau}": reduction for model, tau, reduction in pairs})
+    return pd.DataFrame(rows)
+
+
+def _in_order(table: pd.DataFrame) -> pd.DataFrame:
+    place = table["data"].map({name: i for i, name in enumerate(PAPER_ORDER)})
+    return table.assign(_place=place).sort_values("_place", kind="stable").drop(columns="_place").reset_index(drop=True)
+
+
+def _write(path: Path, table: pd.DataFrame) -> None:
+    atomic_write(path, table.to_csv(index=False, float_format="%.7g", lineterminator="\n").encode())
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
