@@ -232,7 +232,7 @@ def _attempts(generator: Generator, fall_back: bool) -> Sequence[Generator]:
     threshold = float(generator.decision_threshold)
     higher = threshold + _AIM_HIGHER * (1 - threshold)
     attempts = [generator.replace(decision_threshold=higher)]
-    if fall_back:
+    if fall_back and generator.step_rule == "fixed":
         plain = generic(
             learning_rate=generator.learning_rate,
             max_steps=_PATIENCE * generator.max_steps,

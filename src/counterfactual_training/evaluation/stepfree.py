@@ -276,7 +276,8 @@ def summarise_stepfree(
         (floors), ``share`` of the removable excess (baseline − value)/(baseline − real), ``change`` with its interval
         ``low … high`` (reduction in %, or difference, as ``statistic`` says), ``p_value``, ``p_holm`` over all cells,
         ``p_holm_model`` over the cells of that model, ``verdict`` (better, worse, or nothing) by ``p_holm``,
-        ``diversity`` (1 as real rows; of all its valid counterfactuals), ``validity``, ``num`` pairs and ``seeds``. A baseline has its values only.
+        ``diversity`` (1 as real rows; of all its valid counterfactuals), ``validity``, ``num`` pairs and ``seeds``. A
+        baseline has its values only.
     """
     for metric in metrics:
         if metric not in COMPARED:

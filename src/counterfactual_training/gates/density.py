@@ -24,8 +24,8 @@ class Density(Gate):
     """``g_k(x) = β_k (log p̂_k(x) − θ_k)`` with a kernel on each of m rows c of class k, of Student's t with ν = 3.
 
     ``log p̂_k(x) = logsumexp_j(−d ln h_j − (ν + d)/2 · ln(1 + ‖x − c_j‖² / ν h_j²))``, where h_j is the distance of c_j
-    to its tenth neighbour over √d. β and θ are calibrated on other rows of the class, or on the c themselves, each without
-    its own kernel, where there are few; see :func:`calibrate`.
+    to its tenth neighbour over √d. β and θ are calibrated on other rows of the class, or on the c themselves, each
+    without its own kernel, where there are few; see :func:`calibrate`.
 
     Where features are ``given``, because a person cannot change them, the density is the one of the other features
     among people like this one: every kernel is a product of two, and counts as much as its part in what is given.
@@ -99,7 +99,7 @@ class Density(Gate):
         return torch.where(self.slope > 0, passes, 0.0)
 
     def scores(self, x: Tensor, leave_out: Tensor | None = None) -> Tensor:
-        """log p̂ ``(..., n, k)`` of rows ``(..., n, *features)``, but for a constant, without some kernels ``(n, m)``."""
+        """log p̂ ``(..., n, k)`` of rows ``(..., n, *features)``, up to a constant, without kernels ``(n, m)``."""
         x = x.flatten(x.dim() - self.feature_dims)
         nothing = self.width == 0 if leave_out is None else (self.width == 0) | leave_out.unsqueeze(-2)
         free = self._kernels(x, ~self.given).masked_fill(nothing, _NOTHING)

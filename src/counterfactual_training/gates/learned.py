@@ -48,8 +48,8 @@ class Learned(Gate):
     """``g_k(x) = β_k (n_k(x) − θ_k)`` with a network n, trained by counterfactuals.
 
     ``softplus(−n_y(x)) + mean_k softplus(n_k(noise)) + (1 − 2π)₊ softplus(n_t(x′))``: real rows are of their class,
-    noise is of none, and a counterfactual x′ for the class t is not of t in so far as it is implausible. π is its conformal
-    p-value. The x′ are searched on the gated model itself, so that the gate meets its own mistakes.
+    noise is of none, and a counterfactual x′ for the class t is not of t in so far as it is implausible. π is its
+    conformal p-value. The x′ are searched on the gated model itself, so that the gate meets its own mistakes.
 
     Attributes:
         network: maps ``(n, d)`` to ``(n, k)``.
