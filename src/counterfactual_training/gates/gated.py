@@ -57,7 +57,7 @@ class Gated(nn.Module):
 
     ``p_k = softmax_k(s·f) · σ(g_k)``, and what is missing to 1 belongs to the last class. With two classes a softmax
     has to give empty space to one of them; this need not. It is an ordinary classifier with k + 1 outputs, so every
-    search and every metric takes it; a search for class k stops by the gated probability p_k. Decisions are ``model``'s.
+    search and every metric takes it; a search for class k stops by the gated probability. Decisions are ``model``'s.
 
     Attributes:
         model: f, maps ``(..., n, *features)`` to logits ``(..., n, k)``.
