@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 
 import torch
@@ -61,7 +62,7 @@ def search(
     feature_shape = x.shape[y_target.dim() :]
     num_features = prod(feature_shape)
     flat, y_target = x.detach().reshape(*y_target.shape, num_features), y_target.long()
-    constraints = (constraints if constraints is not None else Constraints.build(num_features)).to(flat)
+    constraints = (constraints if constraints is not None else _unconstrained(num_features)).to(flat)
     constraints.check_factuals(flat)
 
     noise = _noise(generator, rng, flat).unbind()
@@ -106,6 +107,12 @@ def _descend(work: WorkingSet, network: Differentiable, generator: Generator, no
             work.z = space.settle(work.z, work.x_cf, noise[step + 1])
             work.keep_nascent()  # Eq. 4: the last iterate inside the ε-ball
         work.shrink()
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)  # what is kept must serve in every mode
+def _unconstrained(num_features: int) -> Constraints:
+    return Constraints.build(num_features)
 
 
 def _noise(generator: Generator, rng: torch.Generator | Sequence[torch.Generator] | None, x: Tensor) -> Tensor:
