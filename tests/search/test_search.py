@@ -217,6 +217,37 @@ def test_the_callers_gradient_mode_does_not_matter(model, context):
     assert not found.x_cf.requires_grad
 
 
+@pytest.mark.parametrize("diagnose", [True, False])
+def test_what_a_search_leaves_behind_serves_autograd(model, diagnose):
+    """Inside, plain chains are searched in inference mode; neither the result nor the constraints may keep it."""
+    rules = Constraints.build(2, mutability=["increase", "both"])
+    result = search(model, X, TARGET, generic(max_steps=3, decision_threshold=1.0), rules, diagnose=diagnose)
+    tensors = [value for value in vars(result).values() if isinstance(value, Tensor)]
+    assert not any(value.is_inference() for value in tensors)
+    scale = torch.ones(2, requires_grad=True)
+    rules.mask_step(scale * result.x_cf).sum().backward()
+    assert scale.grad is not None
+
+
+def test_a_derivative_of_ones_own_may_use_autograd(model):
+    """A penalty with a closed form goes with a chain walked by hand, but what it does inside is its own affair."""
+
+    class Pull:
+        def __call__(self, state):
+            return (state.x_cf - 1).square().sum(-1)
+
+    class PullItself(Pull):
+        def add_gradient(self, state, grad):
+            with torch.enable_grad():
+                leaf = state.x_cf.detach().requires_grad_()
+                grad.add_(torch.autograd.grad(self(state._replace(x_cf=leaf)).sum(), leaf)[0])
+
+    def found(penalty):
+        return search(model, X, TARGET, Generator("own", (penalty,), max_steps=5, decision_threshold=1.0)).x_cf
+
+    assert_close(found(PullItself()), found(Pull()))
+
+
 def test_the_callers_rows_stay_as_they_are(model):
     x = X.clone().requires_grad_()
     result = search(model, x, TARGET)

@@ -177,6 +177,7 @@ class Constraints:
         return bool((self.may_increase & self.may_decrease).all())
 
     @cached_property
+    @torch.inference_mode(False)  # a search's mode is not to stick to what outlives it
     def _step_limits(self) -> tuple[Tensor, Tensor]:
         zero = torch.zeros_like(self.domain.lower)
         low = zero.masked_fill(self.may_decrease, -torch.inf)

@@ -22,7 +22,7 @@ _aten: Any = torch.ops.aten
 
 
 class Activation(NamedTuple):
-    """A function of each value, and its derivative times ``grad``, given what it saw (x) and what it made (out)."""
+    """A layer's function, and its derivative times ``grad``, given what it saw (x) and what it made (out)."""
 
     forward: Callable[[Tensor], Tensor]
     backward: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -159,14 +159,6 @@ class ByAutograd:
         return found
 
 
-class Product(NamedTuple):
-    """A linear layer, or those of M members ``(M, out, in)`` with biases ``(M, out, 1)``."""
-
-    weight: Tensor
-    bias: Tensor | None
-    transposed: Tensor
-
-
 class Chain:
     """Linear layers and activations one after the other; bit by bit what autograd gives.
 
@@ -178,16 +170,10 @@ class Chain:
 
     def __init__(self, layers: Sequence[nn.Module], weights: Sequence[tuple[Tensor, Tensor | None]]) -> None:
         """``weights`` holds weight and bias of the linear layers, in order."""
-        products = iter([Product(weight, bias, weight.mT) for weight, bias in weights])
-        self.layers: list[Any] = [activation(layer) or next(products) for layer in layers]
-        # What a linear layer has just made is nobody else's: an activation that can do without it may overwrite it.
-        behind = [None, *layers]
-        self.overwrite = [
-            _IN_PLACE.get(type(layer)) if isinstance(behind[i], nn.Linear) else None for i, layer in enumerate(layers)
-        ]
+        self.layers, self.weights = layers, weights
+        self.layout: Any = None
+        self.steps: list[Activation] = []  # of all layers, for rows laid out like that
         self.seen: list[Tensor] = []
-        self.shape: torch.Size | None = None
-        self.rooms: list[tuple[Tensor, Tensor] | None] = []  # of each product, forward and back
 
     def logits(self, x: Tensor) -> Tensor:
         return at_least_single(self._forward(x))
@@ -196,43 +182,55 @@ class Chain:
         return self._backward(_cast(grad, self.seen[-1]))
 
     def _forward(self, x: Tensor) -> Tensor:
-        if x.shape != self.shape:
-            self.shape, self.rooms = x.shape, [self._room(layer, x) for layer in self.layers]
+        layout = x.shape, x.stride()
+        if layout != self.layout:
+            self.layout, self.steps = layout, self._plan(x)
         self.seen = seen = [x]
-        for layer, room, overwrite in zip(self.layers, self.rooms, self.overwrite, strict=True):
-            if room is not None:
-                x = self._product(layer, x, room[0])
-            else:
-                x = layer.forward(x) if overwrite is None else overwrite(x)
+        for forward, _ in self.steps:
+            x = forward(x)
             seen.append(x)
         return x
 
     def _backward(self, grad: Tensor) -> Tensor:
-        seen, own = self.seen, False
-        for i in range(len(self.layers) - 1, -1, -1):
-            layer, room = self.layers[i], self.rooms[i]
-            if room is not None:
-                grad, own = self._product_back(layer, grad, seen[i], room[1]), True
-            elif own and self.overwrite[i] is torch.relu_:
-                _aten.threshold_backward.grad_input(grad, seen[i + 1], 0, grad_input=grad)
-            else:
-                grad = layer.backward(grad, seen[i], seen[i + 1])
+        seen, i = self.seen, len(self.steps)
+        for _, backward in reversed(self.steps):
+            i -= 1
+            grad = backward(grad, seen[i], seen[i + 1])
         return grad
 
-    def _room(self, layer: Any, x: Tensor) -> tuple[Tensor, Tensor] | None:
-        if not isinstance(layer, Product):
-            return None
-        return x.new_empty(len(x), layer.weight.shape[0]), x.new_empty(len(x), layer.weight.shape[1])
+    @torch.inference_mode(False)  # whoever asks next need not be in that mode
+    def _plan(self, x: Tensor) -> list[Activation]:
+        """All layers, with memory of their own, for inputs laid out as x."""
+        steps, weights, behind = list[Activation](), iter(self.weights), None
+        last = max(i for i, layer in enumerate(self.layers) if isinstance(layer, nn.Linear))
+        for i, layer in enumerate(self.layers):
+            step = activation(layer)
+            if step is None:
+                x, step = self._product(*next(weights), x)
+            elif isinstance(behind, nn.Linear) and type(layer) in _IN_PLACE:
+                # What a linear layer has just made is nobody else's: who can do without it may overwrite it.
+                backward = _relu_back if type(layer) is nn.ReLU and i < last else step.backward
+                step = Activation(_IN_PLACE[type(layer)], backward)
+            steps.append(step)
+            behind = layer
+        return steps
 
-    def _product(self, layer: Any, x: Tensor, room: Tensor) -> Tensor:
-        if layer.bias is None:
-            return torch.mm(x, layer.transposed, out=room)
-        return torch.addmm(layer.bias, x, layer.transposed, out=room)
+    def _product(self, weight: Tensor, bias: Tensor | None, x: Tensor) -> tuple[Tensor, Activation]:
+        """A linear layer, and what it makes, for inputs laid out as x."""
+        made, back, transposed = x.new_empty(len(x), len(weight)), x.new_empty(x.shape), weight.t()
+        by_columns = x.stride(0) == 1 and x.stride(1) == len(x)
 
-    def _product_back(self, layer: Any, grad: Tensor, x: Tensor, room: Tensor) -> Tensor:
-        if x.stride(0) == 1 and x.stride(1) == x.shape[0]:  # autograd follows the layout of the input
-            return torch.mm(layer.transposed, grad.t()).t()
-        return torch.mm(grad, layer.weight, out=room)
+        def forward(x: Tensor) -> Tensor:
+            if bias is None:
+                return torch.mm(x, transposed, out=made)
+            return torch.addmm(bias, x, transposed, out=made)
+
+        def backward(grad: Tensor, *_: Tensor) -> Tensor:
+            if by_columns:  # autograd follows the layout of the input
+                return torch.mm(transposed, grad.t()).t()
+            return torch.mm(grad, weight, out=back)
+
+        return made, Activation(forward, backward)
 
 
 class StackedChain(Chain):
@@ -245,19 +243,18 @@ class StackedChain(Chain):
     def pullback(self, grad: Tensor) -> Tensor:
         return self._backward(_cast(grad, self.seen[-1]).mT).mT
 
-    def _room(self, layer: Any, x: Tensor) -> tuple[Tensor, Tensor] | None:
-        if not isinstance(layer, Product):
-            return None
-        wide, narrow = layer.weight.shape[1:]
-        return x.new_empty(len(x), wide, x.shape[-1]), x.new_empty(len(x), narrow, x.shape[-1])
+    def _product(self, weight: Tensor, bias: Tensor | None, x: Tensor) -> tuple[Tensor, Activation]:
+        made, back, transposed = x.new_empty(len(x), weight.shape[1], x.shape[-1]), x.new_empty(x.shape), weight.mT
 
-    def _product(self, layer: Any, x: Tensor, room: Tensor) -> Tensor:
-        if layer.bias is None:
-            return torch.bmm(layer.weight, x, out=room)
-        return torch.baddbmm(layer.bias, layer.weight, x, out=room)
+        def forward(x: Tensor) -> Tensor:
+            return torch.bmm(weight, x, out=made) if bias is None else torch.baddbmm(bias, weight, x, out=made)
 
-    def _product_back(self, layer: Any, grad: Tensor, x: Tensor, room: Tensor) -> Tensor:
-        return torch.bmm(layer.transposed, grad, out=room)
+        return made, Activation(forward, lambda grad, x, out: torch.bmm(transposed, grad, out=back))
+
+
+def _relu_back(grad: Tensor, x: Tensor, out: Tensor) -> Tensor:
+    """As autograd, into the memory of ``grad``."""
+    return _aten.threshold_backward.grad_input(grad, out, 0, grad_input=grad)
 
 
 def _cast(values: Tensor, like: Tensor) -> Tensor:

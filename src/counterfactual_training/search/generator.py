@@ -12,7 +12,7 @@ from torch import Tensor
 
 from counterfactual_training.core.broadcast import Number
 from counterfactual_training.errors import InputError, unknown
-from counterfactual_training.search.penalties import Penalty, PenaltyGradients
+from counterfactual_training.search.penalties import Distance, Energy, Penalty, PenaltyGradients
 from counterfactual_training.search.spaces import FeatureSpace, Space
 
 # The numbers of every search; penalties add theirs.
@@ -71,6 +71,12 @@ class Generator:
     @cached_property
     def gradients(self) -> PenaltyGradients:
         return PenaltyGradients.of(self.penalties)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it moves among the features by derivatives that this package wrote down, so that no graph is made."""
+        ours = {type(penalty) for penalty in self.penalties} <= {Distance, Energy}
+        return ours and type(self.space) is FeatureSpace
 
     def replace(self, **changes: Any) -> Generator:
         """A copy with some settings changed."""

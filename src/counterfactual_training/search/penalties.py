@@ -32,6 +32,7 @@ class SearchState(NamedTuple):
     y_target: Tensor  # (..., n)
     step: int | Tensor
     max_steps: int | Tensor  # T, or one per member (members, 1)
+    scratch: Tensor | None = None  # (..., n, d) memory that a closed form may overwrite
 
 
 class Penalty(Protocol):
@@ -78,9 +79,9 @@ class Distance:
 
     def add_gradient(self, state: SearchState, grad: Tensor) -> None:
         if isinstance(self.weight, Tensor):
-            grad.add_(state.delta.sign().mul_(per_member(self.weight, 2)))
+            grad.add_(torch.sign(state.delta, out=state.scratch).mul_(per_member(self.weight, 2)))
         elif self.weight:
-            grad.add_(state.delta.sign(), alpha=self.weight)
+            grad.add_(torch.sign(state.delta, out=state.scratch), alpha=self.weight)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,9 +102,10 @@ class Energy:
         return self._weight(state) * (e + self.ridge * e.square())
 
     def add_logit_gradient(self, state: SearchState, grad: Tensor) -> None:
-        e = energy(state.logits, state.y_target)
-        slope = self._weight(state) * (1 + 2 * self.ridge * e)
-        grad.scatter_add_(-1, state.y_target.unsqueeze(-1), -slope.unsqueeze(-1))
+        target, weight = state.y_target.unsqueeze(-1), self._weight(state)
+        slope = state.logits.gather(-1, target).mul_(-2 * self.ridge).add_(1)  # 1 + 2ρE
+        slope.mul_(-weight.unsqueeze(-1) if isinstance(weight, Tensor) else -weight)
+        grad.scatter_add_(-1, target, slope)
 
     def _weight(self, state: SearchState) -> Number:
         """One number, or one per member ``(members, 1)``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.core.losses import softmax
-from counterfactual_training.search.chain import Differentiable, StackedChain, differentiable
+from counterfactual_training.search.chain import Chain, Differentiable, StackedChain, differentiable
 from counterfactual_training.search.checks import check_inputs, first_logits
 from counterfactual_training.search.diagnosis import diagnose_rows
 from counterfactual_training.search.generator import Generator
@@ -62,7 +63,7 @@ def search(
     feature_shape = x.shape[y_target.dim() :]
     num_features = prod(feature_shape)
     flat, y_target = x.detach().reshape(*y_target.shape, num_features), y_target.long()
-    constraints = (constraints if constraints is not None else Constraints.build(num_features)).to(flat)
+    constraints = (constraints if constraints is not None else _unconstrained(num_features)).to(flat)
     constraints.check_factuals(flat)
 
     noise = _noise(generator, rng, flat).unbind()
@@ -77,43 +78,45 @@ def search(
         network = differentiable(model, feature_shape, flat.dim(), plain=not generator.gradients.automatic)
         if isinstance(network, StackedChain):  # lay the rows out as it does
             flat = flat.mT.contiguous().mT
+        # Where all code that runs is ours and no graph is needed, torch may do without what autograd asks of it.
+        plain = isinstance(network, Chain) and generator.is_plain and type(constraints) is Constraints
         for rows, targets in zip(flat.split(block, -2), y_target.split(block, -1), strict=True):
             if generator.step_rule == "line":
                 part = search_line(network, rows, targets, generator, constraints, record)
             else:
-                part = _descend(network, rows, targets, generator, constraints, noise, record)
+                work = WorkingSet.start(rows, targets, generator, constraints, noise[0], record)
+                with torch.inference_mode(plain):
+                    _descend(work, network, generator, noise)
+                part = work.outcome.result(generator.decision_threshold)
             if diagnose:
                 part = diagnose_rows(part, network, rows, targets, generator, constraints)
             parts.append(part)
     return _shaped(SearchResult.join(parts), feature_shape)
 
 
-def _descend(
-    network: Differentiable,
-    x: Tensor,
-    y_target: Tensor,
-    generator: Generator,
-    constraints: Constraints,
-    noise: Sequence[Tensor],
-    record: bool,
-) -> SearchResult:
-    """Eq. 1 by gradient descent on the rows x ``(..., n, d)``; every step is one line below."""
-    space, work = generator.space, WorkingSet.start(x, y_target, generator, constraints, noise[0], record)
+def _descend(work: WorkingSet, network: Differentiable, generator: Generator, noise: Sequence[Tensor]) -> None:
+    """Eq. 1 by gradient descent on the rows of the working set; every step is one line below."""
+    space = generator.space
     for step in range(work.num_looks):
-        logits = network.logits(work.x_cf) if step else first_logits(network.logits, work.x_cf, y_target)
+        logits = network.logits(work.x_cf) if step else first_logits(network.logits, work.x_cf, work.y_target)
         probability = softmax(logits)
         work.retire(probability, step)  # rows at τ are done
         if work.live_width == 0:
             break
         if step < work.limits.stop:
-            state = SearchState(work.x, work.x_cf, work.delta, logits, work.y_target, step, work.limit)
+            state = SearchState(work.x, work.x_cf, work.delta, logits, work.y_target, step, work.limit, work.scratch)
             grad = search_gradient(generator, state, network, probability - work.one_hot)  # ∇ₓ′ of Eq. 1
             work.z, delta = space.propose(work.z, work.x_cf, grad, generator.learning_rate)  # Δ = −η ∇ₓ′
             work.advance(delta)  # x′ ← project(x′ + Δ)
             work.z = space.settle(work.z, work.x_cf, noise[step + 1])
             work.keep_nascent()  # Eq. 4: the last iterate inside the ε-ball
         work.shrink()
-    return work.outcome.result(generator.decision_threshold)
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)  # what is kept must serve in every mode
+def _unconstrained(num_features: int) -> Constraints:
+    return Constraints.build(num_features)
 
 
 def _noise(generator: Generator, rng: torch.Generator | Sequence[torch.Generator] | None, x: Tensor) -> Tensor:

@@ -41,9 +41,8 @@ class WorkingSet:
     delta: Tensor  # x_cf − x
     z: Tensor
     bounds: Bounds | None  # None where nothing is bounded
-    live: Tensor  # not done yet
-    goal: Tensor  # τ; out of reach for rows that are done
-    goals: Tensor  # the same for each class (..., a, k), out of reach but for the target; once k is known
+    threshold: Number  # τ
+    goals: Tensor  # (..., a, k) τ for the target, out of reach for other classes and done rows; once k is known
     radius: Tensor  # ε; negative for rows that had their last step
     live_width: int
     snapped: Tensor | None = None  # discrete features hold valid values and stay; None where there are none
@@ -82,8 +81,7 @@ class WorkingSet:
             delta=x_cf - x,
             z=generator.space.encode(x, noise),
             bounds=bounds if bounded else None,
-            live=torch.ones_like(y_target, dtype=torch.bool),
-            goal=torch.zeros_like(like) + per_member(generator.decision_threshold, 1),
+            threshold=per_member(generator.decision_threshold, 2),
             goals=x.new_empty(0),
             radius=torch.zeros_like(like) + per_member(generator.epsilon, 1),
             live_width=y_target.shape[-1],
@@ -96,20 +94,30 @@ class WorkingSet:
         """Steps, and a look at what became of them; at discrete features one more, after they were snapped."""
         return self.limits.stop + (1 if self.snapped is None else 2)
 
+    @property
+    def live(self) -> Tensor:
+        """Mask ``(..., a)`` of the rows that are not done yet."""
+        return self.goals.amin(-1) < torch.inf
+
     def retire(self, probability: Tensor, step: int) -> None:
         """Write down the rows that are done: at τ, out of steps, or with nothing left that could move.
 
         Discrete features are snapped to valid values first, and the row is looked at again.
         """
-        if step:
-            self.outcome.record(self, min(step, self.limits.stop))
-        if 0 < step < self.limits.start and self.fresh is None and not bool((probability >= self.goals).any()):
-            return  # as at most steps; a glance is enough
-        confidence = probability.gather(-1, self.y_target.unsqueeze(-1)).squeeze(-1)
-        arrived = confidence >= self.goal
         if step == 0:
             self.one_hot = torch.zeros_like(probability).scatter_(-1, self.y_target.unsqueeze(-1), 1)
-            self.goals = torch.where(self.one_hot > 0, self.goal.unsqueeze(-1), torch.inf)
+            self.goals = torch.where(self.one_hot > 0, torch.as_tensor(self.threshold).to(probability), torch.inf)
+        else:
+            self.outcome.record(self, min(step, self.limits.stop))
+        early, arrivals = 0 < step < self.limits.start, probability >= self.goals
+        if early and self.fresh is None and not bool(arrivals.any()):
+            return  # as at most steps; a glance is enough
+        arrived = arrivals.any(-1)
+        confidence = probability.gather(-1, self.y_target.unsqueeze(-1)).squeeze(-1)
+        if early and self.snapped is None:
+            self._write(arrived, confidence, Status.CONVERGED, step)
+            return
+        if step == 0:
             there = arrived | (probability.argmax(-1) == self.y_target)
             self._write(there, confidence, Status.ALREADY_THERE, 0)
             self.outcome.record(self, 0)
@@ -117,15 +125,15 @@ class WorkingSet:
         updates = self.limit.clamp_max(step) if isinstance(self.limit, Tensor) else min(step, self.limit)
         settled = self._snap(arrived, closing)
         over = closing if self.snapped is None or self.constraints.has_free_features else closing | self.snapped
-        self._write(arrived & settled, confidence, Status.CONVERGED, updates)
-        self._write(over & settled, confidence, Status.EXHAUSTED, updates)
+        self._write(settled & arrived, confidence, Status.CONVERGED, updates)
+        self._write(settled & over & ~arrived, confidence, Status.EXHAUSTED, updates)
 
     def _snap(self, arrived: Tensor, closing: Tensor) -> Tensor:
-        """Snap the rows that reached τ while relaxed (at the close: all); returns ``(..., a)`` mask of the others."""
-        self.fresh = None
+        """Snap the rows that reached τ while relaxed (at the close: all); mask ``(..., a)`` of the other live ones."""
+        self.fresh, live = None, self.live
         if self.snapped is None or self.held is None:
-            return self.live
-        fresh = self.live & ~self.snapped & (arrived | closing)
+            return live
+        fresh = live & ~self.snapped & (arrived | closing)
         if bool(fresh.any()):
             kept = (fresh & self.nascent).unsqueeze(-1)
             self.x_adv, self.nascent = torch.where(kept, self.x_cf, self.x_adv), self.nascent & ~fresh
@@ -135,18 +143,15 @@ class WorkingSet:
             self.held += fresh & ~closing
             self.radius.masked_fill_(fresh & closing, -1)
             self.fresh = fresh
-        return ~fresh
+        return live & ~fresh
 
     def _write(self, mask: Tensor, confidence: Tensor, status: Status, updates: int | Tensor) -> None:
-        """The live rows under the mask are done."""
-        mask = mask & self.live
+        """The rows under the mask, all of them live, are done."""
         done = mask.nonzero(as_tuple=True)
         if done[0].numel():
             self.outcome.write(self, done, confidence, status, updates)
-            self.live.masked_fill_(mask, False)
-            self.goal.masked_fill_(mask, torch.inf)
             self.goals.masked_fill_(mask.unsqueeze(-1), torch.inf)
-            self.live_width = int(self.live.sum(-1).max())
+            self.live_width = self.live_width - len(done[0]) if len(done) == 1 else int(self.live.sum(-1).max())
 
     def advance(self, delta: Tensor) -> None:
         """``x′ ← project(x′ + Δ)`` without what mutability forbids, and what was snapped; may overwrite Δ."""
@@ -164,19 +169,19 @@ class WorkingSet:
         """Eq. 4: rows with ``‖Δ‖∞ ≤ ε`` (or ``<``, as printed) are nascent; of those that leave, keep the last."""
         norm = at_least_single(torch.abs(self.delta, out=self.scratch).amax(-1))
         inside = norm < self.radius if self.strict else norm <= self.radius
-        left = (self.nascent & ~inside).nonzero(as_tuple=True)
-        if left[0].numel():
+        if not torch.equal(inside, self.nascent):  # at most steps no row leaves or comes back
+            left = (self.nascent & ~inside).nonzero(as_tuple=True)
             self.x_adv.index_put_(left, pick(self.spare, left))
         self.nascent = inside
 
     def shrink(self) -> None:
         """Let the done rows go, once they are many. In a fleet, members keep as many rows as the one with most left."""
-        if self.live_width >= _SHRINK_AT * self.live.shape[-1]:
+        if self.live_width >= _SHRINK_AT * self.rows.shape[-1]:
             return
         order = self._order()
         for name in ("x", "x_cf", "x_adv", "delta", "one_hot", "goals", *(("z",) if self.z.numel() else ())):
             setattr(self, name, take(getattr(self, name), order))
-        for name in ("rows", "y_target", "live", "nascent", "goal", "radius", "snapped", "held", "fresh"):
+        for name in ("rows", "y_target", "nascent", "radius", "snapped", "held", "fresh"):
             values = getattr(self, name)
             setattr(self, name, None if values is None else values.gather(-1, order))
         self.spare, self.scratch = torch.empty_like(self.x_cf), torch.empty_like(self.x_cf)
@@ -185,7 +190,7 @@ class WorkingSet:
 
     def _order(self) -> Tensor:
         """The live rows, in order; in a fleet the first done ones behind them."""
-        if self.live.dim() == 1:
+        if self.rows.dim() == 1:
             return self.live.nonzero().squeeze(-1)
         return self.live.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[..., : self.live_width]
 
@@ -236,7 +241,8 @@ class Outcome:
     def record(self, work: WorkingSet, step: int) -> None:
         """Keep the current iterate of the live rows, in this and all later places of the path."""
         if self.path is not None:
-            self.path[step:, work.rows[work.live]] = work.x_cf[work.live]
+            live = work.live
+            self.path[step:, work.rows[live]] = work.x_cf[live]
 
     def result(self, threshold: Number) -> SearchResult:
         lead = self.shape[:-1]
