@@ -177,7 +177,7 @@ class _Line:
             rows.set(better, before=rows.x_cf, x_cf=trial, **found)
             going_on = better & (found["gap"] < 0)
             self.arrive(rows, going_on)
-            # Where steps cross a ridge, the first that does not help shows the way along it, to be tried at full length.
+            # Of steps across a ridge the first that does not help shows the way along it, to be tried at full length.
             shorter = torch.where(rows.turned, rows.reach * _SHORTER, rows.reach)
             rows.reach = torch.where(better, (rows.reach * _LONGER).clamp_max(1), shorter)
             rows.turned = ~better
