@@ -13,8 +13,8 @@ ROWS = 2000
 COLUMNS = ("data", "τ", "search", "ms", "line / it", "validity", "cost", "past τ by at most")
 NOTE = """
 {rows} rows, one thread, an MLP with 32 hidden units trained conventionally; the plain search by Eq. 1 without penalties
-takes at most 2,000 steps of η until p ≥ τ. Cost is the mean ‖x′ − x‖₁. A plain search is quicker where its
-steps are so long that it overshoots, and slower where it lands as near τ as the line search.
+takes at most 2,000 steps of η until p ≥ τ. Cost is the mean ‖x′ − x‖₁. With long steps a plain search
+is quicker, overshoots and pays for it in cost; with shorter ones it comes nearer to τ and takes longer.
 """
 
 

@@ -88,7 +88,7 @@ def test_one_number_of_steps_per_member_is_allowed():
 )
 def test_a_recipe_rebuilds_a_generator_like_another(generator):
     again = make_alike(generator.name, generator)
-    assert again.penalties is not generator.penalties
+    assert again is not generator
     assert repr(again) == repr(generator)
 
 
@@ -115,7 +115,7 @@ def test_a_length_of_steps_means_nothing_to_another_rule():
 
 
 def test_a_step_rule_is_one_of_two_and_moves_features():
-    with pytest.raises(InputError, match="step_rule 'lines'. Did you mean 'line'"):
+    with pytest.raises(InputError, match=r"step_rule 'lines'\. Did you mean 'line'"):
         ecco(step_rule="lines")
     with pytest.raises(InputError, match="not in a LatentSpace"):
         revise(VAE(2), step_rule="line")
