@@ -11,7 +11,18 @@ import pytest
 import counterfactual_training as ct
 
 LOW_LEVEL = ["search", "SearchResult", "Objective", "Explanations", "train", "TrainConfig", "Constraints", "Generator"]
-METHODS = ["generic", "ecco", "revise", "fit_vae", "linear", "mlp", "cnn", "make_generator", "register_generator"]
+METHODS = [
+    "generic",
+    "ecco",
+    "revise",
+    "line",
+    "fit_vae",
+    "linear",
+    "mlp",
+    "cnn",
+    "make_generator",
+    "register_generator",
+]
 
 
 @pytest.mark.parametrize(

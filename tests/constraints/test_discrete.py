@@ -116,3 +116,11 @@ def test_snapping_twice_is_snapping_once(value, factual, step):
     twice = lattice.snap(once, start, torch.tensor([-60.0]), torch.tensor([60.0]))
     assert_close(once, twice, atol=1e-5, rtol=0)
     assert_close(once / step, (once / step).round(), atol=1e-3, rtol=0)
+
+
+def test_the_next_lattice_points():
+    v = torch.tensor([0.0, 0.25, 0.6])
+    below, above = Lattice(0, step=0.5).beside(v)
+    assert below.tolist() == [-0.5, 0.0, 0.5] and above.tolist() == [0.5, 0.5, 1.0]
+    below, above = Lattice(0, values=torch.tensor([0.0, 0.5, 2.0])).beside(torch.tensor([0.0, 0.5, 1.0, 2.0]))
+    assert below.tolist() == [0.0, 0.0, 0.5, 0.5] and above.tolist() == [0.5, 2.0, 2.0, 2.0]

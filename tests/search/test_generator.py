@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from counterfactual_training import ecco, generic
+from counterfactual_training import ecco, generic, line, revise
 from counterfactual_training.errors import InputError
+from counterfactual_training.models import VAE
 from counterfactual_training.search import GENERATORS, Distance, Generator
 from counterfactual_training.search.recipes import make_alike
 
@@ -75,12 +76,19 @@ def test_one_number_of_steps_per_member_is_allowed():
 
 @pytest.mark.parametrize(
     "generator",
-    [generic(**NUMBERS), ecco(0.01, 3.0, "none", 0.5, strict_epsilon=True), ecco(epsilon=0.1)],
-    ids=["generic", "as printed", "ecco"],
+    [
+        generic(**NUMBERS),
+        ecco(0.01, 3.0, "none", 0.5, strict_epsilon=True),
+        ecco(epsilon=0.1),
+        line(),
+        line(**NUMBERS),
+        ecco(step_rule="line"),
+    ],
+    ids=["generic", "as printed", "ecco", "line", "line of other numbers", "ecco by line"],
 )
 def test_a_recipe_rebuilds_a_generator_like_another(generator):
     again = make_alike(generator.name, generator)
-    assert again.penalties is not generator.penalties
+    assert again is not generator
     assert repr(again) == repr(generator)
 
 
@@ -98,3 +106,16 @@ def test_a_recipe_keeps_its_own_where_nothing_unusual_is_asked(monkeypatch):
     monkeypatch.setitem(GENERATORS, "patient", lambda max_steps=99: generic(max_steps=max_steps))
     assert make_alike("patient", ecco()).max_steps == 99
     assert make_alike("patient", ecco(max_steps=7)).max_steps == 7
+
+
+def test_a_length_of_steps_means_nothing_to_another_rule():
+    assert repr(make_alike("line", ecco(learning_rate=0.25, max_steps=7))) == repr(line())
+    assert make_alike("line", ecco(), learning_rate=0.2, max_steps=9).numbers() == line(0.2, 9).numbers()
+    assert make_alike("line", ecco(decision_threshold=0.9)).decision_threshold == 0.9
+
+
+def test_a_step_rule_is_one_of_two_and_moves_features():
+    with pytest.raises(InputError, match=r"step_rule 'lines'\. Did you mean 'line'"):
+        ecco(step_rule="lines")
+    with pytest.raises(InputError, match="not in a LatentSpace"):
+        revise(VAE(2), step_rule="line")

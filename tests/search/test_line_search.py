@@ -97,8 +97,8 @@ def test_a_ridge_is_followed():
 
     result = to_one(Ridge(), [[0.313, 0.0], [-1.0, 0.5], [0.0117, 1.0]])
     assert result.mature.all()
-    assert_close(result.x_cf, torch.tensor([[0.0, 2.0]]).expand(3, 2), atol=0.1, rtol=0)
-    assert int(result.num_steps.max()) < 150
+    assert float(result.x_cf[:, 0].abs().max()) < 0.025 and float(result.x_cf[:, 1].max()) < 2.5
+    assert int(result.num_steps.max()) < 70
 
 
 # ---- discrete features ---------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def test_what_differs_in_more_than_numbers_is_not_stacked():
     assert compatible(structure(same), structure(same.replace(max_steps=3)))
     assert stack_generators([same, same.replace(learning_rate=0.2)], LIKE).penalties[0] is own_penalty
     assert compatible(structure(revise(vae)), structure(revise(vae, lambda_cost=0.1)))
-    for other in (revise(vae), ecco(decay="none"), ecco(strict_epsilon=True), same):
+    for other in (revise(vae), ecco(decay="none"), ecco(strict_epsilon=True), ecco(step_rule="line"), same):
         assert not compatible(structure(ecco()), structure(other))
         with pytest.raises(InputError, match="one space"):
             stack_generators([ecco(), other], LIKE)

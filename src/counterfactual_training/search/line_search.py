@@ -177,7 +177,7 @@ class _Line:
             rows.set(better, before=rows.x_cf, x_cf=trial, **found)
             going_on = better & (found["gap"] < 0)
             self.arrive(rows, going_on)
-            # Where steps cross a ridge, the first that does not help shows the way along it; try that at full length.
+            # Of steps across a ridge the first that does not help shows the way along it, to be tried at full length.
             shorter = torch.where(rows.turned, rows.reach * _SHORTER, rows.reach)
             rows.reach = torch.where(better, (rows.reach * _LONGER).clamp_max(1), shorter)
             rows.turned = ~better
@@ -246,10 +246,10 @@ class _Line:
             return changed
         rows = self.rows.part(mask)
         start, mask = rows.value, mask if rows is self.rows else mask[rows.index]
-        for change in self._changes(rows.x_cf):
-            points = self.rules.snap(change, rows.x)
-            found = self.look(rows, points)[1]
-            rows.set(mask & (found["value"] < rows.value), x_cf=points, **found)
+        for points, allowed in self._changes(rows.x_cf, rows.x):
+            if bool((mask & allowed).any()):
+                found = self.look(rows, points)[1]
+                rows.set(mask & allowed & (found["value"] < rows.value), x_cf=points, **found)
         helped = rows.value < start
         rows.tries = rows.tries + helped
         self.arrive(rows, helped)
@@ -257,17 +257,20 @@ class _Line:
         changed.view(-1)[rows.index[helped]] = True
         return self._hold(changed)
 
-    def _changes(self, x_cf: Tensor) -> Iterator[Tensor]:
+    def _changes(self, x_cf: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Points ``(..., a, d)`` with one discrete feature changed, and a mask ``(..., a)`` of where that is allowed."""
         for group in self.rules.groups if self.rules.category_projection == "end" else ():
+            allowed = self.rules.categories(group, x) & ~group.own(x_cf)
             for category in range(group.num_categories):
                 points = x_cf.clone()
                 points[..., group.index] = group.encode(torch.tensor(category, device=x_cf.device), x_cf.dtype)
-                yield points
+                yield points, allowed[..., category]
         for lattice in self.rules.lattices:
             for value in lattice.beside(x_cf[..., lattice.column]):
                 points = x_cf.clone()
                 points[..., lattice.column] = value
-                yield points
+                points = self.rules.snap(points, x)
+                yield points, (points != x_cf).any(-1)
 
     def result(self) -> SearchResult:
         rows, path, converged = self.rows, self.path, self.rows.confidence >= self.threshold
