@@ -254,6 +254,8 @@ COMPARED = {
 }
 # Real rows are the aim in these; in cost they are no aim.
 WITH_FLOOR = ("nn5", "ip", "ip_star", "lof", "boosting")
+# A search ends past τ within its own tolerance; differences below this share of a value are of its making.
+_SEARCH_TOLERANCE = 1e-3
 _KEYS = ("data", "setting", "tau")
 
 
@@ -276,7 +278,8 @@ def summarise_stepfree(
         (floors), ``share`` of the removable excess (baseline − value)/(baseline − real), ``change`` with its interval
         ``low … high`` (reduction in %, or difference, as ``statistic`` says), ``p_value``, ``p_holm`` over all cells,
         ``p_holm_model`` over the cells of that model, ``verdict`` (better, worse, or nothing) by ``p_holm``,
-        ``diversity`` (1 as real rows; of all its valid counterfactuals), ``validity``, ``num`` pairs and ``seeds``. A baseline has its values only.
+        ``diversity`` (1 as real rows; of all its valid counterfactuals), ``validity``, ``num`` pairs and ``seeds``. A
+        baseline has its values only.
     """
     for metric in metrics:
         if metric not in COMPARED:
@@ -303,7 +306,8 @@ def summarise_stepfree(
     out["p_holm_model"] = out.groupby("model")["p_value"].transform(lambda p: holm(p.to_numpy()))
     less = out["metric"].map({name: less for name, (_, less) in COMPARED.items()})
     gain = np.where(less, out["baseline"] - out["value"], out["value"] - out["baseline"])
-    out["verdict"] = np.where(out["p_holm"] < level, np.where(gain > 0, "better", "worse"), "")
+    told = (out["p_holm"] < level) & (np.abs(gain) > _SEARCH_TOLERANCE * out["baseline"].abs())
+    out["verdict"] = np.where(told, np.where(gain > 0, "better", "worse"), "")
     return out
 
 
