@@ -30,11 +30,15 @@ def price_figure(truth: pd.DataFrame, remark: str = "") -> Any:
         for place, model in enumerate(models):
             if (data, model, taus[0]) in wide.index:
                 points = wide.loc[[(data, model, tau) for tau in taus if (data, model, tau) in wide.index]]
-                colour = _COLOURS[place % len(_COLOURS)]
-                axis.plot(points["cost"], points["nn5"], "-", color=colour, linewidth=1)
-                axis.plot(points["cost"][:1], points["nn5"][:1], "o", color=colour, markersize=4, label=model)
-                axis.plot(points["cost"][1:], points["nn5"][1:], "s", color=colour, markersize=5)
+                # The rescaled baseline lies where the baseline does: first methods on top, later ones a little larger.
+                look = {"color": _COLOURS[place % len(_COLOURS)], "zorder": 3 + len(models) - place}
+                size = 4 + min(place, 2)
+                axis.plot(points["cost"], points["nn5"], "-", linewidth=1, **look)
+                axis.plot(points["cost"][:1], points["nn5"][:1], "o", markersize=size, label=model, **look)
+                axis.plot(points["cost"][1:], points["nn5"][1:], "s", markersize=size, **look)
+        axis.plot([], [], "s", color="#555555", label=f"square: τ = {taus[-1]}")
         axis.set_title(data)
+        axis.margins(0.08)
         axis.set_xlim(left=0)
         axis.set_ylim(bottom=0)
     label_edges(axes, "cost (L1)", "5-NN distance")
