@@ -183,6 +183,17 @@ def test_a_model_is_compared_with_its_own_twin():
         summarise_stepfree(pd.concat(parts), metrics=("taste",))
 
 
+def test_what_the_search_leaves_of_itself_is_no_verdict():
+    values = np.linspace(1, 2, 50)
+    parts = [
+        rows_of("BL", ".5", values, 0),
+        rows_of("same", ".5", values - 1e-5, 0),
+        rows_of("less", ".5", values - 1, 0),
+    ]
+    table = summarise_stepfree(pd.concat(parts), metrics=("nn5",)).set_index("model")
+    assert table["p_holm"]["same"] < 0.01 and table["verdict"].to_dict() == {"BL": "", "same": "", "less": "better"}
+
+
 def test_a_model_without_a_valid_counterfactual_gives_nan_not_an_error():
     nobody = rows_of("CT", ".5", np.full(20, np.nan), 0, valid=False)
     table = summarise_stepfree(pd.concat([rows_of("BL", ".5", np.ones(20), 0), nobody]), metrics=("nn5", "valid"))

@@ -16,6 +16,8 @@ from counterfactual_training.errors import CounterfactualTrainingError
 from counterfactual_training.experiments.truth import TruthFailure, run_truth, truth_tables
 from counterfactual_training.experiments.truth_methods import METHODS, UNCAPPED, Caps
 from counterfactual_training.persistence import atomic_write
+from counterfactual_training.reports.extra import need
+from counterfactual_training.reports.truth_figures import price_figure
 from counterfactual_training.reports.truth_tables import truth_texts
 
 _CAPS = Caps()
@@ -54,6 +56,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    need("matplotlib")  # better told now than after the training
     out = folder(arguments.out)
     what: dict[str, Any] = {
         "data": _names(arguments.data),
@@ -79,10 +82,12 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def write_truth(tables: Mapping[str, pd.DataFrame], out: Path, head: str) -> list[str]:
-    """Tables as CSV and all of them as one page of Markdown; the files written."""
+    """Tables as CSV, one page of Markdown, cost against plausibility as a picture; the files written."""
     files = {f"{name}.csv": _csv(table) for name, table in tables.items() if len(table)}
     texts = (text.markdown() for text in truth_texts(tables))
     files["truth.md"] = "\n".join([f"## What the gains are made of\n\n{head}\n", *texts]).encode()
+    if len(tables["truth"]):
+        files["figures/price.png"] = price_figure(tables["truth"])
     for name, content in files.items():
         atomic_write(out / name, content)
     return [str(out / name) for name in files]

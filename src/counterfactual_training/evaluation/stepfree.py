@@ -254,6 +254,8 @@ COMPARED = {
 }
 # Real rows are the aim in these; in cost they are no aim.
 WITH_FLOOR = ("nn5", "ip", "ip_star", "lof", "boosting")
+# A search ends past τ within its own tolerance; differences below this share of a value are of its making.
+_SEARCH_TOLERANCE = 1e-3
 _KEYS = ("data", "setting", "tau")
 
 
@@ -304,7 +306,8 @@ def summarise_stepfree(
     out["p_holm_model"] = out.groupby("model")["p_value"].transform(lambda p: holm(p.to_numpy()))
     less = out["metric"].map({name: less for name, (_, less) in COMPARED.items()})
     gain = np.where(less, out["baseline"] - out["value"], out["value"] - out["baseline"])
-    out["verdict"] = np.where(out["p_holm"] < level, np.where(gain > 0, "better", "worse"), "")
+    told = (out["p_holm"] < level) & (np.abs(gain) > _SEARCH_TOLERANCE * out["baseline"].abs())
+    out["verdict"] = np.where(told, np.where(gain > 0, "better", "worse"), "")
     return out
 
 

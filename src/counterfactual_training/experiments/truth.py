@@ -29,6 +29,7 @@ from counterfactual_training.data.dataset import Dataset
 from counterfactual_training.data.synthetic import stratified_split
 from counterfactual_training.errors import InputError, unknown
 from counterfactual_training.evaluation.bootstrap import compare, holm
+from counterfactual_training.evaluation.checks import check_seeds, warn
 from counterfactual_training.evaluation.evaluate import performance
 from counterfactual_training.evaluation.judges import Judge
 from counterfactual_training.evaluation.performance import predict_logits
@@ -345,6 +346,7 @@ def truth_tables(
     floors = [pd.read_csv(place.floors(d), dtype={"tau": str}) for d in dict.fromkeys(p.data for p, _ in done)]
     table = pd.concat([*parts, *floors], ignore_index=True)
     truth = _in_order(summarise_stepfree(table, {name: METHODS[name].twin for name in names}))
+    warn(check_seeds(int(truth["seeds"].min())))
     records = [json.loads(place.numbers(*piece, name).read_text()) for piece, name in done]
     return {"truth": truth, "truth_performance": _in_order(_performance(records)), "truth_gains": _gains(truth)}
 
