@@ -258,7 +258,7 @@ class _Line:
         return self._hold(changed)
 
     def _changes(self, x_cf: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Points ``(..., a, d)`` with one discrete feature changed, and a mask ``(..., a)`` of where that is allowed."""
+        """Points ``(..., a, d)`` with one discrete feature changed, and a mask ``(..., a)`` of where that is fine."""
         for group in self.rules.groups if self.rules.category_projection == "end" else ():
             allowed = self.rules.categories(group, x) & ~group.own(x_cf)
             for category in range(group.num_categories):
