@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from counterfactual_training.evaluation.bootstrap import compare, holm
 from counterfactual_training.evaluation.judges import JUDGED, Array, Judge, nearest_unlike, real_rows
 from counterfactual_training.evaluation.performance import predict_logits
 from counterfactual_training.evaluation.recourse import cost, sparsity
-from counterfactual_training.search import Generator, generic, make_generator, search
+from counterfactual_training.search import Generator, SearchResult, generic, make_generator, search
 
 CONFIDENCE = 0.95
 # A bisection stops just past τ; rounding may put a repeated forward pass just before it.
@@ -163,6 +163,7 @@ def stepfree_table(
     constraints: Constraints | None = None,
     levels: Sequence[Level] = STEP_FREE,
     generator: Generator | None = None,
+    find: Callable[..., SearchResult] = search,
 ) -> pd.DataFrame:
     """One row per model, τ and individual whom the model does not already decide as the target.
 
@@ -174,6 +175,7 @@ def stepfree_table(
         constraints: of the search.
         levels: which τ, and how searched.
         generator: of all levels that name none; by default the recipe ``line``.
+        find: searches, called as :func:`search` is.
 
     Returns:
         :data:`COLUMNS`. ``valid`` is 0 or 1; what is measured of a counterfactual is NaN where it is invalid.
@@ -188,7 +190,7 @@ def stepfree_table(
             recipe = level.generator or generator or make_generator("line")
             recipe = recipe.replace(decision_threshold=level.decision_threshold)
             one = level_model[level.rescale]
-            x_cf = search(one, who.x, who.y_target, recipe, constraints, diagnose=False).x_cf if len(who.row) else who.x
+            x_cf = find(one, who.x, who.y_target, recipe, constraints, diagnose=False).x_cf if len(who.row) else who.x
             valid = _valid(one, inner, x_cf, who.y_target, level)
             parts.append(_rows(name, level.name, who, x_cf, valid, judge, constraints))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(COLUMNS))

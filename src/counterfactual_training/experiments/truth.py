@@ -50,6 +50,7 @@ from counterfactual_training.experiments.published import value
 from counterfactual_training.experiments.store import Store, versions
 from counterfactual_training.experiments.truth_methods import METHODS, Caps, Fit, Known
 from counterfactual_training.experiments.worker import attempt
+from counterfactual_training.gates import search_gated
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.search import Generator
 
@@ -245,7 +246,14 @@ def _run_method(shared: tuple[Plan, Bench, Known, Piece], name: str) -> None:
         seconds += time.perf_counter() - started
         train_rows = (fit.x, fit.y)
         table = stepfree_table(
-            {name: model}, bench.individuals, bench.judge, train_rows, fit.constraints, LEVELS, plan.generator
+            {name: model},
+            bench.individuals,
+            bench.judge,
+            train_rows,
+            fit.constraints,
+            LEVELS,
+            plan.generator,
+            search_gated,
         )
         rows.append(table.assign(data=piece.data, seed=piece.seed, setting=setting))
         inner = decider(model, bench.x_held, bench.data.num_classes)

@@ -1,6 +1,6 @@
 """Gates: a classifier that knows where its classes end, so that advice ends among real rows."""
 
-from counterfactual_training.gates.anchors import real_rows, towards_real
+from counterfactual_training.gates.anchors import real_rows, search_gated, towards_real
 from counterfactual_training.gates.density import Density
 from counterfactual_training.gates.fit import KINDS, GateKind, fit_gate, make_gate
 from counterfactual_training.gates.gated import Both, Gate, Gated
@@ -18,5 +18,6 @@ __all__ = [
     "fit_gate",
     "make_gate",
     "real_rows",
+    "search_gated",
     "towards_real",
 ]

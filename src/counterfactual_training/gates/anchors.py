@@ -1,16 +1,54 @@
-"""A way to the target along real rows, for those whom no gradient leads there."""
+"""A way to the target by real rows, for those whom no gradient leads there.
+
+A density has a summit at every cluster, and the nearest may be too low. A real row of the class is a summit that is
+known to be high enough.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.gates.density import Density
 from counterfactual_training.gates.gated import Both, Gate, Gated
+from counterfactual_training.search import Generator, SearchResult, Status, search
 
-_CANDIDATES = 50
 _HALVINGS = 12
+
+
+def search_gated(
+    model: nn.Module,
+    x: Tensor,
+    y_target: Tensor,
+    generator: Generator | None = None,
+    constraints: Constraints | None = None,
+    *,
+    diagnose: bool = True,
+) -> SearchResult:
+    """As :func:`search`; rows x ``(n, *features)`` that it does not bring through a gate are led by real rows.
+
+    Of a model without a gate, or with one that remembers no rows, it is :func:`search`.
+    """
+    found = search(model, x, y_target, generator, constraints, diagnose=diagnose)
+    missed = (found.status == int(Status.EXHAUSTED)) | (found.status == int(Status.INFEASIBLE))
+    if generator is None or not isinstance(model, Gated) or not bool(missed.any()) or real_rows(model.gate) is None:
+        return found
+    threshold = float(generator.decision_threshold)
+    rules = (constraints if constraints is not None else Constraints.build(x[0].numel())).to(x)
+    points = towards_real(model, x[missed].flatten(1), y_target[missed], rules, threshold)
+    with torch.no_grad():
+        confidence = model(points.unflatten(-1, x.shape[1:])).softmax(-1)
+    confidence = confidence.gather(-1, y_target[missed].unsqueeze(-1)).squeeze(-1)
+    better = confidence > found.confidence[missed]
+    rows = missed.nonzero().squeeze(-1)[better]
+    arrived = torch.where(confidence[better] >= threshold, int(Status.CONVERGED), found.status[rows])
+    x_cf, status, reached = found.x_cf.clone(), found.status.clone(), found.confidence.clone()
+    x_cf[rows], status[rows] = points[better].unflatten(-1, x.shape[1:]), arrived
+    reached[rows] = confidence[better]
+    return replace(found, x_cf=x_cf, status=status, confidence=reached, converged=reached >= threshold)
 
 
 def real_rows(gate: Gate) -> Tensor | None:
@@ -42,8 +80,7 @@ def towards_real(gated: Gated, x: Tensor, y_target: Tensor, constraints: Constra
         if len(rows) == 0:
             continue
         points = _within(rows, row, constraints)
-        distance = (points - row).abs().sum(-1)
-        points = points[distance.argsort()[:_CANDIDATES]]
+        points = points[(points - row).abs().sum(-1).argsort()]
         confidence = _confidence(gated, points, target)
         arrives = (confidence >= threshold).nonzero().squeeze(-1)
         best = int(arrives[0]) if len(arrives) else int(confidence.argmax())

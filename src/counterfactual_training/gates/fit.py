@@ -64,9 +64,6 @@ def fit_gate(
     if kind != "learned":
         parts.append(Density.fit(x, y, num_classes, given=constraints.immutable, quantile=quantile, seed=seed))
     if kind != "density":
-        learned = Learned.fit(
-            model, x, y, num_classes, constraints=constraints, others=tuple(parts), config=config, quantile=quantile,
-            scale=scale, seed=seed,
-        )  # fmt: skip
-        parts.append(learned)
+        given = {"constraints": constraints, "config": config, "quantile": quantile, "scale": scale, "seed": seed}
+        parts.append(Learned.fit(model, x, y, num_classes, **given))
     return Gated(model, parts[0] if len(parts) == 1 else Both(*parts), scale).eval()

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.gates.calibration import Line, calibrate
-from counterfactual_training.gates.gated import Both, Gate, Gated
+from counterfactual_training.gates.gated import Gate, Gated
 from counterfactual_training.gates.negatives import Negatives
 from counterfactual_training.models import mlp
 
@@ -33,14 +33,14 @@ class GateConfig:
     """
 
     hidden: tuple[int, ...] = (128, 128)
-    epochs: int = 30
+    epochs: int = 12
     batch_size: int = 250
-    learning_rate: float = 1e-3
+    learning_rate: float = 2e-3
     most_rows: int = 10_000
     burn_in: int = 2
     num_counterfactuals: int = 400
     replay: int = 4000
-    max_steps: int = 25
+    max_steps: int = 20
     threshold: tuple[float, float] = (0.5, 0.95)
 
 
@@ -74,7 +74,6 @@ class Learned(Gate):
         num_classes: int,
         *,
         constraints: Constraints,
-        others: tuple[Gate, ...] = (),
         config: GateConfig | None = None,
         quantile: float = 0.1,
         scale: float = 1.0,
@@ -84,7 +83,6 @@ class Learned(Gate):
 
         Args:
             constraints: of the searches.
-            others: gates that will stand beside this one.
             quantile: share of real rows with σ(g) below ½.
             scale: of the model's logits, see :class:`Gated`.
         """
@@ -97,7 +95,7 @@ class Learned(Gate):
         order = torch.randperm(len(x), generator=rng).to(x.device)
         held = order[: min(len(x) // 5, config.most_rows)]
         rows, labels = x[order[len(held) :]].flatten(1), y[order[len(held) :]]
-        gated = Gated(model, Both(gate, *others), scale)
+        gated = Gated(model, gate, scale)
         negatives = Negatives(gated, rows, labels, constraints, x.shape[1:], config, rng)
         optimizer = torch.optim.Adam(network.parameters(), config.learning_rate)
         for epoch in range(config.epochs):
