@@ -16,9 +16,10 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.data.dataset import Dataset
 from counterfactual_training.errors import InputError, unknown
 from counterfactual_training.evaluation.plausibility import implausibility_by_class
-from counterfactual_training.evaluation.stepfree import FIXED_STEPS, Rescaled, draw_individuals
+from counterfactual_training.evaluation.stepfree import FIXED_STEPS, Rescaled, draw_individuals, scale_of
 from counterfactual_training.experiments.cells import FULL, Cell
 from counterfactual_training.experiments.fitting import untrained
+from counterfactual_training.gates import GateKind, fit_gate
 from counterfactual_training.search import search
 from counterfactual_training.training import Setting, train
 
@@ -160,8 +161,22 @@ def rescaled_baseline(fit: Fit) -> nn.Module:
     return Rescaled(model, best[1])
 
 
+def gated(kind: GateKind, method: str = "BL") -> Callable[[Fit], nn.Module]:
+    """What another method makes, with a gate at the scale of .95*; its decisions stay."""
+
+    def make(fit: Fit) -> nn.Module:
+        model, scale = fit.model(method), scale_of(fit.model(method), fit.x, fit.y)
+        return fit_gate(model, fit.x, fit.y, kind, constraints=fit.constraints, scale=scale, seed=fit.seed)
+
+    return make
+
+
+# A gate compares people with those who have the same protected features, so it is made anew where there are some.
 METHODS: dict[str, Method] = {
     "BL": Method(conventional),
     "BL rescaled": Method(rescaled_baseline),
     "CT": Method(published_ct, protects=True),
+    "K": Method(gated("density"), protects=True),
+    "G": Method(gated("learned"), protects=True),
+    "K + G": Method(gated("both"), protects=True),
 }
