@@ -27,6 +27,7 @@ from counterfactual_training.search import (
     search,
 )
 from counterfactual_training.training import (
+    AccuracyBudget,
     AverageWeights,
     BestEpoch,
     Callback,
@@ -51,6 +52,7 @@ __version__ = "0.1.0"
 __all__ = [
     "PAIRED",
     "PUBLISHED",
+    "AccuracyBudget",
     "AverageWeights",
     "BestEpoch",
     "Binding",

@@ -26,6 +26,7 @@ from counterfactual_training.reports.truth_tables import truth_texts
 
 TINY = Caps(rows=300, individuals=40, judge_rows=150, epochs=2, batch_size=100)
 HERE = Engine(workers=1)
+SOME = ["BL", "BL rescaled", "CT"]
 STEPS = ct.generic(lambda_cost=0.0, learning_rate=0.1, max_steps=60)
 
 
@@ -40,7 +41,7 @@ def done(tmp_path_factory):
     """Three methods on two data sets and seeds."""
     root = tmp_path_factory.mktemp("truth")
     torch.manual_seed(0)
-    failures, tables = run(root)
+    failures, tables = run(root, SOME)
     assert failures == []
     return root, tables
 
@@ -77,9 +78,9 @@ def test_individuals_are_those_of_every_seed_and_validation_rows_are_not(done):
 def test_every_cell_is_compared_with_its_twin_beside_the_floors(done):
     _, tables = done
     table = tables["truth"]
-    assert set(table["model"]) == set(METHODS) and set(table["tau"]) == {"50 × 0.1", ".5", ".95*"}
+    assert set(table["model"]) == set(SOME) and set(table["tau"]) == {"50 × 0.1", ".5", ".95*"}
     assert set(table["setting"]) == {"free", "protected"} and list(dict.fromkeys(table["data"])) == ["LS", "Moon"]
-    assert len(table) == 2 * 2 * 3 * len(METHODS) * 8 and (table["seeds"] == 2).all()
+    assert len(table) == 2 * 2 * 3 * len(SOME) * 8 and (table["seeds"] == 2).all()
     nearest = table[(table["metric"] == "nn5") & (table["tau"] == ".5")]
     assert nearest["real"].notna().all() and (nearest["real"] < nearest["unmoved"]).all()
     assert table.loc[table["model"] == "BL", "p_value"].isna().all()
@@ -112,6 +113,22 @@ def test_only_methods_that_know_protection_are_trained_for_it():
     assert not bool(fit.constraints.may_increase[0]) and bool(fit.constraints.may_increase[1])
     assert not bool(fit.setting("full").constraints.may_increase[0])
     assert fit.setting("full").config.epochs == 2 and fit.setting("full").config.batch_size == 30
+
+
+def test_a_gate_is_fitted_anew_where_features_are_protected_and_decides_nothing():
+    bench, known = make_bench("LS", False, TINY), {}
+    free, protected = (fit_of(bench, "LS", 0, TINY, own, known).model("K") for own in (False, True))
+    assert set(known) == {("K", False), ("K", True), ("BL", False)}
+    assert free.model is protected.model is known[("BL", False)] and float(free.scale) != 1.0
+    assert free.gate.given.tolist() == [False, False] and protected.gate.given.tolist() == [True, False]
+
+
+def test_gates_are_measured_like_any_model(tmp_path):
+    failures, tables = run(tmp_path, ["K"], data=["LS"], seeds=1)
+    table, accuracy = tables["truth"], tables["truth_performance"]
+    nearest = table[(table["model"] == "K") & (table["metric"] == "nn5") & (table["tau"] == ".5")]
+    assert failures == [] and (nearest["change"] > 0).all()
+    assert (accuracy.loc[(accuracy["model"] == "K") & (accuracy["metric"] == "accuracy"), "change"] == 0).all()
 
 
 def test_what_is_done_is_not_done_again_and_a_new_method_is_added(done, monkeypatch):

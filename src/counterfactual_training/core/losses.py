@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -42,6 +44,34 @@ def _is_binary_fleet(logits: Tensor) -> bool:
 def adversarial_loss(logits_adv: Tensor, y_adv: Tensor, weight: Tensor | None = None) -> Tensor:
     """Eq. 4: the class loss at nascent counterfactuals, which carry their factual's label."""
     return class_loss(logits_adv, y_adv, weight)
+
+
+def log_odds(logits: Tensor, y: Tensor) -> Tensor:
+    """``M(x)[y] − log Σ_{k≠y} exp M(x)[k]`` ``(..., n)``: logit of the probability of y."""
+    chosen = y.unsqueeze(-1)
+    others = logits.scatter(-1, chosen, -torch.inf).logsumexp(-1)
+    return logits.gather(-1, chosen).squeeze(-1) - others
+
+
+def logistic_contrast(
+    logits_pos: Tensor, logits_cf: Tensor, y_target: Tensor, weight: Tensor | None = None, confidence: float = 0.95
+) -> Tensor:
+    """``mean_i softplus(m₀ − m(x⁺_i)) + softplus(m(x′_i) − m₀)`` of the log-odds m of the target, with m₀ = logit c.
+
+    As Eq. 3 it prefers real samples to counterfactuals, but it is bounded: where x⁺ are surer than c and x′ are not,
+    nothing is left to gain.
+
+    Args:
+        logits_pos, logits_cf: ``(..., n, k)`` logits at x⁺ and x′.
+        y_target: ``(..., n)``.
+        weight: ``(..., n)``, see :func:`mean_rows`.
+
+    Returns:
+        ``(...)``.
+    """
+    goal = math.log(confidence / (1 - confidence))
+    real, found = log_odds(logits_pos, y_target), log_odds(logits_cf, y_target)
+    return mean_rows(functional.softplus(goal - real) + functional.softplus(found - goal), weight)
 
 
 def class_loss_gradient(probability: Tensor, y: Tensor) -> Tensor:

@@ -86,7 +86,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         gate: what keeps advice among real rows of the target class: ``"density"`` (of each class, quick), ``"learned"``
             (a network taught by counterfactuals, for images), ``"both"`` or ``"none"``; ``"auto"`` is as the preset has
             it. It decides where counterfactuals may end, never who is accepted: predictions are the same without it.
-        preset: ``"as_run"``, ``"as_printed"`` or a :class:`Setting`: the settings that are not stated here.
+        preset: ``"default"``, ``"cheap_recourse"`` (shorter ways to another decision, under a budget of accuracy),
+            ``"as_run"``, ``"as_printed"`` or a :class:`Setting`: the settings that are not stated here.
         mutability: by column, ``"both" | "none" | "increase" | "decrease"``, or 0, +1, −1 as in ``monotonic_cst``.
         domain: by column, ``(lower, upper)`` in its own units, ``None`` where open. Training rows and rows to be
             explained that lie outside are refused.

@@ -72,10 +72,10 @@ class Finder:
         """The classifier whose probability is to reach τ."""
         return self.model if self.gate is None else Gated(self.model, self.gate).eval()
 
-    @cached_property
-    def training_constraints(self) -> Constraints:
-        """Directions, box and reachable categories, every column continuous: how the authors searched in training."""
-        return replace(self.constraints, lattices=(), category_projection="never")
+    def training_constraints(self, project_categories: bool = False) -> Constraints:
+        """Directions, box and reachable categories; every column continuous, how the authors searched in training,
+        unless categories are projected."""
+        return self._free if project_categories else replace(self._free, category_projection="never")
 
     @cached_property
     def _free(self) -> Constraints:

@@ -53,10 +53,11 @@ def prepare(params: Mapping[str, Any], frame: pd.DataFrame, labels: np.ndarray, 
     encoder = Encoder(schema, unknown=params["unseen"], missing=params["missing"]).fit(frame)
     classes, y_index = np.unique(labels, return_inverse=True)
     make_model = partial(_model, params, len(encoder.names_), len(classes))
-    rules = encoder.constraints(settings.make_preset(params).num_std, keep_sign=True)
+    preset = settings.make_preset(params)
+    rules = encoder.constraints(preset.num_std, keep_sign=True)
     finder = Finder(make_model(seed), encoder, rules)
     x = finder.encode(frame)
-    setting = settings.make_setting(params, x, finder.training_constraints, seed)
+    setting = settings.make_setting(params, x, finder.training_constraints(preset.project_categories), seed)
     y = torch.as_tensor(y_index.astype(np.int64), device=x.device)
     return Prepared(finder, classes, x, y, setting, make_model)
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
+from counterfactual_training.core.losses import log_odds
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.evaluation.bootstrap import compare, holm
@@ -114,14 +115,8 @@ def scale_of(model: nn.Module, x: Tensor, y: Tensor, confidence: float = CONFIDE
     low, high = 1e-6, 1e6
     for _ in range(60):  # the log-odds of a row that is classified correctly rise with the factor
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if float(_log_odds(middle * logits, labels).median()) < goal else (low, middle)
+        low, high = (middle, high) if float(log_odds(middle * logits, labels).median()) < goal else (low, middle)
     return math.sqrt(low * high)
-
-
-def _log_odds(logits: Tensor, y: Tensor) -> Tensor:
-    chosen = y.unsqueeze(-1)
-    own = logits.gather(-1, chosen).squeeze(-1)
-    return own - logits.scatter(-1, chosen, -torch.inf).logsumexp(-1)
 
 
 def decider(model: nn.Module, x: Tensor, num_classes: int) -> nn.Module:

@@ -27,6 +27,8 @@ _TRAINING = (
     "epochs", "batch_size", "learning_rate", "num_counterfactuals", "burn_in", "refresh", "shuffle", "target_rule",
     "adversarial_label", "immature", "max_bad_updates",
 )  # fmt: skip
+# Of Objective, for the same reason: those of Eq. 2.
+_WEIGHTS = ("lambda_class", "lambda_div", "lambda_reg", "lambda_adv")
 TYPES: dict[type, str] = {
     int: "a whole number",
     float: "a number",
@@ -88,7 +90,7 @@ def _make_keys() -> dict[str, Key]:
         Key("generator.name", str, _among("generator", GENERATORS)),
         *(Key(f"generator.{name}", float, _weight) for name in _PENALTIES),
         Key("objective.name", str, _among("objective", OBJECTIVES)),
-        *(Key(f"objective.{name}", float, _partial(Objective, name)) for name in vars(Objective())),
+        *(Key(f"objective.{name}", float, _partial(Objective, name)) for name in _WEIGHTS),
     ]
     for name in NUMBERS:
         kind = int if name == "max_steps" else float
@@ -119,7 +121,7 @@ def published(paper: PaperSettings) -> Settings:
         "generator.name": "ecco",
         **{f"generator.{name}": number for name, number in generator.numbers().items()},
         "objective.name": "full",
-        **{f"objective.{name}": weight for name, weight in vars(Objective(lambda_reg=paper.lambda_reg)).items()},
+        **{f"objective.{name}": getattr(Objective(lambda_reg=paper.lambda_reg), name) for name in _WEIGHTS},
         **{f"training.{name}": getattr(config, name) for name in _TRAINING},
     }
 
@@ -132,7 +134,7 @@ def canonical(settings: Settings) -> Settings:
     out = dict(settings)
     objective = _objective(settings)
     del out["objective.name"]
-    out |= {f"objective.{name}": float(weight) for name, weight in vars(objective).items()}
+    out |= {f"objective.{name}": float(getattr(objective, name)) for name in _WEIGHTS}
     if not objective.needs_counterfactuals:
         default = TrainConfig()
         for name in ("num_counterfactuals", "burn_in", "refresh", "target_rule", "adversarial_label", "immature"):
@@ -160,7 +162,7 @@ def setting_of(
 
 
 def _objective(settings: Settings) -> Objective:
-    weights = {name: settings[f"objective.{name}"] for name in vars(Objective())}
+    weights = {name: settings[f"objective.{name}"] for name in _WEIGHTS}
     if "objective.name" not in settings:
         return Objective(**weights)
     return make_objective(settings["objective.name"], **weights)

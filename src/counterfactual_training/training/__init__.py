@@ -1,5 +1,6 @@
 """Algorithm 1: search, contrast, protect, update."""
 
+from counterfactual_training.training.budget import AccuracyBudget
 from counterfactual_training.training.callbacks import (
     AverageWeights,
     BestEpoch,
@@ -14,13 +15,15 @@ from counterfactual_training.training.fleet import Fleet, Member
 from counterfactual_training.training.history import History
 from counterfactual_training.training.objective import OBJECTIVES, Explanations, LossTerms, Objective, make_objective
 from counterfactual_training.training.run import Run, TrainResult
-from counterfactual_training.training.setting import AS_PRINTED, AS_RUN, Setting, preset
+from counterfactual_training.training.setting import AS_PRINTED, AS_RUN, CHEAP_RECOURSE, Setting, preset
 from counterfactual_training.training.train import train
 
 __all__ = [
     "AS_PRINTED",
     "AS_RUN",
+    "CHEAP_RECOURSE",
     "OBJECTIVES",
+    "AccuracyBudget",
     "AverageWeights",
     "BestEpoch",
     "Callback",

@@ -153,7 +153,10 @@ def with_constraints(setting: Setting, data: Rows, member: int = 0) -> Setting:
         rows = data.x[member] if data.own else data.x
         constraints = constraints or Constraints.infer(rows, num_std=setting.num_std)
     constraints.to(rows).check_factuals(rows.flatten(1))
-    return replace(setting, constraints=constraints.to(data.first(1)[0]))
+    objective = setting.objective
+    if objective.lambda_recourse and not bool(constraints.immutable.any()):
+        objective = replace(objective, lambda_recourse=0.0)
+    return replace(setting, constraints=constraints.to(data.first(1)[0]), objective=objective)
 
 
 def check_modes(model: nn.Module, setting: Setting, data: Rows, ranks: Ranks | None = None) -> None:

@@ -19,7 +19,7 @@ Immature = Literal["replace", "drop", "keep"]
 
 # Whole numbers, and the smallest allowed.
 _WHOLE = {"epochs": 0, "batch_size": 1, "num_counterfactuals": 1, "max_bad_updates": 1,
-    "seed": -math.inf, "threads": 1, "accumulate": 1,
+    "seed": -math.inf, "threads": 1, "accumulate": 1, "positives": 1,
 }  # fmt: skip
 
 
@@ -46,6 +46,7 @@ class TrainConfig:
         seed: of everything random; a run with the same seed gives the same weights.
         threads: CPU threads; by default one where the work is small.
         accumulate: mini-batches per update, whose gradients are averaged.
+        positives: real rows of the target class drawn for each x′, of which the one nearest to it, in L1, is its x⁺.
     """
 
     epochs: int = 100
@@ -62,6 +63,7 @@ class TrainConfig:
     seed: int = 0
     threads: int | None = None
     accumulate: int = 1
+    positives: int = 1
 
     def __post_init__(self) -> None:
         for name, smallest in _WHOLE.items():

@@ -59,10 +59,17 @@ def explain_round(
         x, y_target, y_adv = x[mine], y_target[mine], y_adv[mine]
         weight = None if weight is None else weight[mine]
     found = search(model, x, y_target, generator, constraints, rng, diagnose=False, threads=torch.get_num_threads())
-    positives = data.positives(everyone, rng)
-    x_pos = data.at(positives if mine is None else positives[mine])[0]
-
     mature, x_cf, lead = found.mature, found.x_cf, y_target.dim()
+
+    def positives() -> Tensor:
+        rows = data.positives(everyone, rng)
+        return data.at(rows if mine is None else rows[mine])[0]
+
+    x_pos = positives()
+    for _ in range(config.positives - 1):
+        other = positives()
+        nearer = (other - x_cf).abs().flatten(lead).sum(-1) < (x_pos - x_cf).abs().flatten(lead).sum(-1)
+        x_pos = torch.where(nearer.reshape(*nearer.shape, *[1] * (x.dim() - lead)), other, x_pos)
     if config.immature == "replace":
         x_cf = torch.where(mature.reshape(*mature.shape, *[1] * (x.dim() - lead)), x_cf, x_pos)
     x_pos = constraints.to(x).protect(x_pos.flatten(lead), x_cf.flatten(lead)).reshape(x.shape)  # §3.4

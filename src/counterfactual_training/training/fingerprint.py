@@ -60,7 +60,7 @@ def _add_given(digest: Digest, run: Run) -> None:
     data, size = run.data, run.config.batch_size
     for setting in run.settings:
         config = asdict(setting.config) | {"threads": None}
-        digest.add([config, setting.generator, setting.constraints, setting.objective])
+        digest.add([config, setting.generator, setting.constraints, setting.objective, setting.budget])
     digest.add([data.y, data.weight])
     # Rows fetched one by one are told by their classes and the first of them; reading all would be another epoch.
     if isinstance(data, FetchedRows):

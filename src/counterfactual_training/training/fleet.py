@@ -24,6 +24,7 @@ from counterfactual_training.search import Generator
 from counterfactual_training.search.stacking import compatible
 from counterfactual_training.search.stacking import structure as generator_structure
 from counterfactual_training.training import checks
+from counterfactual_training.training.budget import budgets
 from counterfactual_training.training.callbacks import Callback, Progress
 from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.distributed import unwrapped
@@ -108,7 +109,7 @@ class Fleet:
                 if rows is not None:
                     checks.try_model(model, rows.alone(i), data.num_classes)
         settings = [checks.with_constraints(own.setting, data, i) for i, own in enumerate(self.members)]
-        listeners = [*checks.checked_callbacks(callbacks), Progress(progress)]
+        listeners = [*budgets(settings), *checks.checked_callbacks(callbacks), Progress(progress)]
         results: dict[int, TrainResult] = {}
         most = self._most_at_once(data)
 

@@ -14,7 +14,7 @@ class History:
 
     Columns: ``epoch``, ``loss``, ``class_loss``, ``divergence``, ``ridge``, ``adversarial``, ``accuracy`` (running, on
     the training batches), ``validation_accuracy``, ``share_mature``, ``mean_steps`` of the search, ``skipped`` updates
-    and ``seconds``; NaN where an epoch had no such thing.
+    and ``seconds``; NaN where an epoch had no such thing. Callbacks may add others.
     """
 
     records: list[dict[str, Any]] = field(default_factory=list)

@@ -62,6 +62,7 @@ def _of_part(objective: Objective, rows: float, contrast: float, adversarial: fl
     if rows == contrast == adversarial == 1.0:
         return objective
     shares = {"lambda_class": rows, "lambda_div": contrast, "lambda_reg": contrast, "lambda_adv": adversarial}
+    shares |= {"lambda_contrast": contrast, "lambda_recourse": adversarial}
     return replace(objective, **{name: getattr(objective, name) * share for name, share in shares.items()})
 
 

@@ -33,10 +33,7 @@ def fit(run: Run, saver: Checkpoint | None = None) -> None:
         if saver is not None:
             saver.resume_optimizer(run)  # now, because a new scheduler begins by setting the learning rate
         while run.epoch < run.epochs and run.running:
-            started = time.perf_counter()
-            tally = _epoch(run)
-            run.epoch += 1
-            run.settle(*tally.close(started))  # keep sound weights, end members that diverged
+            advance(run)
             for callback in run.callbacks:
                 callback.on_epoch_end(run)
             run.agree()  # several processes stop together
@@ -45,6 +42,14 @@ def fit(run: Run, saver: Checkpoint | None = None) -> None:
                 saver.save(run)
         for callback in run.callbacks:
             callback.on_train_end(run)
+
+
+def advance(run: Run) -> None:
+    """One epoch: its updates, its records, and an end for members that diverged; nobody is told."""
+    started = time.perf_counter()
+    tally = _epoch(run)
+    run.epoch += 1
+    run.settle(*tally.close(started))
 
 
 @torch.no_grad()

@@ -1,4 +1,7 @@
-"""The training objective (Eq. 2): class loss + λ_div·divergence + λ_reg·ridge + λ_adv·adversarial loss."""
+"""The training objective (Eq. 2): class loss + λ_div·divergence + λ_reg·ridge + λ_adv·adversarial loss.
+
+Beyond the paper, with weights of 0 unless asked for: λ_contrast·logistic contrast + λ_recourse·recourse loss.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from torch import Tensor, nn
 
 from counterfactual_training.core.broadcast import Number, per_member
 from counterfactual_training.core.energy import contrastive_divergence, energy_ridge
-from counterfactual_training.core.losses import adversarial_loss, class_loss
+from counterfactual_training.core.losses import adversarial_loss, class_loss, logistic_contrast
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import InputError, unknown
 
@@ -56,7 +59,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class LossTerms:
-    """The terms of Eq. 2, unweighted, each ``()`` (or one per member of a fleet), and their weighted sum."""
+    """The terms of the objective, unweighted, each ``()`` (or one per member of a fleet), and their weighted sum."""
 
     total: Tensor
     class_loss: Tensor
@@ -64,6 +67,8 @@ class LossTerms:
     ridge: Tensor
     adversarial: Tensor
     logits: Tensor  # (..., n, k) of the mini-batch
+    contrast: Tensor | None = None  # only where they have a weight
+    recourse: Tensor | None = None
 
 
 class RowTerms(NamedTuple):
@@ -92,12 +97,22 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """Eq. 2 with named weights. The ablations are zero weights: see :data:`OBJECTIVES`."""
+    """Eq. 2 with named weights. The ablations are zero weights: see :data:`OBJECTIVES`.
+
+    Attributes:
+        lambda_class, lambda_div, lambda_reg, lambda_adv: of Eq. 2.
+        lambda_contrast: of :func:`logistic_contrast`, a bounded divergence.
+        lambda_recourse: of the class loss at nascent counterfactuals labelled as their *target* (Ross, Lakkaraju and
+            Bastani 2021): whoever asks is brought closer to the decision. :func:`train` and :class:`Fleet` leave it out
+            where no feature is immutable; there recourse is cheap anyway, and the term would cost plausibility.
+    """
 
     lambda_class: Number = 1.0
     lambda_div: Number = 0.5
     lambda_reg: Number = 0.1
     lambda_adv: Number = 0.25
+    lambda_contrast: Number = 0.0
+    lambda_recourse: Number = 0.0
 
     def __post_init__(self) -> None:
         for name, weight in vars(self).items():
@@ -107,18 +122,20 @@ class Objective:
 
     @property
     def needs_divergence(self) -> bool:
-        return _nonzero(self.lambda_div) or _nonzero(self.lambda_reg)
+        """Whether x⁺ and x′ count."""
+        return _nonzero(self.lambda_div) or _nonzero(self.lambda_reg) or _nonzero(self.lambda_contrast)
 
     @property
     def needs_adversarial(self) -> bool:
-        return _nonzero(self.lambda_adv)
+        """Whether x_adv counts."""
+        return _nonzero(self.lambda_adv) or _nonzero(self.lambda_recourse)
 
     @property
     def needs_counterfactuals(self) -> bool:
         return self.needs_divergence or self.needs_adversarial
 
     def total(self, class_loss: Tensor, divergence: Tensor, ridge: Tensor, adversarial: Tensor) -> Tensor:
-        """The weighted sum of terms, each ``(...)``, or ``(..., batches)``."""
+        """The weighted sum of the terms of Eq. 2, each ``(...)``, or ``(..., batches)``."""
         trailing = class_loss.dim() - 1
         return (
             per_member(self.lambda_class, trailing) * class_loss
@@ -129,8 +146,10 @@ class Objective:
 
     @property
     def has_closed_form(self) -> bool:
-        """Whether :meth:`by_rows` is this objective; a subclass with a loss or total of its own gets autograd."""
-        return type(self).__call__ is Objective.__call__ and type(self).total is Objective.total
+        """Whether :meth:`by_rows` is this objective; what goes beyond Eq. 2, or a subclass with a loss or total of its
+        own, gets autograd."""
+        beyond = _nonzero(self.lambda_contrast) or _nonzero(self.lambda_recourse)
+        return type(self).__call__ is Objective.__call__ and type(self).total is Objective.total and not beyond
 
     def by_rows(self, role: Tensor, count: Tensor, weight: Tensor | None) -> RowTerms:
         """The weights of rows ``(R,)`` by what they are for, over the count of rows in their mean ``(..., R)``."""
@@ -169,13 +188,19 @@ class Objective:
         logits = {part.role: own for part, own in zip(parts, split, strict=True)}
         classes = class_loss(logits[CLASS], y, weight)
         divergence = ridge = adversarial = torch.zeros_like(classes)
+        contrast = recourse = None
         if explanations is not None and POSITIVE in logits:
-            contrast = (logits[POSITIVE], logits[COUNTERFACTUAL], explanations.y_target, explanations.weight)
-            divergence, ridge = contrastive_divergence(*contrast), energy_ridge(*contrast)
+            pairs = (logits[POSITIVE], logits[COUNTERFACTUAL], explanations.y_target, explanations.weight)
+            divergence, ridge = contrastive_divergence(*pairs), energy_ridge(*pairs)
+            contrast = logistic_contrast(*pairs) if _nonzero(self.lambda_contrast) else None
         if explanations is not None and ADVERSARIAL in logits:
-            adversarial = adversarial_loss(logits[ADVERSARIAL], explanations.y_adv, explanations.weight_adv)
+            nascent, own = logits[ADVERSARIAL], explanations.weight_adv
+            adversarial = adversarial_loss(nascent, explanations.y_adv, own)
+            recourse = class_loss(nascent, explanations.y_target, own) if _nonzero(self.lambda_recourse) else None
         total = self.total(classes, divergence, ridge, adversarial)
-        return LossTerms(total, classes, divergence, ridge, adversarial, logits[CLASS])
+        for weight_of, term in ((self.lambda_contrast, contrast), (self.lambda_recourse, recourse)):
+            total = total if term is None else total + weight_of * term
+        return LossTerms(total, classes, divergence, ridge, adversarial, logits[CLASS], contrast, recourse)
 
     def parts(self, x: Tensor, y: Tensor, weight: Tensor | None, found: Explanations | None) -> list[Part]:
         """The rows that count in the loss."""

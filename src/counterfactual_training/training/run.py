@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.constraints.stacking import stack_constraints
+from counterfactual_training.core.broadcast import Number
 from counterfactual_training.errors import InputError
 from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.search.stacking import stack_generators
@@ -54,6 +55,7 @@ class Run:
         lead: ``()`` alone, ``(rows of the stack,)`` in a fleet.
         model: the model itself; in a fleet the stack of those that train.
         parameters: what is trained, each ``(*lead, …)``.
+        strength: of each member, a factor of all its weights but that of the class loss; callbacks may change it.
         gradients: of the update to be made, one per tensor of ``parameters``; ``None`` where a parameter has none.
         optimizer: with one parameter group per member, in a fleet.
     """
@@ -74,13 +76,16 @@ class Run:
         self.config = self.settings[0].config
         self.epoch, self.epochs = 0, self.config.epochs
         self.histories = [History() for _ in self.settings]
+        self.strength = [1.0] * len(models)
         self.slots = list(range(len(models)))
         self.bad_updates = [0] * len(models)  # in a row, up to now, by row of the stack
         self.gradients: Gradients = []
         self.ranks = Ranks.of(models[0])
         model = StackedModel(models) if len(models) > 1 else models[0]
         rates = [setting.config.learning_rate for setting in self.settings]
-        self.learner = Learner(model, self.settings[0].objective, data.num_classes, rates, optimizer)
+        objectives = [setting.objective for setting in self.settings]
+        decisive = next((own for own in objectives if not own.has_closed_form), objectives[0])
+        self.learner = Learner(model, decisive, data.num_classes, rates, optimizer)
         self.model, self.optimizer = self.learner.model, self.learner.optimizer
         self.device = self.learner.parameters[0].device
         self.good = self._weights()  # of each member's last sound epoch, by row of the stack
@@ -160,11 +165,12 @@ class Run:
         ]
 
     def objective_for(self, explaining: Sequence[bool]) -> Objective:
-        """Eq. 2; in a fleet without the terms of members that have no counterfactuals now."""
-        if not self.lead or all(explaining):
+        """Eq. 2 at the members' strength; in a fleet without the terms of members that have no counterfactuals now."""
+        factors = [self.strength[i] * (on or not self.lead) for i, on in zip(self.slots, explaining, strict=True)]
+        if all(factor == 1 for factor in factors):
             return self.objective
-        mask = torch.tensor(explaining, device=self.device)
-        weights = {name: value * mask for name, value in vars(self.objective).items() if name != "lambda_class"}
+        factor: Number = torch.tensor(factors, device=self.device) if self.lead else factors[0]
+        weights = {name: value * factor for name, value in vars(self.objective).items() if name != "lambda_class"}
         return replace(self.objective, **weights)
 
     def idle_rows(self) -> Tensor | None:
@@ -215,9 +221,22 @@ class Run:
         """Take ended members out of the stack, once there are enough of them."""
         running = self.running
         if self.lead and running and len(running) <= _COMPACT_AT * len(self.slots):
-            rows = self._keep(running)
+            rows = self.keep(running)
             for callback in self.callbacks:
                 callback.keep(rows)
+
+    def keep(self, slots: list[int]) -> Tensor:
+        """Go on with these members in the stack; the rows they had."""
+        places = [self.slots.index(i) for i in slots]
+        rows = torch.tensor(places, device=self.device)
+        self.learner.keep(rows)
+        self.good = {name: value[rows] for name, value in self.good.items()}
+        self.bad_updates = [self.bad_updates[place] for place in places]
+        self.data = self.data.of(places)
+        self.validation = self.validation and self.validation.of(places)
+        self.slots = list(slots)
+        self._restack()
+        return rows
 
     def results(self) -> list[TrainResult]:
         """The members' own models, with the weights they ended with."""
@@ -232,6 +251,7 @@ class Run:
             "epoch": self.epoch,
             "slots": self.slots,
             "bad_updates": self.bad_updates,
+            "strength": self.strength,
             "records": [history.records for history in self.histories],
             "stopped": [history.stopped for history in self.histories],
             "model": self.model.state_dict(),
@@ -245,19 +265,20 @@ class Run:
         epoch, slots, records, stopped = (state[name] for name in ("epoch", "slots", "records", "stopped"))
         if type(epoch) is not int or not 0 <= epoch <= self.epochs:
             raise ValueError(f"epoch {epoch!r} of {self.epochs}")
-        sizes = {len(records), len(stopped), len(self.members)}
+        sizes = {len(records), len(stopped), len(state["strength"]), len(self.members)}
         if len(sizes) > 1 or not slots or slots != sorted(set(slots) & set(self.slots)):
             raise ValueError(f"it holds {len(records)} members, of whom {slots} train")
         for own in records:
             if not isinstance(own, list) or len(own) > epoch or not all(isinstance(record, dict) for record in own):
                 raise ValueError("its records are not one table per epoch")
         if slots != self.slots:
-            self._keep(slots)
+            self.keep(slots)
         self.model.load_state_dict(state["model"])
         if {k: v.shape for k, v in state["good"].items()} != {k: v.shape for k, v in self.good.items()}:
             raise ValueError("its last sound weights do not fit")
         self.good = {name: value.to(self.good[name]) for name, value in state["good"].items()}
         self.ended, self.bad_updates = state["ended"], [int(v) for v in state["bad_updates"]]
+        self.strength = [float(factor) for factor in state["strength"]]
         self.epoch = epoch
         self.histories = [History(own, reason) for own, reason in zip(records, stopped, strict=True)]
 
@@ -273,19 +294,6 @@ class Run:
 
     def _weights(self) -> dict[str, Tensor]:
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
-
-    def _keep(self, slots: list[int]) -> Tensor:
-        """Go on with these members in the stack; the rows they had."""
-        places = [self.slots.index(i) for i in slots]
-        rows = torch.tensor(places, device=self.device)
-        self.learner.keep(rows)
-        self.good = {name: value[rows] for name, value in self.good.items()}
-        self.bad_updates = [self.bad_updates[place] for place in places]
-        self.data = self.data.of(places)
-        self.validation = self.validation and self.validation.of(places)
-        self.slots = list(slots)
-        self._restack()
-        return rows
 
     def _restack(self) -> None:
         """The settings of the members in the stack, as numbers ``(rows,)``; a lone run has its own."""

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.search import Generator, make_generator
 from counterfactual_training.training import checks
+from counterfactual_training.training.budget import budgets
 from counterfactual_training.training.callbacks import Callback, Progress
 from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.config import TrainConfig
@@ -88,7 +89,7 @@ def train(
     chosen = replace(chosen, generator=make_generator(generator or chosen.generator, x_train=known))
     chosen = checks.with_constraints(chosen, data)
     checks.check_modes(inner, chosen, data, ranks)
-    listeners = [*checks.checked_callbacks(callbacks), Progress(progress)]
+    listeners = [*budgets([chosen]), *checks.checked_callbacks(callbacks), Progress(progress)]
     if optimizer is not None:
         optimizer = optimizer if isinstance(optimizer, Optimizer) else optimizer(inner.parameters())
         checks.check_optimizer(inner, optimizer, chosen, ranks, listeners)

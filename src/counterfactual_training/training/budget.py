@@ -1,0 +1,147 @@
+"""A budget of accuracy: what goes beyond the class loss counts as much as a conventional twin lets it."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from counterfactual_training.errors import InputError
+from counterfactual_training.training.adam import Adam
+from counterfactual_training.training.callbacks import Callback, column
+from counterfactual_training.training.history import History
+from counterfactual_training.training.loop import advance
+from counterfactual_training.training.run import Run
+from counterfactual_training.training.setting import Setting
+
+_PACE = 0.15
+_WEAKEST, _STRONGEST = 0.02, 1.0
+
+
+class AccuracyBudget(Callback):
+    """Turn the strength s of the terms beside the class loss up or down by what they cost.
+
+    A conventional twin, with the same first weights, seed, rows and optimizer, trains beside every member. After each
+    epoch ``s ← clip(s·exp(−0.15·clip((d − b)/b, −1, 2)), 0.02, 1)``, where d is the twin's running accuracy on the
+    training batches minus the member's own. A member ends with its last epoch of the second half that was within b, or,
+    if none was, as it is. The history tells s as ``strength``, and ``twin_accuracy``.
+
+    Other callbacks do not hear of the twin: a schedule or clipping does not act on it.
+
+    Args:
+        budget: b, the share of the training rows that may be lost; by default as each member's setting has it.
+        start: the first s.
+    """
+
+    def __init__(self, budget: float | None = None, start: float = 0.3) -> None:
+        if budget is not None and not 0 < budget < 1:
+            raise InputError(f"budget is a share of the rows between 0 and 1, got {budget!r}.")
+        if not _WEAKEST <= start <= _STRONGEST:
+            raise InputError(f"start lies in [{_WEAKEST}, {_STRONGEST}], got {start!r}.")
+        self.budget, self.start = budget, start
+        self.twin: Run | None = None
+        self.kept: dict[int, dict[str, Tensor]] = {}  # weights of the last epoch within the budget, by member
+
+    def on_train_begin(self, run: Run) -> None:
+        if run.ranks.size > 1:
+            raise InputError("A budget of accuracy needs a twin on all rows: train on one process, or set no budget.")
+        self.twin, self.kept = conventional_twin(run), {}
+        if run.epoch == 0:
+            for i in self._bound(run):
+                run.strength[i] = self.start
+
+    def on_epoch_end(self, run: Run) -> None:
+        twin = self._twin()
+        if twin.running:
+            advance(twin)
+        for i in self._bound(run):
+            if i not in run.running:
+                continue
+            budget, counterpart = self._of(run, i), twin.slots[run.slots.index(i)]
+            aim = column(twin, counterpart, "accuracy")
+            lost = aim - column(run, i, "accuracy")
+            run.histories[i].records[-1] |= {"strength": run.strength[i], "twin_accuracy": aim}
+            if lost <= budget and run.epoch > run.epochs // 2:
+                self.kept[i] = run.snapshot(i).state_dict()
+            if run.epoch > run.settings[i].config.burn_in_epochs and not math.isnan(lost):
+                excess = min(max((lost - budget) / budget, -1.0), 2.0)
+                run.strength[i] = min(max(run.strength[i] * math.exp(-_PACE * excess), _WEAKEST), _STRONGEST)
+
+    def on_stop(self, run: Run, i: int) -> None:
+        if i in self.kept:
+            run.replace(i, self.kept[i])
+
+    def on_train_end(self, run: Run) -> None:
+        for i in run.running:
+            self.on_stop(run, i)
+
+    def keep(self, rows: Tensor) -> None:
+        twin = self._twin()
+        twin.keep([twin.slots[row] for row in rows.tolist()])
+
+    def state_dict(self) -> dict[str, Any]:
+        twin = self.twin
+        if twin is None:
+            return {"kept": self.kept, "twin": None}
+        histories = [twin.histories[i] for i in twin.slots]
+        state = {
+            "epoch": twin.epoch,
+            "bad_updates": twin.bad_updates,
+            "records": [own.records[-1:] for own in histories],
+            "stopped": [own.stopped for own in histories],
+            "model": twin.model.state_dict(),
+            "optimizer": twin.optimizer.state_dict(),
+        }
+        return {"kept": self.kept, "twin": state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        twin, saved = self._twin(), state["twin"]
+        self.kept = state["kept"]
+        twin.epoch = saved["epoch"]
+        twin.model.load_state_dict(saved["model"])
+        twin.optimizer.load_state_dict(saved["optimizer"])
+        twin.settle(*[0] * len(twin.slots))  # these weights are sound
+        twin.bad_updates = saved["bad_updates"]
+        for i, records, stopped in zip(twin.slots, saved["records"], saved["stopped"], strict=True):
+            twin.histories[i] = History(records, stopped)
+
+    def _of(self, run: Run, i: int) -> float:
+        own = run.settings[i].budget if self.budget is None else self.budget
+        return math.inf if own is None else own
+
+    def _bound(self, run: Run) -> list[int]:
+        """Members in the stack that have a budget, and something to spend it on."""
+        needs = [i for i in run.slots if run.settings[i].objective.needs_counterfactuals]
+        return [i for i in needs if self._of(run, i) < math.inf]
+
+    def _twin(self) -> Run:
+        if self.twin is None:
+            raise TypeError("a budget has a twin as soon as training begins")
+        return self.twin
+
+
+def budgets(settings: Sequence[Setting]) -> list[AccuracyBudget]:
+    """What keeps the budgets that settings have, first of all listeners; none where none has one."""
+    return [AccuracyBudget()] if any(own.budget is not None for own in settings) else []
+
+
+def conventional_twin(run: Run) -> Run:
+    """A run of the class loss alone for every row of the stack, from the weights that its members have now."""
+    optimizer: Optimizer | None = None
+    if not run.lead and not isinstance(run.optimizer, Adam):
+        # Together, so that the copy of an optimizer holds the parameters of the model's copy.
+        models, optimizer = copy.deepcopy((run.models, run.optimizer))
+        return Run(models, [run.settings[0].conventional()], run.data, optimizer=optimizer)
+    rows = list(range(len(run.slots)))
+    padded = [0, 0] if run.lead and len(rows) == 1 else rows  # a stack of one is what is left of two
+    members = [run.slots[row] for row in padded]
+    models = [copy.deepcopy(run.models[i]) for i in members]
+    settings = [run.settings[i].conventional() for i in members]
+    twin = Run(models, settings, run.data.of(padded) if run.lead else run.data, members=range(len(members)))
+    if padded != rows:
+        twin.keep(rows)
+    return twin
