@@ -245,16 +245,8 @@ def _run_method(shared: tuple[Plan, Bench, Known, Piece], name: str) -> None:
         model = fit.model(name)
         seconds += time.perf_counter() - started
         train_rows = (fit.x, fit.y)
-        table = stepfree_table(
-            {name: model},
-            bench.individuals,
-            bench.judge,
-            train_rows,
-            fit.constraints,
-            LEVELS,
-            plan.generator,
-            search_gated,
-        )
+        who, rules = bench.individuals, fit.constraints
+        table = stepfree_table({name: model}, who, bench.judge, train_rows, rules, LEVELS, plan.generator, search_gated)
         rows.append(table.assign(data=piece.data, seed=piece.seed, setting=setting))
         inner = decider(model, bench.x_held, bench.data.num_classes)
         found = performance(predict_logits(inner, bench.x_held), bench.y_held)
