@@ -5,7 +5,14 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
-from counterfactual_training.core.losses import adversarial_loss, class_loss, class_loss_gradient, softmax
+from counterfactual_training.core.losses import (
+    adversarial_loss,
+    class_loss,
+    class_loss_gradient,
+    log_odds,
+    logistic_contrast,
+    softmax,
+)
 
 
 @pytest.fixture
@@ -21,6 +28,31 @@ def test_agrees_with_torch(loss, batch):
     weight = torch.rand(7, dtype=torch.float64)
     expected = (cross_entropy(logits, y, reduction="none") * weight).sum() / weight.sum()
     assert_close(loss(logits, y, weight), expected)
+
+
+def test_log_odds_are_the_logit_of_the_probability(batch):
+    logits, y = batch
+    probability = logits.softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
+    assert_close(log_odds(logits, y), torch.logit(probability))
+    two = logits[:, :2]
+    assert_close(log_odds(two, y % 2), torch.where(y % 2 == 1, two[:, 1] - two[:, 0], two[:, 0] - two[:, 1]))
+
+
+def test_the_logistic_contrast_is_that_of_two_classes_of_points(batch):
+    """Real and found points told apart by the odds that a real one has: those of .95."""
+    logits, y = batch
+    found = logits.flip(0)
+    odds = [log_odds(own, y) - torch.logit(torch.tensor(0.95, dtype=torch.float64)) for own in (logits, found)]
+    each = -torch.sigmoid(odds[0]).log() - (1 - torch.sigmoid(odds[1])).log()
+    assert_close(logistic_contrast(logits, found, y), each.mean())
+    weight = torch.rand(7, dtype=torch.float64)
+    assert_close(logistic_contrast(logits, found, y, weight), (each * weight).sum() / weight.sum())
+
+
+def test_the_logistic_contrast_is_bounded_below():
+    """Eq. 3 falls without end as energies part; this does not."""
+    sure = torch.tensor([[1e4, 0.0, 0.0]])
+    assert 0 <= float(logistic_contrast(sure, -sure, torch.tensor([0]))) < 1e-6
 
 
 def test_gradient_agrees_with_autograd(batch):

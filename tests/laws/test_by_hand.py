@@ -185,6 +185,40 @@ def test_every_objective_and_weight_has_autograds_bits(objective, weights):
     same_bits(model, OBJECTIVES[objective], batches)
 
 
+BEYOND = {
+    "contrast": Objective(lambda_div=0.0, lambda_reg=0.0, lambda_adv=0.0, lambda_contrast=0.7),
+    "recourse": Objective(lambda_div=0.0, lambda_reg=0.0, lambda_adv=0.0, lambda_recourse=0.7),
+    "all": Objective(lambda_contrast=0.7, lambda_recourse=0.4),
+}
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("objective", BEYOND)
+@pytest.mark.parametrize("name", ["laws: deep", "one layer", "wide", "last layer frozen"])
+def test_what_goes_beyond_the_paper_has_autograds_gradient(name, objective, weights):
+    model = drawn(MODELS[name], torch.float64)
+    d, k = sizes_of(model)
+    like = next(model.parameters())
+    batches = [batch_of(like, d, k, n=n, weights=WEIGHTS[weights], seed=n) for n in (30, 30, 7)]
+    hand, automatic = both(model, k)
+    (mine, told), (its, its_told) = (gradients(way, BEYOND[objective], batches) for way in (hand, automatic))
+    assert_close(mine, its, rtol=1e-10, atol=1e-13)
+    assert_close(told[:, :5], its_told[:, :5].to(told.dtype), rtol=1e-10, atol=1e-12)
+
+
+def test_a_contrast_of_models_that_are_sure_is_finite():
+    """exp(±200) is not a number in single precision; the contrast needs none."""
+    model = chain((4, 3))
+    with torch.no_grad():
+        model[0].weight.mul_(1000)
+    hand, automatic = both(model, 3)
+    batch = batch_of(model[0].weight, 4, 3)
+    (mine,), told = gradients(hand, BEYOND["contrast"], [batch])
+    (its,), _ = gradients(automatic, BEYOND["contrast"], [batch])
+    assert_close(mine, its, rtol=1e-4, atol=1e-5)
+    assert torch.isfinite(told).all() and float(torch.cat([g.flatten() for g in mine]).abs().max()) < 10
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("name", list(MODELS))
 def test_a_stack_walked_by_hand_is_its_gradient_by_autograd(name, dtype):
@@ -194,7 +228,8 @@ def test_a_stack_walked_by_hand_is_its_gradient_by_autograd(name, dtype):
     hand, automatic = both(stack, k)
     # One member has counterfactuals, one none, one only adversarial examples.
     columns = {"lambda_class": [1.0, 0.7, 1.3], "lambda_div": [0.5, 0, 0], "lambda_reg": [0.1, 0, 0],
-               "lambda_adv": [0.25, 0, 2.0]}  # fmt: skip
+               "lambda_adv": [0.25, 0, 2.0], "lambda_contrast": [0.3, 0, 0],
+               "lambda_recourse": [0, 0, 0.4]}  # fmt: skip
     objective = Objective(**{name: torch.tensor(values, dtype=dtype) for name, values in columns.items()})
     for weights in WEIGHTS.values():
         batches = [batch_of(stack.weights, d, k, (3,), weights=weights, seed=n) for n in (4, 5)]

@@ -50,6 +50,20 @@ def test_positives_are_real_rows_of_the_target_class(setting):
     assert bool((index >= 0).all()) and torch.equal(setting[1].y[index], found.y_target)
 
 
+def test_of_several_positives_the_nearest_is_taken(setting):
+    one, four = (explain(setting, positives=num, immature="keep").explanations for num in (1, 4))
+    assert torch.equal(one.x_cf, four.x_cf) and torch.equal(one.y_target, four.y_target)
+    distance = [(own.x_pos - own.x_cf).abs().sum(-1) for own in (one, four)]
+    assert bool((distance[1] <= distance[0]).all()) and bool((distance[1] < distance[0]).any())
+    index = rows_of(four.x_pos, setting[1].x)
+    assert bool((index >= 0).all()) and torch.equal(setting[1].y[index], four.y_target)
+    # With so many draws it is the nearest of all.
+    every = explain(setting, positives=400, immature="keep").explanations
+    gaps = torch.cdist(every.x_cf, setting[1].x, p=1)
+    gaps = gaps.masked_fill(every.y_target[:, None] != setting[1].y, torch.inf)
+    assert torch.allclose((every.x_pos - every.x_cf).abs().sum(-1), gaps.amin(-1), atol=1e-5)
+
+
 def test_targets_are_not_what_is_predicted(setting):
     """x_adv starts at the factual; with no room to move it is the factual."""
     still = explain(setting, generator=GENERATOR.replace(epsilon=0.0)).explanations

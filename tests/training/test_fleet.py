@@ -87,6 +87,12 @@ OPTIONS = {
     "lambda_div": [{"objective": Objective(lambda_div=v)} for v in (0.0, 0.2, 3.0)],
     "lambda_reg": [{"objective": Objective(lambda_reg=v)} for v in (0.0, 0.01, 0.5)],
     "lambda_adv": [{"objective": Objective(lambda_adv=v)} for v in (0.0, 1.0)],
+    "lambda_contrast": [{"objective": Objective(lambda_contrast=v)} for v in (0.0, 0.3, 2.0)],
+    "lambda_recourse": [
+        {"objective": Objective(lambda_recourse=v), "constraints": Constraints.build(2, {0: "none"})}
+        for v in (0.0, 0.4, 2.0)
+    ],
+    "budget": [{"budget": v} for v in (None, 0.001, 0.2)],
     "objective": [{"objective": make_objective(n)} for n in ("full", "vanilla", "divergence", "adversarial")],
     "threshold": [{"generator": ecco(decision_threshold=v)} for v in (0.4, 0.9)],
     "steps": [{"generator": ecco(max_steps=v)} for v in (0, 5, 40)],
@@ -144,6 +150,7 @@ SHARED = {
     "refreshed per batch": {"refresh": "batch"},
     "dropped": {"immature": "drop"},
     "kept": {"immature": "keep"},
+    "nearest of three": {"positives": 3},
     "uniform": {"target_rule": "uniform"},
     "prior": {"target_rule": "prior"},
     "not true": {"target_rule": "not_true"},

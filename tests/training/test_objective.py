@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from counterfactual_training import Explanations, Objective, linear, make_objective, mlp
 from counterfactual_training.core.energy import contrastive_divergence, energy_ridge
-from counterfactual_training.core.losses import adversarial_loss, class_loss
+from counterfactual_training.core.losses import adversarial_loss, class_loss, logistic_contrast
 from counterfactual_training.errors import InputError
 
 
@@ -48,6 +48,22 @@ def test_the_fused_forward_equals_separate_forwards(batch, weight):
     assert_close(terms.logits, model(x))
     for fused, separate in zip(gradients(model, terms.total), gradients(model, total), strict=True):
         assert_close(fused, separate)
+
+
+@pytest.mark.parametrize("weight", [None, torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0])])
+def test_terms_beyond_the_paper_are_added(batch, weight):
+    model, x, y, explanations = batch
+    explanations = explanations._replace(weight=weight, weight_adv=None if weight is None else weight.flip(0))
+    plain = Objective()(model, x, y, explanations)
+    terms = Objective(lambda_contrast=0.3, lambda_recourse=0.2)(model, x, y, explanations)
+    contrast = logistic_contrast(model(explanations.x_pos), model(explanations.x_cf), explanations.y_target, weight)
+    recourse = class_loss(model(explanations.x_adv), explanations.y_target, explanations.weight_adv)
+    assert plain.contrast is None and plain.recourse is None
+    assert_close([terms.contrast, terms.recourse], [contrast, recourse])
+    assert_close(terms.total, plain.total + 0.3 * contrast + 0.2 * recourse)
+    only = Objective(lambda_div=0.0, lambda_reg=0.0, lambda_adv=0.0, lambda_recourse=1.0)
+    assert only.needs_counterfactuals and not only.needs_divergence and not only.needs_adversarial
+    assert_close(only(model, x, y, explanations).total, plain.class_loss + recourse)
 
 
 def test_there_is_one_forward(batch):
@@ -125,7 +141,8 @@ def test_ablations(name, divergence, adversarial, batch):
 
 def test_default_weights_are_the_papers():
     objective = Objective()
-    assert vars(objective) == {"lambda_class": 1.0, "lambda_div": 0.5, "lambda_reg": 0.1, "lambda_adv": 0.25}
+    paper = {"lambda_class": 1.0, "lambda_div": 0.5, "lambda_reg": 0.1, "lambda_adv": 0.25}
+    assert vars(objective) == paper | {"lambda_contrast": 0.0, "lambda_recourse": 0.0}
 
 
 def test_overrides_reach_only_the_weights_an_objective_uses():

@@ -16,6 +16,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau, StepLR
 
 from counterfactual_training import (
+    AccuracyBudget,
     AverageWeights,
     BestEpoch,
     Callback,
@@ -67,12 +68,15 @@ class Rates(Callback):
 
 
 class Prune(Callback):
-    """Ends the first members of a fleet of four."""
+    """Ends members of a fleet of four."""
+
+    def __init__(self, *whom: int) -> None:
+        self.whom = whom
 
     def on_epoch_end(self, run) -> None:
         if run.epoch == 2 and len(run.members) > 1:
-            run.stop("pruned", 0)
-            run.stop("pruned", 2)
+            for i in self.whom:
+                run.stop("pruned", i)
 
 
 CALLBACKS = {
@@ -84,8 +88,10 @@ CALLBACKS = {
     "a late moving mean": lambda: [AverageWeights(0.9, start=0.3)],
     "early stopping": lambda: [EarlyStopping(2, metric="class_loss", mode="min", min_delta=0.05)],
     "best epoch": lambda: [BestEpoch("loss", "min"), ClipGradient(0.1)],
+    "a budget": lambda: [AccuracyBudget(0.01)],
+    "a budget, one member left": lambda: [AccuracyBudget(0.02, start=0.5), Prune(0, 1, 2)],
     "all of it, members pruned": lambda: [
-        Schedule(lambda o: StepLR(o, 2, 0.5)), AverageWeights(0.9), ClipGradient(0.5), Prune(),
+        Schedule(lambda o: StepLR(o, 2, 0.5)), AverageWeights(0.9), ClipGradient(0.5), Prune(0, 2),
         EarlyStopping(3, metric="class_loss", mode="min", min_delta=0.01),
     ],
 }  # fmt: skip

@@ -10,6 +10,9 @@ from torch.nn import functional
 
 from counterfactual_training.core.energy import mean_rows
 
+# m₀ of the logistic contrast: the logit of .95.
+CONTRAST_GOAL = math.log(0.95 / 0.05)
+
 
 def class_loss(logits: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
     """Mean cross-entropy ``−log softmax(M(x))[y]`` over rows.
@@ -53,13 +56,11 @@ def log_odds(logits: Tensor, y: Tensor) -> Tensor:
     return logits.gather(-1, chosen).squeeze(-1) - others
 
 
-def logistic_contrast(
-    logits_pos: Tensor, logits_cf: Tensor, y_target: Tensor, weight: Tensor | None = None, confidence: float = 0.95
-) -> Tensor:
-    """``mean_i softplus(m₀ − m(x⁺_i)) + softplus(m(x′_i) − m₀)`` of the log-odds m of the target, with m₀ = logit c.
+def logistic_contrast(logits_pos: Tensor, logits_cf: Tensor, y_target: Tensor, weight: Tensor | None = None) -> Tensor:
+    """``mean_i softplus(m₀ − m(x⁺_i)) + softplus(m(x′_i) − m₀)`` of the log-odds m of the target, m₀ = logit .95.
 
-    As Eq. 3 it prefers real samples to counterfactuals, but it is bounded: where x⁺ are surer than c and x′ are not,
-    nothing is left to gain.
+    As Eq. 3 it prefers real samples to counterfactuals, but it is bounded: where x⁺ are surer than .95 and x′ are not,
+    little is left to gain.
 
     Args:
         logits_pos, logits_cf: ``(..., n, k)`` logits at x⁺ and x′.
@@ -69,9 +70,8 @@ def logistic_contrast(
     Returns:
         ``(...)``.
     """
-    goal = math.log(confidence / (1 - confidence))
     real, found = log_odds(logits_pos, y_target), log_odds(logits_cf, y_target)
-    return mean_rows(functional.softplus(goal - real) + functional.softplus(found - goal), weight)
+    return mean_rows(functional.softplus(CONTRAST_GOAL - real) + functional.softplus(found - CONTRAST_GOAL), weight)
 
 
 def class_loss_gradient(probability: Tensor, y: Tensor) -> Tensor:

@@ -12,11 +12,21 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import linear, softplus
 
+from counterfactual_training.core.losses import CONTRAST_GOAL
 from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.search.chain import Activation, activation, chain_layers
-from counterfactual_training.training.objective import ADVERSARIAL, CLASS, COUNTERFACTUAL, POSITIVE, Batch, Objective
+from counterfactual_training.training.objective import (
+    ADVERSARIAL,
+    CLASS,
+    COUNTERFACTUAL,
+    POSITIVE,
+    RECOURSE,
+    Batch,
+    Objective,
+    RowTerms,
+)
 
 _aten: Any = torch.ops.aten
 # What a layer has just made is nobody else's, so the most common activation may overwrite it, and its gradient too.
@@ -177,8 +187,11 @@ class ByHand:
         sizes = [sum(part.label.shape[-1] for part in own) for own in of_batches]
         columns = [(onehot * scale.unsqueeze(walk.classes)).split(sizes, walk.rows) for scale in scales]
         rows = walk.laid([[part.x for part in own] for own in of_batches])
+        marks = pulls = None
+        if terms.contrast is not None:
+            marks, pulls = onehot.split(sizes, walk.rows), terms.contrast.split(sizes, -1)
         logits, logp = [], []
-        for own_x, cross, *contrast in zip(rows, *columns, strict=True):
+        for i, (own_x, cross, *contrast) in enumerate(zip(rows, *columns, strict=True)):
             out = walk.logits(own_x)
             log_probability = torch.log_softmax(out, walk.classes)
             grad = torch._log_softmax_backward_data(cross, log_probability, walk.classes, like.dtype)
@@ -187,17 +200,23 @@ class ByHand:
                 grad += (ridge * out).add_(energy)
                 # The loss itself is summed up later; it is finite as long as gradient and squares of the logits are.
                 self.witnesses.append(torch.linalg.vector_norm(out, dim=walk.both))
+            if marks is not None and pulls is not None:
+                grad += _contrast_gradient(out, marks[i], walk.classes, pulls[i])
             logits.append(out)
             logp.append(log_probability)
             yield walk.gradients(grad)
         share = (torch.ones_like(count) if weight is None else weight) / count
         out, log_probability = torch.cat(logits, walk.rows), torch.cat(logp, walk.rows)
-        values = _told(out, log_probability, onehot, walk.classes, role, share)
+        values = [_told(out, log_probability, onehot, walk.classes, role, share)]
+        if terms.contrast is not None or objective.needs_recourse:
+            values.append(_beyond(out, log_probability, onehot, walk.classes, role, terms).unsqueeze(0))
+        told = torch.cat(values)
         if len(set(sizes)) == 1:
-            sums = values.unflatten(-1, (len(sizes), -1)).sum(-1)  # (5, *lead, batches)
+            sums = told.unflatten(-1, (len(sizes), -1)).sum(-1)  # (5 or 6, *lead, batches)
         else:
-            sums = torch.stack([part.sum(-1) for part in values.split(sizes, -1)], -1)
-        self.terms = torch.cat([objective.total(*sums[:4]).unsqueeze(0), sums]).movedim(-1, 0)
+            sums = torch.stack([part.sum(-1) for part in told.split(sizes, -1)], -1)
+        total = objective.total(*sums[:4]) + sums[5:].sum(0)
+        self.terms = torch.cat([total.unsqueeze(0), sums[:5]]).movedim(-1, 0)
 
 
 def _told(logits: Tensor, logp: Tensor, onehot: Tensor, classes: int, role: Tensor, share: Tensor) -> Tensor:
@@ -218,3 +237,26 @@ def _told(logits: Tensor, logp: Tensor, onehot: Tensor, classes: int, role: Tens
         of(CLASS, right.to(cross.dtype)),
     ]
     return torch.stack(values)
+
+
+def _beyond(logits: Tensor, logp: Tensor, onehot: Tensor, classes: int, role: Tensor, terms: RowTerms) -> Tensor:
+    """What rows add to the loss beyond Eq. 2 ``(..., R)``, weights included."""
+    value = torch.where(role == RECOURSE, -(logp * onehot).sum(classes) * terms.cross, 0.0)
+    if terms.contrast is None:
+        return value
+    odds, _ = _log_odds(logits, onehot, classes)
+    return value + terms.contrast.abs() * softplus(terms.contrast.sign() * (odds - CONTRAST_GOAL))
+
+
+def _contrast_gradient(logits: Tensor, onehot: Tensor, classes: int, contrast: Tensor) -> Tensor:
+    """``contrast·σ(±(m − m₀))·(onehot − softmax of the others)``, see :class:`RowTerms`."""
+    odds, others = _log_odds(logits, onehot, classes)
+    pull = contrast * torch.sigmoid(contrast.sign() * (odds - CONTRAST_GOAL))
+    return (onehot - others).mul_(pull.unsqueeze(classes))
+
+
+def _log_odds(logits: Tensor, onehot: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """m ``(..., R)`` of the marked classes, and the softmax of the others."""
+    others = logits.masked_fill(onehot > 0, -torch.inf)
+    rest = others.logsumexp(classes, keepdim=True)
+    return (logits * onehot).sum(classes) - rest.squeeze(classes), (others - rest).exp_()

@@ -72,18 +72,21 @@ class LossTerms:
 
 
 class RowTerms(NamedTuple):
-    """Eq. 2 as a sum over all rows of a batch: ``Σ cross·CE(label) + energy·E(label) + ridge·E(label)²``.
+    """Eq. 2 as a sum over all rows of a batch: ``Σ cross·CE(label) + energy·E(label) + ridge·E(label)²``, and beyond it
+    ``|contrast|·softplus(±(m(label) − m₀))`` with the sign of ``contrast``.
 
-    That has a gradient in closed form: ``cross·(softmax − onehot) − (energy + 2·ridge·E)·onehot``.
+    That has a gradient in closed form: ``cross·(softmax − onehot) − (energy + 2·ridge·E)·onehot``, and
+    ``contrast·σ(±(m − m₀))·(onehot − softmax of the others)``.
     """
 
     cross: Tensor  # (..., R)
     energy: Tensor
     ridge: Tensor
+    contrast: Tensor | None
 
 
 # What a row of a batch is there for.
-CLASS, POSITIVE, COUNTERFACTUAL, ADVERSARIAL = range(4)
+CLASS, POSITIVE, COUNTERFACTUAL, ADVERSARIAL, RECOURSE = range(5)
 
 
 class Part(NamedTuple):
@@ -127,12 +130,17 @@ class Objective:
 
     @property
     def needs_adversarial(self) -> bool:
-        """Whether x_adv counts."""
-        return _nonzero(self.lambda_adv) or _nonzero(self.lambda_recourse)
+        """Whether x_adv counts with its factual's label."""
+        return _nonzero(self.lambda_adv)
+
+    @property
+    def needs_recourse(self) -> bool:
+        """Whether x_adv counts with its target's label."""
+        return _nonzero(self.lambda_recourse)
 
     @property
     def needs_counterfactuals(self) -> bool:
-        return self.needs_divergence or self.needs_adversarial
+        return self.needs_divergence or self.needs_adversarial or self.needs_recourse
 
     def total(self, class_loss: Tensor, divergence: Tensor, ridge: Tensor, adversarial: Tensor) -> Tensor:
         """The weighted sum of the terms of Eq. 2, each ``(...)``, or ``(..., batches)``."""
@@ -146,23 +154,23 @@ class Objective:
 
     @property
     def has_closed_form(self) -> bool:
-        """Whether :meth:`by_rows` is this objective; what goes beyond Eq. 2, or a subclass with a loss or total of its
-        own, gets autograd."""
-        beyond = _nonzero(self.lambda_contrast) or _nonzero(self.lambda_recourse)
-        return type(self).__call__ is Objective.__call__ and type(self).total is Objective.total and not beyond
+        """Whether :meth:`by_rows` is this objective; a subclass with a loss or total of its own gets autograd."""
+        return type(self).__call__ is Objective.__call__ and type(self).total is Objective.total
 
     def by_rows(self, role: Tensor, count: Tensor, weight: Tensor | None) -> RowTerms:
         """The weights of rows ``(R,)`` by what they are for, over the count of rows in their mean ``(..., R)``."""
 
         def term(weights: dict[int, Number]) -> Tensor:
             parts = [per_member(w, 1) * (role == kind).to(count.dtype) for kind, w in weights.items()]
-            value = (parts[0] + parts[1]) / count
+            value = sum(parts[1:], parts[0]) / count
             return value if weight is None else value * weight
 
+        contrasted = {POSITIVE: -self.lambda_contrast, COUNTERFACTUAL: self.lambda_contrast}
         return RowTerms(
-            term({CLASS: self.lambda_class, ADVERSARIAL: self.lambda_adv}),
+            term({CLASS: self.lambda_class, ADVERSARIAL: self.lambda_adv, RECOURSE: self.lambda_recourse}),
             term({POSITIVE: self.lambda_div, COUNTERFACTUAL: -self.lambda_div}),
             term({POSITIVE: self.lambda_reg, COUNTERFACTUAL: self.lambda_reg}),
+            term(contrasted) if _nonzero(self.lambda_contrast) else None,
         )
 
     def __call__(
@@ -194,9 +202,9 @@ class Objective:
             divergence, ridge = contrastive_divergence(*pairs), energy_ridge(*pairs)
             contrast = logistic_contrast(*pairs) if _nonzero(self.lambda_contrast) else None
         if explanations is not None and ADVERSARIAL in logits:
-            nascent, own = logits[ADVERSARIAL], explanations.weight_adv
-            adversarial = adversarial_loss(nascent, explanations.y_adv, own)
-            recourse = class_loss(nascent, explanations.y_target, own) if _nonzero(self.lambda_recourse) else None
+            adversarial = adversarial_loss(logits[ADVERSARIAL], explanations.y_adv, explanations.weight_adv)
+        if explanations is not None and RECOURSE in logits:
+            recourse = class_loss(logits[RECOURSE], explanations.y_target, explanations.weight_adv)
         total = self.total(classes, divergence, ridge, adversarial)
         for weight_of, term in ((self.lambda_contrast, contrast), (self.lambda_recourse, recourse)):
             total = total if term is None else total + weight_of * term
@@ -210,6 +218,8 @@ class Objective:
             parts.append(Part(COUNTERFACTUAL, found.x_cf, found.y_target, found.weight))
         if found is not None and self.needs_adversarial:
             parts.append(Part(ADVERSARIAL, found.x_adv, found.y_adv, found.weight_adv))
+        if found is not None and self.needs_recourse:
+            parts.append(Part(RECOURSE, found.x_adv, found.y_target, found.weight_adv))
         return parts
 
 

@@ -83,9 +83,7 @@ class Run:
         self.ranks = Ranks.of(models[0])
         model = StackedModel(models) if len(models) > 1 else models[0]
         rates = [setting.config.learning_rate for setting in self.settings]
-        objectives = [setting.objective for setting in self.settings]
-        decisive = next((own for own in objectives if not own.has_closed_form), objectives[0])
-        self.learner = Learner(model, decisive, data.num_classes, rates, optimizer)
+        self.learner = Learner(model, self.settings[0].objective, data.num_classes, rates, optimizer)
         self.model, self.optimizer = self.learner.model, self.learner.optimizer
         self.device = self.learner.parameters[0].device
         self.good = self._weights()  # of each member's last sound epoch, by row of the stack
