@@ -42,15 +42,14 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--objective",
-        default="full",
         choices=list(OBJECTIVES),
-        help="full is counterfactual training, vanilla conventional, the others leave parts out (default: %(default)s)",
+        help="full is counterfactual training (default for named data sets), vanilla conventional, the others leave "
+        "parts out; without one, a CSV file is learned conventionally and a gate keeps advice among real rows",
     )
     parser.add_argument(
         "--generator",
-        default="ecco",
         choices=list(GENERATORS),
-        help="of the counterfactuals in training (default: %(default)s)",
+        help=f"of the counterfactuals in training (default: {Recipe.generator})",
     )
     parser.add_argument("--epochs", type=int, default=Recipe.epochs, help="passes over the data (default: %(default)s)")
     parser.add_argument(
@@ -123,9 +122,9 @@ def _train_named(arguments: argparse.Namespace) -> dict[str, Any]:
     recipe = Recipe(
         data=data.name,
         variant=data.variant,
-        objective=arguments.objective,
+        objective=arguments.objective or Recipe.objective,
         protected=protected,
-        generator=arguments.generator,
+        generator=arguments.generator or Recipe.generator,
         hidden=tuple(arguments.hidden),
         epochs=arguments.epochs,
         learning_rate=arguments.learning_rate,
@@ -157,7 +156,9 @@ def _train_csv(arguments: argparse.Namespace) -> dict[str, Any]:
         raise InputError(f"--test-share must be at least 0 and below 1, got {arguments.test_share}.")
     source = read_csv(arguments.data, arguments.target_column)
     labels = source.need_labels()
+    papers = arguments.objective is not None or arguments.generator is not None
     classifier = CounterfactualClassifier(
+        preset="as_run" if papers else "default",
         model="mlp" if arguments.hidden else "linear",
         hidden=tuple(arguments.hidden),
         objective=arguments.objective,
@@ -181,7 +182,8 @@ def _train_csv(arguments: argparse.Namespace) -> dict[str, Any]:
         "data": str(source.path),
         "target_column": arguments.target_column,
         "classes": classifier.classes_.tolist(),
-        "objective": arguments.objective,
+        "objective": arguments.objective or ("full" if papers else "vanilla"),
+        "gate": "none" if classifier.gate_ is None else "density",
         "epochs": arguments.epochs,
         "train_rows": len(train),
         "test_rows": len(test),

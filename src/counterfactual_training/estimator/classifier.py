@@ -120,7 +120,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         model: str | ModelFactory = "mlp",
         hidden: Sequence[int] = (32,),
         objective: str | Objective | None = None,
-        generator: str | Generator = "ecco",
+        generator: str | Generator | None = None,
         *,
         lambda_div: float | None = None,
         lambda_reg: float | None = None,
@@ -362,6 +362,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
             schema=encoder.schema_,
             unseen=encoder.unknown,
             missing=encoder.missing,
+            preset="as_run",
             **settings.params_of(generator),
         )
         labels = np.array(classes, dtype=object)
@@ -422,7 +423,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
     def _explainer(self) -> Generator:
         """The preset's generator of explanations; the training's, where that was stated or the preset has none."""
         found = settings.make_preset(self.get_params(deep=False)).explainer
-        if found is None or isinstance(self.generator, Generator):
+        if found is None or self.generator is not None:
             return self.generator_
         return found if self.decision_threshold is None else found.replace(decision_threshold=self.decision_threshold)
 

@@ -86,7 +86,8 @@ def _assembled(
         raise ValueError(f"num_std is {num_std}")
     generator = make_training_generator(classifier.get_params(deep=False), vae=vae)
     spec = content.get("gate")  # files from before gates have none
-    gate = None if spec is None else _gate(spec, _under(_GATE, tensors), source)
+    sizes = (len(encoder.names_), len(classes))
+    gate = None if spec is None else _gate(spec, *sizes, _under(_GATE, tensors), source)
     classifier._adopt(encoder, classes, model, history, num_std, generator, gate)
     classifier.n_features_in_ = encoder.n_features_in_
     if content["named_columns"]:
@@ -116,11 +117,19 @@ def _vae(spec: dict[str, Any], num_features: int, state: dict[str, Tensor], sour
     return vae.eval().requires_grad_(False)
 
 
-def _gate(spec: list[dict[str, Any]], state: dict[str, Tensor], source: str) -> Gate:
-    with torch.device("meta"):
-        gate = make_gate(spec)
-    _allocated(gate, state, source)
-    load_weights(gate, state, source)
+def _gate(
+    spec: list[dict[str, Any]], num_features: int, num_classes: int, state: dict[str, Tensor], source: str
+) -> Gate:
+    try:
+        with torch.device("meta"):
+            gate = make_gate(spec)
+        _allocated(gate, state, source)
+        load_weights(gate, state, source)
+        judged = gate(torch.zeros(1, num_features, dtype=next(iter(state.values())).dtype)).shape[-1]
+    except RuntimeError as error:
+        raise ValueError("its gate does not fit the columns") from error
+    if judged != num_classes:
+        raise ValueError("its gate does not fit the classes")
     return gate.eval().requires_grad_(False)
 
 

@@ -29,6 +29,8 @@ _AIM_HIGHER = 0.4
 _PATIENCE = 4
 # A probability is trusted to this many digits: the same row in another batch may differ in the last bit.
 _DIGITS = 1e-6
+# … and a small one to this share.
+_SHARE = 1e-4
 _CHUNK = 65_536
 
 
@@ -88,11 +90,15 @@ class Finder:
 
     # ---- the model -------------------------------------------------------------------------------------------------
 
+    @property
+    def _like(self) -> Tensor:
+        """Of the device and precision of the model."""
+        parameter = next(self.model.parameters(), None)
+        return parameter if parameter is not None else torch.empty(())
+
     def encode(self, frame: pd.DataFrame) -> Tensor:
         """Model space ``(n, d)``, as the model wants it."""
-        parameter = next(self.model.parameters(), None)
-        like = parameter if parameter is not None else torch.empty(())
-        return torch.as_tensor(self.encoder.transform(frame)).to(like)
+        return torch.as_tensor(self.encoder.transform(frame)).to(self._like)
 
     def logits(self, x: Tensor) -> Tensor:
         """``(n, k)``, on the CPU."""
@@ -127,8 +133,10 @@ class Finder:
         steps = result.num_steps.masked_fill(there, 0)
         x_cf, confidence = self._settled(result.x_cf, x, y, frame, threshold)
         x_cf[there] = x[there]
+        # A search by line that did not arrive would go the same way again.
+        hopeful = result.converged if generator.step_rule == "line" else ~there
         for attempt in _attempts(generator, fall_back):
-            rows = ((confidence < threshold + _DIGITS) & ~there).nonzero().squeeze(-1)
+            rows = ((confidence < threshold + _DIGITS) & ~there & hopeful).nonzero().squeeze(-1)
             if len(rows) == 0:
                 break
             again = search_gated(self.searched, x[rows], y[rows], attempt, self._free, diagnose=False)
@@ -138,7 +146,8 @@ class Finder:
             steps[rows] += again.num_steps
         if sparsify and not bool(there.all()):
             # A best effort gives up nothing that helps, and asks for nothing that does not.
-            floor = confidence.clamp_max(threshold + _DIGITS) - _DIGITS * (confidence < threshold)
+            trusted = (_SHARE * confidence).clamp_max(_DIGITS)
+            floor = confidence.clamp_max(threshold + _DIGITS) - trusted * (confidence < threshold)
             rows = (~there).nonzero().squeeze(-1)
             kept = frame.iloc[rows.cpu().numpy()]
             x_cf[rows] = self._shortened(x_cf[rows], x[rows], y[rows], kept, floor[rows])
@@ -146,14 +155,21 @@ class Finder:
         return self._found(decoded, x, y, there.cpu(), steps, threshold)
 
     def implausible(self, found: Found, y_target: np.ndarray, generator: Generator) -> np.ndarray:
-        """``(n,)`` whether it is the gate alone that a row does not pass: without it, a search arrives."""
-        missed = np.zeros(len(y_target), dtype=bool)
-        rows = np.flatnonzero(found.status == int(Status.EXHAUSTED))
-        if self.gate is not None and len(rows):
-            parameter = next(self.model.parameters())
-            x, y = found.x[rows].to(parameter), torch.as_tensor(y_target[rows], device=parameter.device)
-            missed[rows] = search(self.model, x, y, generator, self._free, diagnose=False).converged.cpu().numpy()
-        return missed
+        """``(n,)`` whether it is the gate alone that a row does not pass: without it, it is there or a search arrives.
+
+        Args:
+            found: counterfactuals for the classes ``y_target`` ``(n,)``, by this generator.
+        """
+        missed = found.status == int(Status.EXHAUSTED)
+        if self.gate is None:
+            return np.zeros_like(missed)
+        beyond = found.probability[np.arange(len(missed)), y_target] >= float(generator.decision_threshold)
+        rows = np.flatnonzero(missed & ~beyond)
+        if len(rows):
+            x = found.x[rows].to(self._like)
+            y = torch.as_tensor(y_target[rows], device=x.device)
+            beyond[rows] = search(self.model, x, y, generator, self._free, diagnose=False).converged.cpu().numpy()
+        return missed & beyond
 
     def _settled(
         self, x_cf: Tensor, x: Tensor, y: Tensor, frame: pd.DataFrame, threshold: float

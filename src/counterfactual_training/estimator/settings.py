@@ -77,8 +77,10 @@ def make_setting(params: Params, x_train: Tensor, constraints: Constraints, seed
 
 def make_training_generator(params: Params, x_train: Tensor | None = None, vae: VAE | None = None) -> Generator:
     """The generator of the counterfactuals in training; ``x_train`` or ``vae`` serve recipes that need a VAE."""
-    spec = params["generator"]
+    spec, like = params["generator"], make_preset(params).generator
     stated = in_parts(_stated(params, (*_SEARCH, *WEIGHTS)))["generator"]
+    if spec is None:
+        return like.with_numbers({name: number for name, number in stated.items() if name in like.numbers()})
     if isinstance(spec, Generator):
         for name in WEIGHTS:
             if name in stated:
@@ -86,7 +88,7 @@ def make_training_generator(params: Params, x_train: Tensor | None = None, vae: 
         return spec.with_numbers(stated)
     if vae is not None:
         stated["vae"] = vae
-    return make_alike(spec, make_preset(params).generator, x_train, **stated)
+    return make_alike(spec, like, x_train, **stated)
 
 
 def params_of(generator: Generator) -> dict[str, Any]:
@@ -114,12 +116,11 @@ def vae_of(generator: Generator) -> VAE | None:
 
 def _objective(params: Params) -> Objective:
     weights = _stated(params, OF_OBJECTIVE)
-    spec = params["objective"]
-    if spec is None:
-        spec = make_preset(params).objective
-    if isinstance(spec, Objective):
-        return replace(spec, **weights)
-    return make_objective(spec, **(vars(make_preset(params).objective) | weights))
+    spec, usual = params["objective"], make_preset(params).objective
+    if spec is None or isinstance(spec, Objective):
+        return replace(usual if spec is None else spec, **weights)
+    # What the preset leaves out has no weight there; an objective that is named brings its own.
+    return make_objective(spec, **({name: weight for name, weight in vars(usual).items() if weight != 0} | weights))
 
 
 def _config(params: Params, num_rows: int, seed: int) -> TrainConfig:

@@ -7,16 +7,22 @@ known to be high enough.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import log
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.gates.density import Density
 from counterfactual_training.gates.gated import Both, Gate, Gated
 from counterfactual_training.search import Generator, SearchResult, Status, search
 
+# Real rows looked at first, nearest first.
+_CANDIDATES = 50
 _HALVINGS = 12
+# Points that are looked at together, by the model and by the gate: a bound on memory.
+_TOGETHER, _BLOCK = 50_000, 2000
 
 
 def search_gated(
@@ -65,48 +71,69 @@ def towards_real(gated: Gated, x: Tensor, y_target: Tensor, constraints: Constra
 
     Real rows are brought into the bounds of x first: what may not change stays. Where one reaches τ, its numbers come
     back towards x as far as τ lets; where none does, the result is the one with the highest gated probability, the most
-    plausible point that is known to be within reach.
+    plausible point of the target that is known to be within reach.
 
     Returns:
-        ``(n, d)``; x itself where the gate remembers no row of the target.
+        ``(n, d)``; x itself where no real row, brought into the bounds, has the target with τ by the model alone.
     """
-    remembered = real_rows(gated.gate)
-    if remembered is None:
-        return x.clone()
-    found = x.clone()
-    for i, (row, target) in enumerate(zip(x, y_target.tolist(), strict=True)):
+    found, remembered = x.clone(), real_rows(gated.gate)
+    for target in y_target.unique().tolist() if remembered is not None else ():
         rows = remembered[target]
-        rows = rows[~rows.isnan().any(-1)].to(row)
-        if len(rows) == 0:
-            continue
-        points = _within(rows, row, constraints)
-        points = points[(points - row).abs().sum(-1).argsort()]
-        confidence = _confidence(gated, points, target)
-        arrives = (confidence >= threshold).nonzero().squeeze(-1)
-        best = int(arrives[0]) if len(arrives) else int(confidence.argmax())
-        found[i] = _back(gated, points[best], row, target, threshold, constraints) if len(arrives) else points[best]
+        rows = rows[~rows.isnan().any(-1)].to(x)
+        if len(rows):
+            for own in (y_target == target).nonzero().squeeze(-1).split(max(1, _TOGETHER // len(rows))):
+                found[own] = _nearest(gated, x[own], rows, target, constraints, threshold)
+    return found
+
+
+def _nearest(
+    gated: Gated, x: Tensor, rows: Tensor, target: int, constraints: Constraints, threshold: float
+) -> Tensor:
+    """:func:`towards_real` for rows x ``(n, d)`` with one target, from real rows ``(m, d)``."""
+    n, m = len(x), len(rows)
+    start = x.repeat_interleave(m, 0)
+    points = _within(rows.repeat(n, 1), start, constraints)
+    # The gate takes most of the time, and can only lower what the model says.
+    of_class = functional.log_softmax(gated.model(points) * gated.scale, -1)[:, target]
+    distance = (points - start).abs().sum(-1).masked_fill(of_class < log(threshold), torch.inf).view(n, m)
+    order, points = distance.argsort(-1), points.view(n, m, -1)
+    found, best, missed = x.clone(), torch.zeros_like(x[:, 0]), distance.isfinite().any(-1).nonzero().squeeze(-1)
+    for tried in (order[:, :_CANDIDATES], order[:, _CANDIDATES:]):
+        if len(missed) == 0 or tried.shape[1] == 0:
+            break
+        candidates = points[missed.unsqueeze(-1), tried[missed]]
+        parts = candidates.flatten(0, 1).split(_BLOCK)
+        confidence = torch.cat([_confidence(gated, part, target) for part in parts]).view(tried[missed].shape)
+        arrives = confidence >= threshold
+        place = torch.where(arrives.any(-1), arrives.int().argmax(-1), confidence.argmax(-1)).unsqueeze(-1)
+        reached = confidence.gather(-1, place).squeeze(-1)
+        better = reached > best[missed]
+        found[missed[better]] = torch.take_along_dim(candidates, place.unsqueeze(-1), 1).squeeze(1)[better]
+        best[missed[better]] = reached[better]
+        missed = missed[best[missed] < threshold]
+    there = best >= threshold
+    found[there] = _back(gated, found[there], x[there], target, threshold, constraints)
     return found
 
 
 def _within(rows: Tensor, x: Tensor, constraints: Constraints) -> Tensor:
-    """Real rows ``(m, d)``, changed where a counterfactual of x ``(d,)`` may not be as they are."""
-    start = x.expand_as(rows)
-    bounds = constraints.bounds(start)
+    """Real rows ``(n, d)``, changed where counterfactuals of x ``(n, d)`` may not be as they are."""
+    bounds = constraints.bounds(x)
     points = rows.clamp(bounds.lower, bounds.upper)
-    points = torch.where(constraints.may_increase, points, torch.minimum(points, start))
-    points = torch.where(constraints.may_decrease, points, torch.maximum(points, start))
-    return constraints.snap(points, start)
+    points = torch.where(constraints.may_increase, points, torch.minimum(points, x))
+    points = torch.where(constraints.may_decrease, points, torch.maximum(points, x))
+    return constraints.snap(points, x)
 
 
-def _back(gated: Gated, point: Tensor, x: Tensor, target: int, threshold: float, constraints: Constraints) -> Tensor:
-    """The point with its numbers as near to x as τ lets, by bisection; categories stay."""
-    delta = torch.where(constraints.discrete, 0.0, point - x)
-    low, high = 0.0, 1.0  # share of the way back that is known to be fine, and not
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        fine = float(_confidence(gated, (point - middle * delta).unsqueeze(0), target)) >= threshold
-        low, high = (middle, high) if fine else (low, middle)
-    return point - low * delta
+def _back(gated: Gated, points: Tensor, x: Tensor, target: int, threshold: float, constraints: Constraints) -> Tensor:
+    """The points with their numbers as near to x as τ lets, by bisection; categories stay."""
+    delta = torch.where(constraints.discrete, 0.0, points - x)
+    share = torch.zeros_like(x[:, :1])  # of the way back that is known to be fine
+    for halving in range(1, _HALVINGS + 1 if len(x) else 1):
+        tried = share + 0.5**halving
+        fine = _confidence(gated, points - tried * delta, target) >= threshold
+        share = torch.where(fine.unsqueeze(-1), tried, share)
+    return points - share * delta
 
 
 def _confidence(gated: Gated, points: Tensor, target: int) -> Tensor:

@@ -101,20 +101,26 @@ class Density(Gate):
     def scores(self, x: Tensor, leave_out: Tensor | None = None) -> Tensor:
         """log p̂ ``(..., n, k)`` of rows ``(..., n, *features)``, up to a constant, without kernels ``(n, m)``."""
         x = x.flatten(x.dim() - self.feature_dims)
-        nothing = self.width == 0 if leave_out is None else (self.width == 0) | leave_out.unsqueeze(-2)
-        free = self._kernels(x, ~self.given).masked_fill(nothing, _NOTHING)
+        free = self._kernels(x, ~self.given, leave_out)
         if not bool(self.given.any()):
             return torch.logsumexp(free, -1)
-        known = self._kernels(x, self.given).masked_fill(nothing, _NOTHING)
+        known = self._kernels(x, self.given, leave_out)
         return torch.logsumexp(free + known, -1) - torch.logsumexp(known, -1)
 
-    def _kernels(self, x: Tensor, columns: Tensor) -> Tensor:
-        """Logarithms ``(..., n, k, m)`` of all kernels at x ``(..., n, d)``, in some columns."""
+    def _kernels(self, x: Tensor, columns: Tensor, leave_out: Tensor | None) -> Tensor:
+        """Logarithms ``(..., n, k, m)`` of all kernels at x ``(..., n, d)``, in some columns.
+
+        ‖x − c‖² / νh² is one product of matrices: a search goes through here at every step.
+        """
         x, centres = x[..., columns], self.centres[..., columns]
         d, width = centres.shape[-1], self.width.clamp_min(1e-12)
-        cross = (x @ centres.flatten(0, 1).mT).unflatten(-1, centres.shape[:2])
-        squares = x.square().sum(-1)[..., None, None] + centres.square().sum(-1) - 2 * cross
-        return -d * width.log() - (_HEAVY + d) / 2 * torch.log1p(squares.clamp_min(0.0) / (_HEAVY * width.square()))
+        norms = torch.stack([torch.ones_like(width), centres.square().sum(-1)], -1)
+        weights = torch.cat([-2 * centres, norms], -1) / (_HEAVY * width.square()).unsqueeze(-1)
+        points = torch.cat([x, x.square().sum(-1, keepdim=True), torch.ones_like(x[..., :1])], -1)
+        distance = (points @ weights.flatten(0, 1).mT).unflatten(-1, width.shape).clamp_min(0.0)
+        peak = (-d * width.log()).masked_fill(self.width == 0, _NOTHING)
+        kernels = torch.add(peak, torch.log1p(distance), alpha=-(_HEAVY + d) / 2)
+        return kernels if leave_out is None else kernels.masked_fill(leave_out.unsqueeze(-2), _NOTHING)
 
     def _calibration_scores(self, by_class: list[Tensor], most: int = 2000) -> tuple[Tensor, Tensor]:
         """Scores ``(a, k)`` and classes ``(a,)`` of rows that are no centres; of the centres where others are few."""

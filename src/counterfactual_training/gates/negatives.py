@@ -43,7 +43,8 @@ class Negatives:
         in_groups = {column for group in self.groups for column in group}
         self.numbers = torch.tensor([j for j in range(rows.shape[1]) if j not in in_groups], dtype=torch.long)
         sample = rows[:100_000][:, self.numbers]
-        self.low, self.high = sample.quantile(0.005, 0) - 0.3, sample.quantile(0.995, 0) + 0.3
+        ends = sample.quantile(sample.new_tensor([0.005, 0.995]), 0) if sample.numel() else sample[:2]
+        self.low, self.high = ends[0] - 0.3, ends[1] + 0.3
         self.x_cf, self.target, self.weight = rows[:0], labels[:0], rows[:0, 0]
 
     def noise(self, n: int) -> Tensor:

@@ -1,0 +1,317 @@
+"""Gates behind the scikit-learn face: where advice ends, while decisions stay as they were."""
+
+import copy
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+
+from counterfactual_training.errors import FileError, InputError
+from counterfactual_training.estimator import CounterfactualClassifier
+from counterfactual_training.persistence import load_file, save_file
+
+KIND = "counterfactual classifier"
+DEGREES = ["none", "BSc", "MSc"]
+RULES = {"mutability": {"age": "none", "debt": "decrease"}, "domain": {"debt": (0, None)}}
+
+
+def islands(n=300, seed=0):
+    """Two classes far apart in ``a``, nothing in between; ``b`` does not matter."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % 2
+    return pd.DataFrame({"a": np.where(y, 3.0, -3.0) + 0.4 * rng.normal(size=n), "b": rng.normal(size=n)}), y
+
+
+def to_neighbours(classifier, frame, real, k=5):
+    """Mean distance ``(n,)`` in model space to the k nearest rows of a frame."""
+    points, others = (torch.as_tensor(classifier.encoder_.transform(f)) for f in (frame, real))
+    return torch.cdist(points, others).topk(k, -1, largest=False).values.mean(-1).numpy()
+
+
+@pytest.fixture(scope="module")
+def apart(make_quick):
+    frame, y = islands()
+    return frame, y, make_quick(epochs=10).fit(frame, y)
+
+
+@pytest.fixture(scope="module")
+def ungated(loans, make_quick, schema):
+    return make_quick(schema=schema, gate="none", **RULES).fit(*loans)
+
+
+# ---- decisions ------------------------------------------------------------------------------------------------------
+
+
+def test_decisions_are_the_same_with_and_without(loans, fitted, ungated):
+    frame, _ = loans
+    assert fitted.gate_ is not None and ungated.gate_ is None
+    np.testing.assert_array_equal(fitted.predict_proba(frame), ungated.predict_proba(frame))
+    np.testing.assert_array_equal(fitted.predict(frame), ungated.predict(frame))
+    np.testing.assert_array_equal(fitted.decision_function(frame), ungated.decision_function(frame))
+
+
+def test_presets_of_the_paper_have_no_gate(loans, make_quick):
+    for preset in ("as_run", "as_printed"):
+        classifier = make_quick(epochs=1, preset=preset).fit(*loans)
+        assert classifier.gate_ is None
+        assert (classifier.explain(loans[0].head(3)).plausibility == 1).all()
+    with pytest.raises(InputError, match="gate='density'"):
+        classifier.plausibility(loans[0])
+    assert make_quick(epochs=1, preset="as_run", gate="density").fit(*loans).gate_ is not None
+
+
+# ---- plausibility ---------------------------------------------------------------------------------------------------
+
+
+def test_rows_unlike_anything_seen_are_flagged(apart):
+    frame, y, classifier = apart
+    fresh, labels = islands(seed=1)
+    own = classifier.plausibility(fresh)[np.arange(len(labels)), labels]
+    assert 0.8 < (own > 0.5).mean() < 0.98  # calibrated to 0.9
+    strange = pd.DataFrame({"a": [0.0, 3.0, 1e6, -3.0], "b": [0.0, 40.0, 0.0, -1e9]})
+    assert (classifier.plausibility(strange).max(1) < 0.01).all()
+    assert (classifier.predict_proba(strange).max(1) > 0.5).all()  # the classifier itself is none the wiser
+    assert classifier.plausibility(frame).shape == (len(frame), 2)
+
+
+def test_the_explanation_says_what_the_classifier_says(fitted, rejected):
+    explanation = fitted.explain(rejected, target="granted")
+    np.testing.assert_allclose(explanation.plausibility, fitted.plausibility(explanation.frame)[:, 1], atol=1e-6)
+    np.testing.assert_array_equal(explanation.summary["plausibility"], explanation.plausibility)
+
+
+# ---- where advice ends ----------------------------------------------------------------------------------------------
+
+
+def test_advice_ends_among_real_rows(apart, make_quick):
+    frame, y, classifier = apart
+    plain = make_quick(epochs=10, gate="none").fit(frame, y)
+    rows, targets = frame.head(60), 1 - classifier.predict(frame.head(60))
+    gated, free = classifier.explain(rows, target=targets), plain.explain(rows, target=targets)
+    assert gated.converged.all() and free.converged.all()
+    assert (gated.plausibility > 0.5).all()
+    for label in (0, 1):
+        here, real = targets == label, frame[y == label]
+        near, far = (to_neighbours(classifier, e.frame[here], real) for e in (gated, free))
+        assert near.mean() < 0.4 * far.mean()
+
+
+def test_advice_on_a_mixed_table_ends_closer_to_real_rows(loans, fitted, ungated, rejected):
+    frame, y = loans
+    gated, free = (c.explain(rejected, target="granted", decision_threshold=0.5) for c in (fitted, ungated))
+    both = gated.converged & free.converged
+    near, far = (to_neighbours(fitted, e.frame[both], frame[y == "granted"]) for e in (gated, free))
+    assert both.mean() > 0.9
+    assert near.mean() < far.mean()
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.7, 0.9])
+def test_what_converged_holds_after_decoding(fitted, rejected, threshold):
+    explanation = fitted.explain(rejected, target="granted", decision_threshold=threshold)
+    reached = fitted.predict_proba(explanation.frame)[:, 1] * fitted.plausibility(explanation.frame)[:, 1]
+    assert explanation.converged.mean() > 0.5
+    assert (reached[explanation.converged] >= threshold - 1e-6).all()
+    assert (reached[~explanation.converged] < threshold + 1e-6).all()
+    assert ((explanation.status == "converged") == explanation.converged).all()
+
+
+@pytest.mark.parametrize("gate", ["density", "learned", "both"])
+def test_rules_hold_under_every_gate(loans, make_quick, schema, gate):
+    frame, y = loans
+    classifier = make_quick(schema=schema, gate=gate, **RULES).fit(frame, y)
+    rows = frame[classifier.predict(frame) == "denied"].head(40)
+    explanation = classifier.explain(rows, target="granted")
+    after = explanation.frame
+    assert (after["age"] == rows["age"]).all()
+    assert ((after["debt"] <= rows["debt"]) & (after["debt"] >= 0)).all()
+    np.testing.assert_allclose(after["debt"], after["debt"].round(1), atol=1e-9)
+    assert (after["degree"].map(DEGREES.index) >= rows["degree"].map(DEGREES.index)).all()
+    assert after["branch"].isin(["north", "south", "west"]).all()
+    assert after.dtypes.equals(rows.dtypes)
+    assert explanation.converged.mean() > 0.5
+    assert (explanation.plausibility[explanation.converged] > 0.5).all()
+    assert (classifier.plausibility(frame) >= 0).all() and (classifier.plausibility(frame) <= 1).all()
+
+
+def test_whole_numbers_stay_whole(make_quick):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"rooms": rng.integers(1, 6, 200), "floor": rng.integers(0, 4, 200)})
+    classifier = make_quick().fit(frame, frame["rooms"] + frame["floor"] > 5)
+    explanation = classifier.explain(frame, target=True)
+    assert explanation.frame.dtypes.equals(frame.dtypes)
+    assert explanation.converged.mean() > 0.95
+    seen = set(zip(frame["rooms"], frame["floor"], strict=True))
+    told = explanation.frame[explanation.converged]
+    assert np.mean([pair in seen for pair in zip(told["rooms"], told["floor"], strict=True)]) > 0.95
+
+
+# ---- a gate that nobody passes --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fenced(make_quick):
+    """``a`` may not pass 1: the class changes at about 0, real rows of the other one begin at 2."""
+    frame, y = islands()
+    poor = frame[y == 0]
+    schema = {"a": {"allowed": [*poor["a"], 0.5, 1.0]}}
+    return poor, make_quick(epochs=10, schema=schema).fit(frame, y)
+
+
+def test_plausibility_is_named_where_it_is_what_binds(fenced):
+    poor, classifier = fenced
+    explanation = classifier.explain(poor.head(8), target=1)
+    assert set(explanation.status) == {"implausible"}
+    assert not explanation.converged.any()
+    for text in explanation.changes():
+        assert "no change was found that makes the decision 1 with confidence 0.50 and looks like a real case" in text
+        assert "with a plausibility of 0.0" in text
+    assert "implausible" in repr(explanation) and explanation.obstacles == [[]] * 8
+
+
+def test_what_is_told_then_is_the_most_plausible_point_within_reach(fenced):
+    poor, classifier = fenced
+    explanation = classifier.explain(poor.head(8), target=1)
+
+    def reached(frame):
+        return classifier.predict_proba(frame)[:, 1] * classifier.plausibility(frame)[:, 1]
+
+    a, b = np.meshgrid([poor["a"].min(), poor["a"].max(), 0.5, 1.0], np.linspace(poor["b"].min(), poor["b"].max(), 60))
+    best = reached(pd.DataFrame({"a": a.ravel(), "b": b.ravel()})).max()
+    assert (explanation.frame["a"] == 1.0).all()
+    assert (reached(explanation.frame) > 0.98 * best).all()
+
+
+def test_without_the_gate_the_same_people_arrive(fenced):
+    poor, classifier = fenced
+    free = clone(classifier).set_params(gate="none")
+    frame, y = islands()
+    assert free.fit(frame, y).explain(poor.head(8), target=1).converged.all()
+
+
+def test_a_rule_that_binds_is_still_named(make_quick):
+    frame, y = islands()
+    classifier = make_quick(epochs=10, mutability={"a": "none"}).fit(frame, y)
+    explanation = classifier.explain(frame[y == 0].head(5), target=1)
+    assert set(explanation.status) == {"infeasible"}
+    assert all("a may not change" in text for text in explanation.changes())
+
+
+# ---- odd data -------------------------------------------------------------------------------------------------------
+
+
+def test_a_class_with_five_rows_is_not_judged(make_quick):
+    frame, y = islands()
+    keep = (y == 0) | (np.arange(len(y)) < 10)
+    classifier = make_quick(epochs=30).fit(frame[keep], y[keep])
+    assert (classifier.plausibility(frame)[:, 1] == 1).all()
+    assert (classifier.plausibility(pd.DataFrame({"a": [50.0], "b": [0.0]}))[:, 0] < 0.01).all()
+    explanation = classifier.explain(frame[y == 0].head(10), target=1)
+    assert explanation.converged.all() and (explanation.plausibility == 1).all()
+
+
+def constant(frame):
+    return frame.assign(c=7.0)
+
+
+def duplicated(frame):
+    return pd.concat([frame[["a"]].round(0)] * 3, axis=1, keys=range(3)).set_axis(["a", "b", "c"], axis=1)
+
+
+def categories_only(frame):
+    return pd.DataFrame({"sign": np.where(frame["a"] > 0, "plus", "minus"), "kind": np.arange(len(frame)) % 3}).astype(
+        {"kind": str}
+    )
+
+
+@pytest.mark.parametrize("gate", ["density", "learned"])
+@pytest.mark.parametrize("change", [constant, duplicated, categories_only])
+def test_constant_duplicated_and_categorical_columns(make_quick, change, gate):
+    frame, y = islands()
+    odd = change(frame)
+    classifier = make_quick(gate=gate).fit(odd, y)
+    plausible = classifier.plausibility(odd)
+    assert np.isfinite(plausible).all()
+    assert (plausible[np.arange(len(y)), y] > 0.4).mean() > 0.75
+    explanation = classifier.explain(odd.head(20))
+    assert explanation.converged.mean() > 0.9
+    assert np.isfinite(explanation.cost).all()
+
+
+def test_rows_far_away_are_explained_in_finite_numbers(apart):
+    _, _, classifier = apart
+    explanation = classifier.explain(pd.DataFrame({"a": [-1e7, -5.0], "b": [0.0, 1e7]}), target=1)
+    assert np.isfinite(explanation.plausibility).all() and np.isfinite(explanation.confidence).all()
+    assert np.isfinite(explanation.frame.to_numpy()).all()
+
+
+# ---- among scikit-learn's tools, and files --------------------------------------------------------------------------
+
+
+def test_unknown_gates_are_refused(loans, make_quick):
+    with pytest.raises(InputError, match="Unknown gate 'densty'. Did you mean 'density'"):
+        make_quick(gate="densty").fit(*loans)
+
+
+def test_clones_and_copies(loans, fitted, rejected):
+    assert CounterfactualClassifier().get_params()["gate"] == "auto"
+    assert clone(CounterfactualClassifier(gate="both")).gate == "both"
+    rows = rejected.head(10)
+    for twin in (copy.deepcopy(fitted), pickle.loads(pickle.dumps(fitted))):  # noqa: S301 - our own bytes
+        np.testing.assert_array_equal(twin.plausibility(rows), fitted.plausibility(rows))
+        assert twin.explain(rows).summary.equals(fitted.explain(rows).summary)
+    again = clone(fitted).fit(*loans)
+    np.testing.assert_array_equal(again.plausibility(rows), fitted.plausibility(rows))
+
+
+@pytest.mark.parametrize("gate", ["density", "learned", "both", "none"])
+def test_what_is_saved_explains_identically(make_quick, tmp_path, gate):
+    frame, y = islands(120)
+    classifier = make_quick(epochs=3, gate=gate).fit(frame, y)
+    classifier.save(tmp_path / "c")
+    loaded = CounterfactualClassifier.load(tmp_path / "c")
+    assert loaded.gate == gate and (loaded.gate_ is None) == (gate == "none")
+    told, again = classifier.explain(frame.head(12)), loaded.explain(frame.head(12))
+    assert again.frame.equals(told.frame) and again.summary.equals(told.summary) and again.changes() == told.changes()
+
+
+def test_a_file_from_before_gates_explains_as_before(loans, make_quick, schema, tmp_path):
+    """Such a file knows the paper's method only, names its objective and generator, and says nothing of gates."""
+    classifier = make_quick(schema=schema, preset="as_run", objective="full", generator="ecco", **RULES).fit(*loans)
+    classifier.save(tmp_path / "new")
+    tensors, content = load_file(tmp_path / "new", KIND)
+    del content["params"]["gate"]
+    assert "gate" not in content and not any(name.startswith("gate") for name in tensors)
+    save_file(tmp_path / "old", KIND, tensors, content)
+    old = CounterfactualClassifier.load(tmp_path / "old")
+    rows = loans[0].head(30)
+    told, again = classifier.explain(rows), old.explain(rows)
+    assert old.gate_ is None and again.decision_threshold == 0.75
+    assert again.frame.equals(told.frame) and again.changes() == told.changes()
+    assert clone(old).fit(*loans).gate_ is None
+
+
+@pytest.mark.parametrize("change", ["shape", "kind", "dims", "weights", "spoiled", "absent"])
+def test_altered_gates_are_refused(fitted, tmp_path, change):
+    fitted.save(tmp_path / "c")
+    tensors, content = load_file(tmp_path / "c", KIND)
+    (spec,) = content["gate"]
+    if change == "shape":
+        spec["shape"] = [3, 10**12, 10**6]
+    elif change == "kind":
+        spec["kind"] = "__import__"
+    elif change == "dims":
+        spec["feature_dims"] = "all"
+    elif change == "weights":  # of one column less
+        spec["shape"][2] -= 1
+        tensors["gate.centres"] = tensors["gate.centres"][..., 1:].clone()
+        tensors["gate.given"] = tensors["gate.given"][1:].clone()
+    elif change == "spoiled":
+        tensors["gate.centres"][0, 0, 0] = torch.nan
+    else:
+        del tensors["gate.slope"]
+    save_file(tmp_path / "c", KIND, tensors, content)
+    with pytest.raises(FileError):
+        CounterfactualClassifier.load(tmp_path / "c")
