@@ -42,7 +42,7 @@ def test_an_interrupted_fit_leaves_the_model_before(monkeypatch, blobs):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("counterfactual_training.estimator.classifier.train", interrupted)
+    monkeypatch.setattr("counterfactual_training.estimator.preparing.train", interrupted)
     with pytest.raises(KeyboardInterrupt):
         classifier.fit(x + 1, 1 - y)
     assert np.array_equal(classifier.predict_proba(x), before)

@@ -168,6 +168,7 @@ def _train_csv(arguments: argparse.Namespace) -> dict[str, Any]:
         mutability=assignments(arguments.mutability, "mutability") | dict.fromkeys(arguments.protect or (), "none"),
         domain={name: interval(text) for name, text in assignments(arguments.domain, "domain").items()},
         schema=arguments.schema,
+        preset="as_run",
         random_state=arguments.seed,
     )
     order = np.random.default_rng(arguments.seed).permutation(len(labels))

@@ -72,13 +72,14 @@ def _assembled(
     encoder = Encoder.from_dict(content["encoder"])
     if params.get("schema") is not None:
         classifier.set_params(schema=encoder.schema_)
+    params = classifier.get_params(deep=False)  # with those that an older file does not know
     model = _model(params, len(encoder.names_), len(classes), _under(_MODEL, tensors), source)
     vae = None if content["vae"] is None else _vae(content["vae"], len(encoder.names_), _under(_VAE, tensors), source)
     history = History(list(content["history"]["records"]), content["history"]["stopped"])
     num_std = float(content["num_std"])
     if not 0 <= num_std < float("inf"):
         raise ValueError(f"num_std is {num_std}")
-    generator = make_training_generator(classifier.get_params(deep=False), vae=vae)
+    generator = make_training_generator(params, vae=vae)
     classifier._adopt(encoder, classes, model, history, num_std, generator)
     classifier.n_features_in_ = encoder.n_features_in_
     if content["named_columns"]:
@@ -90,11 +91,11 @@ def _model(
     params: dict[str, Any], num_features: int, num_classes: int, state: dict[str, Tensor], source: str
 ) -> nn.Module:
     if callable(params["model"]):
-        model = make_model(params["model"], params["hidden"], num_features, num_classes)
+        model = make_model(params, num_features, num_classes)
     else:
         # Shapes first, memory after: a file that names absurd widths must not cost any.
         with torch.device("meta"):
-            model = make_model(params["model"], params["hidden"], num_features, num_classes)
+            model = make_model(params, num_features, num_classes)
         model = _allocated(model, state, source)
     load_weights(model, state, source)
     return model.eval()
@@ -135,7 +136,7 @@ def _classes(spec: dict[str, Any]) -> np.ndarray:
 
 def _to_json(name: str, value: Any) -> Any:
     if name in _NAMED:
-        return {"name": value} if isinstance(value, str) else {"object": type(value).__name__}
+        return {"name": value} if isinstance(value, str | None) else {"object": type(value).__name__}
     if name == "schema":
         return value is not None  # the encoder holds the complete one
     if name == "random_state" and not isinstance(value, (int, np.integer, type(None))):
@@ -162,7 +163,7 @@ def _from_json(name: str, value: Any) -> Any:
         return value.get("name")  # where there is none, the caller has brought the object
     if name == "schema":
         return True if value else None  # replaced by the encoder's
-    if name == "hidden":
+    if name == "hidden" and value is not None:
         return tuple(int(width) for width in value)
     if isinstance(value, dict):
         return {key: tuple(entry) if isinstance(entry, list) else entry for key, entry in value["pairs"]}

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from counterfactual_training.errors import InputError
-from counterfactual_training.estimator.preparing import Prepared
-from counterfactual_training.estimator.restarts import validation_split
+from counterfactual_training.estimator.preparing import Prepared, validation_split
 from counterfactual_training.estimator.settings import WEIGHTS
 from counterfactual_training.search import Generator
-from counterfactual_training.training import Objective, make_objective
 from counterfactual_training.tuning import Goal, Measure, Plan, Task, Tuning, make_space, tune
 from counterfactual_training.tuning.progress import Lines
 from counterfactual_training.tuning.space import FIXED
@@ -28,10 +26,11 @@ def tune_settings(
     num_seeds: int,
 ) -> Tuning:
     """A study of the settings of a classifier that is ready to train."""
-    objective = params["objective"]
-    named = objective if isinstance(objective, Objective) else make_objective(objective)
-    if not named.needs_counterfactuals:
-        raise InputError("This objective trains without counterfactuals: there is nothing to tune.")
+    if not prepared.setting.objective.needs_counterfactuals:
+        raise InputError(
+            "This objective trains without counterfactuals: there is nothing to tune. Say objective='full', or "
+            "preset='as_run' for all of the paper's settings."
+        )
     ready_made = isinstance(params["generator"], Generator)
     fixed = [n for n in prepared.setting.numbers() if n not in params or (ready_made and n in WEIGHTS)]
     changes: Any = space

@@ -17,19 +17,35 @@ _Module = TypeVar("_Module", bound=nn.Module)
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "swish": nn.SiLU, "tanh": nn.Tanh}
 
 
+class Asinh(nn.Module):
+    """``asinh(x)``: x itself near 0 and its logarithm far away, so that no outlier outweighs all other inputs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.asinh(x)
+
+
 def linear(num_features: int, num_classes: int) -> nn.Module:
     """Multinomial logistic regression: ``M(x) = Θx + b``."""
     return mlp(num_features, num_classes, hidden=())
 
 
-def mlp(num_features: int, num_classes: int, hidden: Sequence[int] = (32,), activation: str = "relu") -> nn.Sequential:
-    """Multilayer perceptron, Glorot-uniform weights and zero biases; the default is the paper's."""
+def mlp(
+    num_features: int,
+    num_classes: int,
+    hidden: Sequence[int] = (32,),
+    activation: str = "relu",
+    squash: bool = False,
+) -> nn.Sequential:
+    """Multilayer perceptron, Glorot-uniform weights and zero biases; the default is the paper's.
+
+    ``squash`` puts :class:`Asinh` before the first layer.
+    """
     if activation not in ACTIVATIONS:
         raise InputError(unknown("activation", activation, ACTIVATIONS))
     widths = [num_features, *hidden, num_classes]
     if any(width < 1 for width in widths):
         raise InputError(f"Layer widths must be positive, got {widths}.")
-    layers: list[nn.Module] = []
+    layers: list[nn.Module] = [Asinh()] if squash else []
     for i, (fan_in, fan_out) in enumerate(pairwise(widths)):
         layers += [ACTIVATIONS[activation]()] if i else []
         layers.append(nn.Linear(fan_in, fan_out))
