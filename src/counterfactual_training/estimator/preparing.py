@@ -17,6 +17,7 @@ from counterfactual_training.errors import InputError, unknown
 from counterfactual_training.estimator import settings
 from counterfactual_training.estimator.finding import Finder
 from counterfactual_training.estimator.inputs import resolve_schema
+from counterfactual_training.models import bend
 from counterfactual_training.training import Callback, EarlyStopping, History, Setting, train
 
 # Rows to stop early by, at least; training with fewer held out runs all its epochs, on all rows.
@@ -73,10 +74,11 @@ def prepare(params: Mapping[str, Any], frame: pd.DataFrame, labels: np.ndarray, 
     scale: Scale = "robust" if whole.scaling == "robust" else True
     encoder = Encoder(schema, unknown=params["unseen"], missing=params["missing"], scale=scale).fit(frame)
     classes, y_index = np.unique(labels, return_inverse=True)
-    make_model = partial(_model, params, len(encoder.names_), len(classes))
+    plain_model = partial(_model, params, len(encoder.names_), len(classes))
     rules = encoder.constraints(settings.make_preset(params).num_std, keep_sign=True)
+    x = Finder(plain_model(seed), encoder, rules).encode(frame)
+    make_model = partial(_bent, plain_model, x, whole.bent if params["model"] == "mlp" and whole.hidden else 0.0)
     finder = Finder(make_model(seed), encoder, rules)
-    x = finder.encode(frame)
     setting = settings.make_setting(params, x, finder.training_constraints, seed)
     y = torch.as_tensor(y_index.astype(np.int64), device=x.device)
     held_out = torch.tensor([], dtype=torch.long)
@@ -117,6 +119,13 @@ def _by_index(given: Any, classes: np.ndarray) -> dict[int, float] | str | None:
         if label not in labels:
             raise InputError(unknown("class in class_weight:", label, labels))
     return {labels.index(label): float(weight) for label, weight in given.items()}
+
+
+def _bent(make_model: Callable[[int], nn.Module], x: Tensor, share: float, seed: int) -> nn.Module:
+    model = make_model(seed)
+    if share and isinstance(model, nn.Sequential):
+        bend(model, x, share)
+    return model
 
 
 def _model(params: Mapping[str, Any], num_features: int, num_classes: int, seed: int) -> nn.Module:

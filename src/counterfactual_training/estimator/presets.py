@@ -17,6 +17,7 @@ class Preset:
     Attributes:
         setting: of the training.
         hidden, activation: of the network.
+        bent: share of the first hidden layer's units that start as bends in single columns (:func:`bend`).
         scaling: of numbers, see :class:`Encoder`; a ``"robust"`` one has outliers far from all else, which the network
             takes by their logarithm (:class:`Asinh`).
         early_stopping: whether to hold rows out, stop when their loss no longer falls, and keep the best epoch.
@@ -27,6 +28,7 @@ class Preset:
     setting: Setting = field(default_factory=Setting)
     hidden: tuple[int, ...] = (32,)
     activation: str = "relu"
+    bent: float = 0.0
     scaling: Scaling = "standard"
     early_stopping: bool = False
     validation_fraction: float = 0.15
@@ -38,6 +40,7 @@ DEFAULT = Preset(
     Setting(objective=make_objective("vanilla"), config=TrainConfig(shuffle=True)),
     hidden=(64, 64),
     activation="swish",
+    bent=0.25,
     scaling="robust",
     early_stopping=True,
 )

@@ -49,7 +49,7 @@ def _preset(params: Params) -> Preset:
 
 def make_whole(params: Params) -> Preset:
     """The preset with what is stated of the network, the encoder and the rows to hold out."""
-    found = replace(_preset(params), **_stated(params, [f.name for f in fields(Preset) if f.name != "setting"]))
+    found = replace(_preset(params), **_stated(params, [f.name for f in fields(Preset) if f.name in params]))
     if found.scaling not in get_args(Scaling):
         raise InputError(unknown("scaling", found.scaling, get_args(Scaling)))
     return found

@@ -52,6 +52,31 @@ def mlp(
     return _glorot(nn.Sequential(*layers))
 
 
+@torch.no_grad()
+def bend(model: nn.Sequential, x: Tensor, share: float, slope: float = 2.0) -> None:
+    """Start a share of the first layer's units as bends in single columns, at quantiles of rows x ``(n, d)``.
+
+    Such a unit is ``±slope·(x_c − q)``: what depends on one column in its own way, which a tree sees at once, need not
+    be learned by turning units that look at all columns. Columns of one or two values have nothing to bend at.
+    """
+    first = next(layer for layer in model if isinstance(layer, nn.Linear))
+    seen = model[0](x) if isinstance(model[0], Asinh) else x
+    inside = (seen > seen.min(0).values) & (seen < seen.max(0).values)
+    columns = inside.any(0).nonzero().flatten().tolist()
+    units = int(share * first.out_features)
+    if not columns or not units:
+        return
+    columns = columns[:: max(len(columns) // units, 1)][:units]
+    rounds = -(-units // len(columns))
+    ordered = seen[:, columns].sort(0).values
+    for j in range(units):
+        turn, place = divmod(j, len(columns))
+        at = ordered[int((turn + 0.5) / rounds * len(ordered)), place]
+        steep = slope if turn % 2 else -slope
+        first.weight[j] = 0.0
+        first.weight[j, columns[place]], first.bias[j] = steep, -steep * at
+
+
 class CNN(nn.Module):
     """LeNet-5 for images; takes ``(n, C·H·W)`` rows or ``(n, C, H, W)`` images."""
 
