@@ -35,7 +35,7 @@ class Preset:
     n_iter_no_change: int = 10
 
 
-# Chosen on rows cut from the training rows of 17 tables, for accuracy and log-loss.
+# Chosen for accuracy and log-loss on twelve tables, the bends on eight of them; no test rows of the paper's among them.
 DEFAULT = Preset(
     Setting(objective=make_objective("vanilla"), config=TrainConfig(shuffle=True)),
     hidden=(64, 64),
