@@ -94,6 +94,21 @@ def test_without_scale_numbers_stay(frame: pd.DataFrame, schema: Schema) -> None
     same(Encoder(schema, scale=False).fit(frame).inverse_transform(z, like=frame), frame)
 
 
+def test_a_robust_scale_is_that_of_the_bulk() -> None:
+    bulk = np.random.default_rng(0).normal(50, 10, 1000)
+    frame = pd.DataFrame({"a": [*bulk, 1e7], "rare": [*np.zeros(1000), 1.5]})
+    encoder = Encoder(scale="robust").fit(frame)
+    z = encoder.transform(frame)
+    assert abs(z[:-1, 0].mean()) < 0.1 and 0.9 < z[:-1, 0].std() < 1.1 and z[-1, 0] > 1e5
+    plain = Encoder().fit_transform(frame)
+    np.testing.assert_array_equal(z[:, 1], plain[:, 1])  # a bulk of one value has no scale of its own
+    same(encoder.inverse_transform(z, like=frame), frame)
+    again = Encoder.from_dict(json.loads(json.dumps(encoder.to_dict())))
+    assert again.scale == "robust" and np.array_equal(again.transform(frame), z)
+    with pytest.raises(InputError, match="True, False or 'robust', got 'robst'"):
+        Encoder(scale="robst").fit(frame)  # type: ignore[arg-type]
+
+
 def test_columns_are_matched_by_name(frame: pd.DataFrame) -> None:
     encoder = Encoder().fit(frame)
     assert np.array_equal(encoder.transform(frame[frame.columns[::-1]]), encoder.transform(frame))

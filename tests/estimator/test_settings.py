@@ -6,7 +6,7 @@ import torch
 
 import counterfactual_training as ct
 from counterfactual_training.errors import InputError
-from counterfactual_training.estimator import settings
+from counterfactual_training.estimator import inputs, preparing, settings
 
 
 def test_a_preset_decides_what_is_not_stated():
@@ -42,7 +42,7 @@ def test_an_interrupted_fit_leaves_the_model_before(monkeypatch, blobs):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("counterfactual_training.estimator.classifier.train", interrupted)
+    monkeypatch.setattr("counterfactual_training.estimator.preparing.train", interrupted)
     with pytest.raises(KeyboardInterrupt):
         classifier.fit(x + 1, 1 - y)
     assert np.array_equal(classifier.predict_proba(x), before)
@@ -55,3 +55,99 @@ def test_an_interrupted_fit_leaves_the_model_before(monkeypatch, blobs):
 def test_a_device_that_is_not_there_is_an_input_error(blobs):
     with pytest.raises(InputError, match="device='cuda:99'"):
         ct.CounterfactualClassifier(device="cuda:99").fit(blobs[0].numpy(), blobs[1].numpy())
+
+
+# ---- the default preset ----------------------------------------------------------------------------------------------
+
+
+def whole(**params):
+    return settings.make_whole(ct.CounterfactualClassifier(**params).get_params())
+
+
+def test_the_default_is_conventional_and_the_papers_preset_stays_the_papers():
+    x = torch.zeros(500, 2)
+
+    def objective(**params):
+        given = ct.CounterfactualClassifier(**params).get_params()
+        return vars(settings.make_setting(given, x, ct.Constraints.infer(x), seed=0).objective)
+
+    paper = whole(preset="as_run")
+    assert (paper.hidden, paper.activation, paper.scaling, paper.early_stopping) == ((32,), "relu", "standard", False)
+    assert objective(preset="as_run") == vars(ct.Objective())
+    assert objective() == vars(ct.make_objective("vanilla"))
+    assert objective(objective="full") == vars(ct.Objective())  # weights of 0 in the preset do not ablate it
+    assert objective(lambda_adv=0.3)["lambda_adv"] == 0.3
+    stated = whole(preset="as_run", hidden=[5], activation="tanh", scaling="robust", validation_fraction=0.3)
+    assert (stated.hidden, stated.activation, stated.validation_fraction) == ([5], "tanh", 0.3)
+
+
+def test_early_stopping_keeps_the_best_epoch_of_rows_it_did_not_train_on(make_blobs):
+    x, y = make_blobs(n=200)
+    noisy = y.where(torch.rand(len(y), generator=torch.Generator().manual_seed(0)) > 0.3, 1 - y)
+    params = {"learning_rate": 0.05, "random_state": 0, "n_iter_no_change": 4, "validation_fraction": 0.25}
+    classifier = ct.CounterfactualClassifier(**params).fit(x.numpy(), noisy.numpy())
+    losses = classifier.history_.to_frame()["validation_loss"]
+    assert "validation_loss has not improved for 4 epochs" in classifier.history_.stopped
+    assert losses.idxmin() == len(losses) - 5
+    prepared = preparing.prepare(classifier.get_params(), *inputs.training_rows(classifier, x.numpy(), noisy.numpy()),
+        classifier._seed())  # fmt: skip
+    held = prepared.held_out
+    assert prepared.y[held].bincount().tolist() == [round(0.25 * int((noisy == k).sum())) for k in (0, 1)]
+    loss = torch.nn.functional.cross_entropy(classifier.model_(prepared.x[held]), prepared.y[held])
+    assert loss.item() == pytest.approx(losses.min(), rel=1e-4)
+    whole_run = ct.CounterfactualClassifier(**params, early_stopping=False, epochs=12).fit(x.numpy(), noisy.numpy())
+    assert whole_run.history_.last("epoch") == 12 and whole_run.history_.stopped is None
+
+
+def test_too_few_rows_to_stop_by_are_all_trained_on():
+    x = np.random.default_rng(0).normal(size=(21, 2))
+    y = [0] * 10 + [1] * 10 + [2]  # a class with one row keeps it
+    classifier = ct.CounterfactualClassifier(epochs=3, random_state=0).fit(x, y)
+    assert classifier.history_.last("epoch") == 3 and np.isnan(classifier.history_.last("validation_loss"))
+    more = ct.CounterfactualClassifier(epochs=3, random_state=0).fit(np.tile(x[:-1], (5, 1)), y[:-1] * 5)
+    assert np.isfinite(more.history_.last("validation_loss"))
+
+
+def test_class_weights_go_by_label():
+    rng = np.random.default_rng(0)
+    x, labels = rng.normal(size=(120, 2)), rng.choice(["no", "yes"], 120)
+
+    def share(weight):
+        classifier = ct.CounterfactualClassifier(epochs=5, learning_rate=0.02, random_state=0, class_weight=weight)
+        return classifier.fit(x, labels).predict_proba(x)[:, 1].mean()
+
+    assert share({"yes": 20.0}) > share(None) + 0.05 > share({"no": 20.0}) + 0.1
+    with pytest.raises(InputError, match=r"Unknown class in class_weight: 'yess'. Did you mean 'yes'"):
+        share({"yess": 2.0})
+    with pytest.raises(InputError, match="'balanced' or one number per class"):
+        share("fair")
+
+
+def test_an_outlier_moves_the_robust_model_little(make_blobs):
+    x, y = (value.numpy() for value in make_blobs(n=300))
+    x[0, 0] = 1e6
+    classifier = ct.CounterfactualClassifier(random_state=0).fit(x, y)
+    assert classifier.score(x[1:], y[1:]) > 0.95
+    assert np.abs(classifier.encoder_.transform(x)[1:]).max() < 10
+    assert np.isfinite(classifier.decision_function(x)).all() and abs(classifier.decision_function(x)[0]) < 1e3
+
+
+@pytest.mark.parametrize(("params", "message"), [
+    ({"scaling": "robst"}, "Did you mean 'robust'"),
+    ({"activation": "silu"}, "Unknown activation 'silu'"),
+    ({"validation_fraction": 1.0}, "between 0 and 1"),
+    ({"n_iter_no_change": 0}, "patience"),
+])  # fmt: skip
+def test_what_makes_no_sense_is_refused(make_blobs, params, message):
+    x, y = (value.numpy() for value in make_blobs(n=120))
+    with pytest.raises(InputError, match=message):
+        ct.CounterfactualClassifier(epochs=1, **params).fit(x, y)
+
+
+def test_the_default_comes_back_from_a_file(make_blobs, tmp_path):
+    x, y = (value.numpy() for value in make_blobs(n=120))
+    classifier = ct.CounterfactualClassifier(epochs=3, random_state=0, class_weight={0: 2.0}).fit(x, y)
+    classifier.save(tmp_path / "c")
+    loaded = ct.CounterfactualClassifier.load(tmp_path / "c")
+    assert loaded.get_params() == classifier.get_params()
+    np.testing.assert_array_equal(loaded.predict_proba(x), classifier.predict_proba(x))

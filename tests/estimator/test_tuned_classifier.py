@@ -11,11 +11,11 @@ from sklearn.base import clone
 from counterfactual_training.errors import InputError
 from counterfactual_training.estimator import CounterfactualClassifier, restarts
 from counterfactual_training.estimator import tuning as estimator_tuning
-from counterfactual_training.estimator.restarts import validation_split
+from counterfactual_training.estimator.preparing import validation_split
 from counterfactual_training.search import Generator, ecco
 from counterfactual_training.tuning import RANGES
 
-QUICK = {"epochs": 6, "num_counterfactuals": 30, "learning_rate": 0.02, "random_state": 0}
+QUICK = {"preset": "as_run", "epochs": 6, "num_counterfactuals": 30, "learning_rate": 0.02, "random_state": 0}
 SPACE = {**dict.fromkeys(RANGES, "published"), "lambda_reg": (0.01, 1.0), "max_steps": [5, 30]}
 
 

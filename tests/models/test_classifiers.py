@@ -6,6 +6,7 @@ from torch import nn
 
 from counterfactual_training import cnn, linear, mlp
 from counterfactual_training.errors import InputError
+from counterfactual_training.models import bend
 
 
 def test_linear_is_one_layer():
@@ -60,3 +61,24 @@ def test_widths_are_positive(widths):
 def test_image_shape_must_fit_the_features():
     with pytest.raises(InputError, match="64 pixels, the data 60 features"):
         cnn(60, 10, image_shape=(1, 8, 8))
+
+
+def test_bends_lie_at_quantiles_of_columns_with_more_than_two_values():
+    x = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
+    x[:, 1] = (x[:, 1] > 0).float()
+    x[0, 2] = 1e9
+    model = mlp(3, 2, (16,), "swish", squash=True)
+    rest = model[1].weight[8:].clone()
+    bend(model, x, 0.5)
+    weight, bias = model[1].weight.detach(), model[1].bias.detach()
+    assert weight[:8].count_nonzero(1).tolist() == [1] * 8 and (weight[:8, 1] == 0).all()
+    assert torch.equal(weight[8:], rest) and (bias[8:] == 0).all()
+    for column, units in ((0, range(0, 8, 2)), (2, range(1, 8, 2))):
+        at = torch.stack([-bias[j] / weight[j, column] for j in units]).sinh()
+        torch.testing.assert_close(
+            at, x[:, column].quantile(torch.tensor([0.125, 0.375, 0.625, 0.875])), atol=0.02, rtol=0
+        )
+    same = mlp(3, 2, (16,))
+    before = same[0].weight.clone()
+    bend(same, x[:, 1:2].expand(-1, 3), 0.5)
+    assert torch.equal(same[0].weight, before)

@@ -45,6 +45,7 @@ MODELS = {
     "without bias": network((32, 32), bias=False),
     "activations at both ends": nn.Sequential(nn.Tanh(), *network((8,)), nn.ReLU()),
     "double": network((16,)).double(),
+    "squashed": mlp(6, 2, (16,), "swish", squash=True),
 }
 
 

@@ -60,6 +60,7 @@ def test_members_that_train_alone_may_have_rows_of_their_own(why):
         alone = train(twin, x[i], y[i], setting=setting, validation=(x[i], y[i]))
         assert_close(weights(results[i].model), weights(twin))
         assert results[i].history.last("validation_accuracy") == alone.history.last("validation_accuracy")
+        assert results[i].history.last("validation_loss") == pytest.approx(alone.history.last("validation_loss"), 1e-4)
 
 
 class Break(Callback):

@@ -258,6 +258,8 @@ def test_validation_is_logged_and_influences_nothing(blobs):
     assert torch.equal(weights(with_it), weights(without))
     accuracy = float((with_it(x[:10]).argmax(-1) == y[:10]).float().mean())
     assert history.last("validation_accuracy") == pytest.approx(accuracy)
+    loss = float(torch.nn.functional.cross_entropy(with_it(x[:10]), y[:10]))
+    assert history.last("validation_loss") == pytest.approx(loss) and math.isnan(blank.last("validation_loss"))
     assert math.isnan(blank.last("validation_accuracy")) and not math.isnan(blank.last("accuracy"))
 
 

@@ -18,6 +18,8 @@ from counterfactual_training.errors import FileError, InputError
 UNCHANGED = 1e-6
 # What the projections in float32 may overshoot a bound by.
 _OVERSHOOT = 2e-5
+# Beyond these quantiles, values do not stretch a robust scale.
+_TAILS = (0.01, 0.99)
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,8 @@ class Column:
     seen: tuple[int, ...] | None = None
 
     @classmethod
-    def fit(cls, feature: Feature, dtype: Any, numbers: np.ndarray, standardise: bool) -> Column:
-        """Learn from the training column, read as numbers ``(n,)`` with NaN for missing."""
+    def fit(cls, feature: Feature, dtype: Any, numbers: np.ndarray, scale: bool | str) -> Column:
+        """Learn from the training column, read as numbers ``(n,)`` with NaN for missing; ``scale`` as in Encoder."""
         present = numbers[~np.isnan(numbers)]
         if len(present) == 0:
             raise InputError(f"{feature.name!r} holds no value to learn from; drop the column")
@@ -65,10 +67,11 @@ class Column:
             raise InputError(
                 f"{feature.name!r} spans [{low:g}, {high:g}], too much or too little for float64; rescale it"
             )
-        center, scale = _affine(feature, mean, std) if standardise else (0.0, 1.0)
+        bulk = _bulk(v) if scale == "robust" else None
+        center, spread = _affine(feature, *(bulk or (mean, std))) if scale else (0.0, 1.0)
         decimals = _decimals(feature, dtype, present, std)
         seen = tuple(np.unique(present.astype(int)).tolist()) if counts else None
-        return cls(feature, dtype, center, scale, mean, std, low, high, decimals, float(fill), seen)
+        return cls(feature, dtype, center, spread, mean, std, low, high, decimals, float(fill), seen)
 
     @property
     def one_hot(self) -> bool:
@@ -203,6 +206,13 @@ def _affine(feature: Feature, mean: float, std: float) -> tuple[float, float]:
         low, high = feature.limits
         return (low + high) / 2, (high - low) / 2
     return mean, std or 1.0
+
+
+def _bulk(v: np.ndarray) -> tuple[float, float] | None:
+    """Mean and SD of values ``(n,)`` brought into the range of all but their tails; ``None`` if that is one point."""
+    inside = v.clip(*np.quantile(v, _TAILS))
+    mean, std = float(inside.mean()), float(inside.std(ddof=1)) if len(v) > 1 else 0.0
+    return (mean, std) if std > 0 else None
 
 
 def _decimals(feature: Feature, dtype: Any, present: np.ndarray, std: float) -> int | None:

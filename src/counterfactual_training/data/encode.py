@@ -24,6 +24,7 @@ from counterfactual_training.errors import FileError, InputError, unknown
 
 Unknown = Literal["error", "unknown"]
 Missing = Literal["error", "impute"]
+Scale = bool | Literal["robust"]
 
 
 class Encoder(TransformerMixin, BaseEstimator):
@@ -49,6 +50,8 @@ class Encoder(TransformerMixin, BaseEstimator):
         missing: a missing value: an ``"error"``, or ``"impute"``, by the training column's median (the lower of two)
             or most frequent category. A cell that is still as imputed decodes, by ``like``, to missing.
         scale: whether to z-score; otherwise numbers stay as they are, an ordinal its rank, a pixel its value.
+            ``"robust"`` takes mean and SD of a number after the lowest and the highest hundredth of the training values
+            were brought to the 1 % and 99 % quantiles, so that a few outliers do not squeeze all others together.
 
     Attributes:
         schema_: the complete schema.
@@ -57,7 +60,7 @@ class Encoder(TransformerMixin, BaseEstimator):
     """
 
     def __init__(
-        self, schema: Schema | None = None, unknown: Unknown = "error", missing: Missing = "error", scale: bool = True
+        self, schema: Schema | None = None, unknown: Unknown = "error", missing: Missing = "error", scale: Scale = True
     ) -> None:
         self.schema = schema
         self.unknown = unknown
@@ -74,6 +77,8 @@ class Encoder(TransformerMixin, BaseEstimator):
         ):
             if value not in valid:
                 raise InputError(unknown(name, value, valid))
+        if isinstance(self.scale, str) and self.scale != "robust":
+            raise InputError(f"scale is True, False or 'robust', got {self.scale!r}.")
         if self.schema is not None and not isinstance(self.schema, Schema):
             raise InputError(
                 f"schema must be a Schema, got {type(self.schema).__name__}; use Schema.from_file or infer."
@@ -91,7 +96,7 @@ class Encoder(TransformerMixin, BaseEstimator):
             schema.check(frame)
         self._adopt(
             schema,
-            [Column.fit(f, frame[f.name].dtype, read(f, frame[f.name]), bool(self.scale)) for f in schema.features],
+            [Column.fit(f, frame[f.name].dtype, read(f, frame[f.name]), self._plain_scale()) for f in schema.features],
         )
         constant = [column.feature.name for column in self.columns_ if column.constant]
         if constant:
@@ -171,7 +176,7 @@ class Encoder(TransformerMixin, BaseEstimator):
         """Settings, schema and fitted numbers as JSON."""
         check_is_fitted(self, "columns_")
         return {
-            "settings": {"unknown": self.unknown, "missing": self.missing, "scale": bool(self.scale)},
+            "settings": {"unknown": self.unknown, "missing": self.missing, "scale": self._plain_scale()},
             "schema": self.schema_.to_dict(),
             "columns": {column.feature.name: column.to_dict() for column in self.columns_},
         }
@@ -189,6 +194,9 @@ class Encoder(TransformerMixin, BaseEstimator):
         return encoder
 
     # ---- inside ----------------------------------------------------------------------------------------------------
+
+    def _plain_scale(self) -> Scale:
+        return self.scale if isinstance(self.scale, str) else bool(self.scale)
 
     def _adopt(self, schema: Schema, columns: list[Column]) -> None:
         names = unique_names(columns)

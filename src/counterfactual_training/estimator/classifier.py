@@ -24,11 +24,12 @@ from counterfactual_training.estimator.file import load_classifier, save_classif
 from counterfactual_training.estimator.finding import Finder
 from counterfactual_training.estimator.inputs import rows, training_rows
 from counterfactual_training.estimator.preparing import prepare
+from counterfactual_training.estimator.presets import Scaling
 from counterfactual_training.estimator.restarts import VALIDATION_SHARE, best_restart, checked_restarts
 from counterfactual_training.estimator.tuning import tune_settings
 from counterfactual_training.gates import Gate
 from counterfactual_training.search import Generator
-from counterfactual_training.training import History, Objective, Setting, train
+from counterfactual_training.training import History, Objective, Setting
 from counterfactual_training.tuning import Goal, Plan
 
 # Training wants many quick explanations, a person one that arrives; the paper evaluated with as many.
@@ -67,7 +68,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
 
     Args:
         model: ``"mlp"``, ``"linear"``, or a function ``(num_features, num_classes)`` that makes a module for logits.
-        hidden: widths of the hidden layers of ``"mlp"``.
+        hidden, activation: of ``"mlp"``: widths of the hidden layers; ``"relu"``, ``"swish"`` or ``"tanh"``.
         objective: ``"vanilla"`` (class loss alone), ``"full"`` (Eq. 2), ``"divergence"``, ``"adversarial"``, or an
             :class:`Objective`.
         generator: ``"ecco"``, ``"generic"``, ``"revise"``, a registered name or a :class:`Generator`.
@@ -83,11 +84,19 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         learning_rate: of Adam.
         burn_in: share of the epochs, at the start, trained conventionally.
         shuffle: new batches each epoch. The authors did not shuffle; a frame sorted by class needs it.
+        early_stopping: hold out ``validation_fraction`` of every class, stop after ``n_iter_no_change`` epochs without
+            a lower loss on these rows, and keep the best epoch. Where fewer than ten rows would be held out, training
+            runs all its epochs on all rows.
+        class_weight: as in scikit-learn: a number by label, or ``"balanced"``, which favours rare classes and costs
+            accuracy. The loss of the rows held out counts them all alike.
+        scaling: of numbers: ``"standard"`` by mean and SD, or ``"robust"``, by a mean and SD that a few outliers cannot
+            change; ``"mlp"`` then takes what lies far out by its logarithm.
         gate: what keeps advice among real rows of the target class: ``"density"`` (of each class, quick), ``"learned"``
-            (a network taught by counterfactuals, for images), ``"both"`` or ``"none"``; ``"auto"`` is as the preset has
-            it. It decides where counterfactuals may end, never who is accepted: predictions are the same without it.
-        preset: ``"default"``, ``"cheap_recourse"`` (shorter ways to another decision, under a budget of accuracy),
-            ``"as_run"``, ``"as_printed"`` or a :class:`Setting`: the settings that are not stated here.
+            (a network taught by counterfactuals, for images), ``"both"`` or ``"none"``. It decides where
+            counterfactuals may end, never who is accepted: predictions are the same without it.
+        preset: ``"default"``; ``"cheap_recourse"`` (shorter ways to another decision, under a budget of accuracy); the
+            paper's ``"as_run"`` or ``"as_printed"``; or a :class:`Setting`, for the paper's network: all that is not
+            stated here.
         mutability: by column, ``"both" | "none" | "increase" | "decrease"``, or 0, +1, −1 as in ``monotonic_cst``.
         domain: by column, ``(lower, upper)`` in its own units, ``None`` where open. Training rows and rows to be
             explained that lie outside are refused.
@@ -118,10 +127,11 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
     def __init__(
         self,
         model: str | ModelFactory = "mlp",
-        hidden: Sequence[int] = (32,),
+        hidden: Sequence[int] | None = None,
         objective: str | Objective | None = None,
         generator: str | Generator | None = None,
         *,
+        activation: str | None = None,
         lambda_div: float | None = None,
         lambda_reg: float | None = None,
         lambda_adv: float | None = None,
@@ -137,7 +147,12 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         learning_rate: float | None = None,
         burn_in: float | None = None,
         shuffle: bool = True,
-        gate: str = "auto",
+        early_stopping: bool | None = None,
+        validation_fraction: float | None = None,
+        n_iter_no_change: int | None = None,
+        class_weight: Mapping[Any, float] | str | None = None,
+        scaling: Scaling | None = None,
+        gate: str | None = None,
         preset: str | Setting = "default",
         mutability: Mapping[str, object] | Sequence[object] | None = None,
         domain: Mapping[str, tuple[Any, Any]] | None = None,
@@ -154,6 +169,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         self.hidden = hidden
         self.objective = objective
         self.generator = generator
+        self.activation = activation
         self.lambda_div = lambda_div
         self.lambda_reg = lambda_reg
         self.lambda_adv = lambda_adv
@@ -169,6 +185,11 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         self.learning_rate = learning_rate
         self.burn_in = burn_in
         self.shuffle = shuffle
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.class_weight = class_weight
+        self.scaling = scaling
         self.gate = gate
         self.preset = preset
         self.mutability = mutability
@@ -188,14 +209,11 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         """Train on rows X, a frame or an array, and their classes y."""
         restarts = checked_restarts(self.n_restarts)
         prepared = prepare(self.get_params(deep=False), *training_rows(self, X, y), self._seed())
-        finder, setting = prepared.finder, prepared.setting
-        model, x, classes = finder.model, prepared.x, prepared.y
+        finder, setting, model = prepared.finder, prepared.setting, prepared.finder.model
         if restarts > 1:
-            model, history = best_restart(
-                prepared.make_model, x, classes, setting, finder.constraints, restarts, self.progress
-            )
+            model, history = best_restart(prepared, restarts, self.progress)
         else:
-            history = train(model, x, classes, setting=setting, progress=self.progress).history
+            history = prepared.train(self.progress)
         gate = prepared.fit_gate(model)
         # Only now: a fit that fails or is interrupted leaves what was learned before.
         self._adopt(finder.encoder, prepared.classes, model.eval(), history, setting.num_std, setting.generator, gate)
@@ -358,11 +376,11 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
             generator: of :meth:`explain`.
         """
         classifier = cls(
+            preset="as_run",
             hidden=tuple(layer.out_features for layer in model.modules() if isinstance(layer, nn.Linear))[:-1],
             schema=encoder.schema_,
             unseen=encoder.unknown,
             missing=encoder.missing,
-            preset="as_run",
             **settings.params_of(generator),
         )
         labels = np.array(classes, dtype=object)
@@ -422,7 +440,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
 
     def _explainer(self) -> Generator:
         """The preset's generator of explanations; the training's, where that was stated or the preset has none."""
-        found = settings.make_preset(self.get_params(deep=False)).explainer
+        found = settings.make_whole(self.get_params(deep=False)).explainer
         if found is None or self.generator is not None:
             return self.generator_
         return found if self.decision_threshold is None else found.replace(decision_threshold=self.decision_threshold)

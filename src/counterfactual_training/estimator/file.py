@@ -78,6 +78,7 @@ def _assembled(
     encoder = Encoder.from_dict(content["encoder"])
     if params.get("schema") is not None:
         classifier.set_params(schema=encoder.schema_)
+    params = classifier.get_params(deep=False)  # with those that an older file does not know
     model = _model(params, len(encoder.names_), len(classes), _under(_MODEL, tensors), source)
     vae = None if content["vae"] is None else _vae(content["vae"], len(encoder.names_), _under(_VAE, tensors), source)
     history = History(list(content["history"]["records"]), content["history"]["stopped"])
@@ -99,11 +100,11 @@ def _model(
     params: dict[str, Any], num_features: int, num_classes: int, state: dict[str, Tensor], source: str
 ) -> nn.Module:
     if callable(params["model"]):
-        model = make_model(params["model"], params["hidden"], num_features, num_classes)
+        model = make_model(params, num_features, num_classes)
     else:
         # Shapes first, memory after: a file that names absurd widths must not cost any.
         with torch.device("meta"):
-            model = make_model(params["model"], params["hidden"], num_features, num_classes)
+            model = make_model(params, num_features, num_classes)
         model = _allocated(model, state, source)
     load_weights(model, state, source)
     return model.eval()
@@ -187,7 +188,7 @@ def _from_json(name: str, value: Any) -> Any:
         return value.get("name")  # where there is none, the caller has brought the object
     if name == "schema":
         return True if value else None  # replaced by the encoder's
-    if name == "hidden":
+    if name == "hidden" and value is not None:
         return tuple(int(width) for width in value)
     if isinstance(value, dict):
         return {key: tuple(entry) if isinstance(entry, list) else entry for key, entry in value["pairs"]}

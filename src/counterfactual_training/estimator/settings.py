@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError, ModelError, unknown
+from counterfactual_training.estimator.presets import PRESETS, Preset, Scaling
 from counterfactual_training.gates import KINDS as GATES
 from counterfactual_training.models import VAE, linear, mlp
 from counterfactual_training.search import GENERATORS, Generator, LatentSpace
 from counterfactual_training.search.recipes import make_alike
-from counterfactual_training.training import Objective, Setting, TrainConfig, make_objective, preset
+from counterfactual_training.training import Objective, Setting, TrainConfig, make_objective
 from counterfactual_training.training.setting import OF_OBJECTIVE, in_parts
 
 MODELS = ("mlp", "linear")
@@ -30,21 +31,36 @@ WEIGHTS = ("lambda_cost", "lambda_energy")
 
 
 def make_preset(params: Params) -> Setting:
-    """What holds where nothing is stated."""
-    given = params["preset"]
-    found = given if isinstance(given, Setting) else preset(given)
+    """How to train where nothing is stated."""
+    found = _preset(params).setting
     if found.constraints is not None:
         raise InputError("A preset's constraints have no effect: state mutability, domain or schema, column by column.")
-    gate = params.get("gate", "auto")
-    if gate not in (*GATES, "none", "auto"):
-        raise InputError(unknown("gate", gate, [*GATES, "none", "auto"]))
-    if gate != "auto":
-        found = replace(found, gate=None if gate == "none" else gate)
     return found if params["num_std"] is None else replace(found, num_std=float(params["num_std"]))
 
 
-def make_model(spec: Any, hidden: Any, num_features: int, num_classes: int) -> nn.Module:
+def _preset(params: Params) -> Preset:
+    """A setting of the user's own has the paper's network and rows."""
+    given = params["preset"]
+    if isinstance(given, Setting):
+        return Preset(given)
+    if given not in PRESETS:
+        raise InputError(unknown("preset", given, PRESETS))
+    return PRESETS[given]
+
+
+def make_whole(params: Params) -> Preset:
+    """The preset with what is stated of the network, the encoder and the rows to hold out."""
+    found = replace(_preset(params), **_stated(params, [f.name for f in fields(Preset) if f.name in params]))
+    if found.scaling not in get_args(Scaling):
+        raise InputError(unknown("scaling", found.scaling, get_args(Scaling)))
+    if found.gate not in (*GATES, "none"):
+        raise InputError(unknown("gate", found.gate, [*GATES, "none"]))
+    return found
+
+
+def make_model(params: Params, num_features: int, num_classes: int) -> nn.Module:
     """A fresh classifier: one of :data:`MODELS`, or what the user's function makes."""
+    spec, network = params["model"], make_whole(params)
     if isinstance(spec, nn.Module):
         raise ModelError(
             f"model is a {type(spec).__name__}, whose size is fixed; give a function (num_features, num_classes) that "
@@ -58,9 +74,10 @@ def make_model(spec: Any, hidden: Any, num_features: int, num_classes: int) -> n
     if spec == "linear":
         return linear(num_features, num_classes)
     if spec == "mlp":
-        if isinstance(hidden, str) or not hasattr(hidden, "__iter__"):
-            raise InputError(f"hidden must list the widths of the layers, such as (32,), got {hidden!r}.")
-        return mlp(num_features, num_classes, tuple(hidden))
+        if isinstance(network.hidden, str) or not hasattr(network.hidden, "__iter__"):
+            raise InputError(f"hidden must list the widths of the layers, such as (32,), got {network.hidden!r}.")
+        robust = network.scaling == "robust"
+        return mlp(num_features, num_classes, tuple(network.hidden), network.activation, squash=robust)
     raise InputError(unknown("model", spec, [*MODELS, "or a function (num_features, num_classes) -> nn.Module"]))
 
 
@@ -115,12 +132,13 @@ def vae_of(generator: Generator) -> VAE | None:
 
 
 def _objective(params: Params) -> Objective:
-    weights = _stated(params, OF_OBJECTIVE)
-    spec, usual = params["objective"], make_preset(params).objective
-    if spec is None or isinstance(spec, Objective):
-        return replace(usual if spec is None else spec, **weights)
-    # What the preset leaves out has no weight there; an objective that is named brings its own.
-    return make_objective(spec, **({name: weight for name, weight in vars(usual).items() if weight != 0} | weights))
+    weights, usual = _stated(params, OF_OBJECTIVE), make_preset(params).objective
+    spec = usual if params["objective"] is None else params["objective"]
+    if isinstance(spec, Objective):
+        return replace(spec, **weights)
+    # A term that the preset lacks has no weight there to pass on.
+    used = {name: weight for name, weight in vars(usual).items() if torch.as_tensor(weight).any()}
+    return make_objective(spec, **(used | weights))
 
 
 def _config(params: Params, num_rows: int, seed: int) -> TrainConfig:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from counterfactual_training.errors import InputError
-from counterfactual_training.estimator.preparing import Prepared
-from counterfactual_training.estimator.restarts import validation_split
+from counterfactual_training.estimator.preparing import Prepared, validation_split
 from counterfactual_training.estimator.settings import WEIGHTS
 from counterfactual_training.search import Generator
 from counterfactual_training.tuning import Goal, Measure, Plan, Task, Tuning, make_space, tune
@@ -29,8 +28,8 @@ def tune_settings(
     """A study of the settings of a classifier that is ready to train."""
     if not prepared.setting.objective.needs_counterfactuals:
         raise InputError(
-            "This classifier trains without counterfactuals: there is nothing to tune. preset='as_run', the paper's "
-            "method, or objective='full' trains with them."
+            "This objective trains without counterfactuals: there is nothing to tune. Say objective='full', or "
+            "preset='as_run' for all of the paper's settings."
         )
     ready_made = isinstance(params["generator"], Generator)
     fixed = [n for n in prepared.setting.numbers() if n not in params or (ready_made and n in WEIGHTS)]

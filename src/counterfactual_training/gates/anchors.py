@@ -86,9 +86,7 @@ def towards_real(gated: Gated, x: Tensor, y_target: Tensor, constraints: Constra
     return found
 
 
-def _nearest(
-    gated: Gated, x: Tensor, rows: Tensor, target: int, constraints: Constraints, threshold: float
-) -> Tensor:
+def _nearest(gated: Gated, x: Tensor, rows: Tensor, target: int, constraints: Constraints, threshold: float) -> Tensor:
     """:func:`towards_real` for rows x ``(n, d)`` with one target, from real rows ``(m, d)``."""
     n, m = len(x), len(rows)
     start = x.repeat_interleave(m, 0)

@@ -17,23 +17,64 @@ _Module = TypeVar("_Module", bound=nn.Module)
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "swish": nn.SiLU, "tanh": nn.Tanh}
 
 
+class Asinh(nn.Module):
+    """``asinh(x)``: x itself near 0 and its logarithm far away, so that no outlier outweighs all other inputs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.asinh(x)
+
+
 def linear(num_features: int, num_classes: int) -> nn.Module:
     """Multinomial logistic regression: ``M(x) = Θx + b``."""
     return mlp(num_features, num_classes, hidden=())
 
 
-def mlp(num_features: int, num_classes: int, hidden: Sequence[int] = (32,), activation: str = "relu") -> nn.Sequential:
-    """Multilayer perceptron, Glorot-uniform weights and zero biases; the default is the paper's."""
+def mlp(
+    num_features: int,
+    num_classes: int,
+    hidden: Sequence[int] = (32,),
+    activation: str = "relu",
+    squash: bool = False,
+) -> nn.Sequential:
+    """Multilayer perceptron, Glorot-uniform weights and zero biases; the default is the paper's.
+
+    ``squash`` puts :class:`Asinh` before the first layer.
+    """
     if activation not in ACTIVATIONS:
         raise InputError(unknown("activation", activation, ACTIVATIONS))
     widths = [num_features, *hidden, num_classes]
     if any(width < 1 for width in widths):
         raise InputError(f"Layer widths must be positive, got {widths}.")
-    layers: list[nn.Module] = []
+    layers: list[nn.Module] = [Asinh()] if squash else []
     for i, (fan_in, fan_out) in enumerate(pairwise(widths)):
         layers += [ACTIVATIONS[activation]()] if i else []
         layers.append(nn.Linear(fan_in, fan_out))
     return _glorot(nn.Sequential(*layers))
+
+
+@torch.no_grad()
+def bend(model: nn.Sequential, x: Tensor, share: float, slope: float = 2.0) -> None:
+    """Start a share of the first layer's units as bends in single columns, at quantiles of rows x ``(n, d)``.
+
+    Such a unit is ``±slope·(x_c − q)``: what depends on one column in its own way, which a tree sees at once, need not
+    be learned by turning units that look at all columns. Columns of one or two values have nothing to bend at.
+    """
+    first = next(layer for layer in model if isinstance(layer, nn.Linear))
+    seen = model[0](x) if isinstance(model[0], Asinh) else x
+    inside = (seen > seen.min(0).values) & (seen < seen.max(0).values)
+    columns = inside.any(0).nonzero().flatten().tolist()
+    units = int(share * first.out_features)
+    if not columns or not units:
+        return
+    columns = columns[:: max(len(columns) // units, 1)][:units]
+    rounds = -(-units // len(columns))
+    ordered = seen[:, columns].sort(0).values
+    for j in range(units):
+        turn, place = divmod(j, len(columns))
+        at = ordered[int((turn + 0.5) / rounds * len(ordered)), place]
+        steep = slope if turn % 2 else -slope
+        first.weight[j] = 0.0
+        first.weight[j, columns[place]], first.bias[j] = steep, -steep * at
 
 
 class CNN(nn.Module):

@@ -11,10 +11,11 @@ from torch.func import functional_call, vmap
 from torch.nn.modules import module as torch_module
 
 from counterfactual_training.errors import ModelError
+from counterfactual_training.models.classifiers import Asinh
 
 # Layers that act on the last dimension alone, so that they need not know of members.
 _ELEMENTWISE = (
-    nn.ReLU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.ELU, nn.SELU, nn.LeakyReLU, nn.Softplus, nn.Identity
+    nn.ReLU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.ELU, nn.SELU, nn.LeakyReLU, nn.Softplus, nn.Identity, Asinh
 )  # fmt: skip
 
 

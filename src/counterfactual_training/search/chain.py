@@ -16,6 +16,7 @@ from torch.nn.modules import module as torch_module
 
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import ModelError
+from counterfactual_training.models.classifiers import Asinh
 from counterfactual_training.models.stack import StackedModel
 
 _aten: Any = torch.ops.aten
@@ -35,6 +36,7 @@ ACTIVATIONS: dict[type[nn.Module], Activation] = {
     nn.SiLU: Activation(functional.silu, lambda grad, x, out: _aten.silu_backward.default(grad, x)),
     nn.Tanh: Activation(torch.tanh, lambda grad, x, out: _aten.tanh_backward.default(grad, out)),
     nn.Sigmoid: Activation(torch.sigmoid, lambda grad, x, out: _aten.sigmoid_backward.default(grad, out)),
+    Asinh: Activation(torch.asinh, lambda grad, x, out: grad * (x.pow(2) + 1).rsqrt()),
 }
 # Activations with settings: their derivative, given the layer, the gradient and what the layer saw.
 _WITH_SETTINGS: dict[type[nn.Module], Callable[[Any, Tensor, Tensor], Tensor]] = {

@@ -272,8 +272,8 @@ def column(run: Run, i: int, name: str) -> float:
     if name not in record:
         raise InputError(unknown("column of the history:", name, record))
     value = float(record[name])
-    if math.isnan(value) and name == "validation_accuracy" and run.validation is None:
-        raise InputError("validation_accuracy needs validation rows; pass validation=(x, y).")
+    if math.isnan(value) and name.startswith("validation_") and run.validation is None:
+        raise InputError(f"{name} needs validation rows; pass validation=(x, y).")
     return value
 
 

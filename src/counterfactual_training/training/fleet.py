@@ -94,7 +94,7 @@ class Fleet:
             x: ``(n, *features)`` training rows of all members, or ``(members, n, *features)``, own rows for each; or as
                 for :func:`train`.
             y: ``(n,)`` or ``(members, n)`` class indices.
-            validation: rows and classes, in either form, whose accuracy is logged every epoch.
+            validation: rows and classes, in either form, whose loss and accuracy are logged every epoch.
             sample_weight, class_weight: what rows count in class loss and adversarial loss, as for :func:`train`.
             callbacks: listeners; they hear of one group of members after the other.
             checkpoint: files beside this path are saved to while training, and resumed from if they exist.

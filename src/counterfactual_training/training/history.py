@@ -13,8 +13,9 @@ class History:
     """One record per epoch, and why training ended.
 
     Columns: ``epoch``, ``loss``, ``class_loss``, ``divergence``, ``ridge``, ``adversarial``, ``accuracy`` (running, on
-    the training batches), ``validation_accuracy``, ``share_mature``, ``mean_steps`` of the search, ``skipped`` updates
-    and ``seconds``; NaN where an epoch had no such thing. Callbacks may add others.
+    the training batches), ``validation_loss`` (the class loss, rows alike), ``validation_accuracy``, ``share_mature``,
+    ``mean_steps`` of the search, ``skipped`` updates and ``seconds``; NaN where an epoch had no such thing. Callbacks
+    may add others.
     """
 
     records: list[dict[str, Any]] = field(default_factory=list)

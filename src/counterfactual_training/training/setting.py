@@ -10,7 +10,7 @@ from torch import Tensor
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError, unknown
-from counterfactual_training.search import Generator, ecco, line
+from counterfactual_training.search import Generator, ecco
 from counterfactual_training.training.config import TrainConfig
 from counterfactual_training.training.objective import Objective, make_objective
 
@@ -35,8 +35,6 @@ class Setting:
         config: all other settings.
         num_std: n_σ of the inferred box, Eq. 12.
         length_scale: of the kernel of IP*, Eq. 6, for whoever measures the model.
-        gate: the kind of gate that a classifier gets after training, see ``gates``; ``None`` for none.
-        explainer: the generator of explanations given to people; ``None`` is the one of the training.
         budget: accuracy on the training rows that counterfactuals may cost, against a conventional twin that is trained
             beside (:class:`AccuracyBudget`); ``None`` sets no limit.
         project_categories: training searches with categories as categories, as people are advised; else they are
@@ -49,8 +47,6 @@ class Setting:
     config: TrainConfig = field(default_factory=TrainConfig)
     num_std: float = 2.0
     length_scale: float = 5.0
-    gate: str | None = None
-    explainer: Generator | None = None
     budget: float | None = None
     project_categories: bool = False
 
@@ -121,30 +117,21 @@ AS_PRINTED = Setting(
     num_std=3.0,
     length_scale=0.5,
 )
-# What people get who ask for nothing: the class loss alone, and a gate that is fitted afterwards.
-DEFAULT = Setting(
-    objective=make_objective("vanilla"),
-    config=TrainConfig(shuffle=True),
-    num_std=0.0,
-    gate="density",
-    explainer=line(),
-)
 # Steps towards another decision become shorter, under a budget of accuracy; most for people who cannot change all.
 CHEAP_RECOURSE = Setting(
     generator=ecco(decision_threshold=0.5, max_steps=50),
     objective=Objective(lambda_div=0.0, lambda_reg=0.0, lambda_adv=0.0, lambda_contrast=0.1, lambda_recourse=0.5),
     config=TrainConfig(shuffle=True, immature="keep", positives=4),
     num_std=0.0,
-    explainer=line(),
     budget=0.0025,
     project_categories=True,
 )
-PRESETS = {"default": DEFAULT, "as_run": AS_RUN, "as_printed": AS_PRINTED, "cheap_recourse": CHEAP_RECOURSE}
+PRESETS = {"as_run": AS_RUN, "as_printed": AS_PRINTED, "cheap_recourse": CHEAP_RECOURSE}
 
 
 def preset(name: str) -> Setting:
-    """``"default"`` trains conventionally and gates advice; ``"cheap_recourse"`` shortens the way to another decision;
-    ``"as_run"`` is as published; ``"as_printed"`` follows the paper's text."""
+    """``"as_run"`` reproduces the published numbers; ``"as_printed"`` follows the text; ``"cheap_recourse"`` shortens
+    the way to another decision."""
     if name not in PRESETS:
         raise InputError(unknown("preset", name, PRESETS))
     return PRESETS[name]

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from counterfactual_training.core.losses import class_loss
+from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.search import evaluating
 from counterfactual_training.training.explanations import Round
 from counterfactual_training.training.objective import Batch
@@ -71,7 +73,7 @@ class Tally:
         made, skipped, streaks = admitted(bad, run.bad_updates, limits, ends)
         columns = {**self._means(terms, made), "skipped": skipped, **self._search()}
         columns["seconds"] = [(time.perf_counter() - started) / len(self.training)] * slots
-        columns["validation_accuracy"] = self._accuracy()
+        columns["validation_loss"], columns["validation_accuracy"] = self._validation()
         columns = run.ranks.first(columns)  # callbacks decide by these, on every process alike
         for slot, i in enumerate(run.slots):
             if i in self.training:
@@ -120,20 +122,24 @@ class Tally:
             mature, steps = np.where(heard[:, None], told, 0.0).sum(0) / np.array(counts)
         return {"share_mature": mature.tolist(), "mean_steps": steps.tolist()}
 
-    def _accuracy(self) -> list[float]:
-        """On the validation rows, by row of the stack; NaN for whoever has not reached the end of the epoch."""
+    def _validation(self) -> list[list[float]]:
+        """Class loss and accuracy on the validation rows, each by row of the stack; NaN for whoever has not reached the
+        end of the epoch."""
         run, slots = self.run, len(self.run.slots)
-        if run.validation is None:
-            return [float("nan")] * slots
-        hits, rows = torch.zeros(slots, device=run.device), 0
+        if run.validation is None or run.validation.num_rows == 0:
+            return [[float("nan")] * slots] * 2
+        sums, rows = torch.zeros(2, slots, device=run.device), 0
         run.ranks.share_buffers(run.model)
         with evaluating(run.model), torch.no_grad():
             for x, y, _ in run.validation.batches(4096, None, run.lead):
-                hits += (run.model(x).argmax(-1) == y).sum(-1)
+                logits = at_least_single(run.model(x))
+                sums[0] += class_loss(logits, y) * y.shape[-1]
+                sums[1] += (logits.argmax(-1) == y).sum(-1)
                 rows += y.shape[-1]
         if run.validation.divided:
-            hits, rows = run.ranks.sum(hits), int(run.ranks.sum(torch.tensor(rows, device=run.device)))
-        return [float("nan") if slot in self.ends else share for slot, share in enumerate((hits / rows).tolist())]
+            sums, rows = run.ranks.sum(sums), int(run.ranks.sum(torch.tensor(rows, device=run.device)))
+        means = (sums / max(rows, 1)).tolist()
+        return [[float("nan") if slot in self.ends else value for slot, value in enumerate(own)] for own in means]
 
 
 def _any_of(flags: np.ndarray, size: int, groups: int) -> np.ndarray:

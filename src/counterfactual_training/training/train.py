@@ -61,7 +61,7 @@ def train(
         objective: the weights of Eq. 2, or the name of a set of them.
         config: all other settings.
         setting: all four together, or the name of a preset; what is given beside it wins.
-        validation: rows and classes whose accuracy is logged every epoch; they influence nothing but callbacks.
+        validation: rows and classes whose loss and accuracy are logged every epoch; they influence callbacks only.
         sample_weight: ``(n,)`` what each row counts in the class loss and the adversarial loss.
         class_weight: a number per class for the same losses, or ``"balanced"``.
         optimizer: an optimizer of the model's parameters or a function that makes one; Adam if not given.
