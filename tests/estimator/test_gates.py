@@ -67,7 +67,7 @@ def test_presets_of_the_paper_have_no_gate(loans, make_quick):
 
 
 def test_rows_unlike_anything_seen_are_flagged(apart):
-    frame, y, classifier = apart
+    _, _, classifier = apart
     fresh, labels = islands(seed=1)
     own = classifier.plausibility(fresh)[np.arange(len(labels)), labels]
     assert 0.8 < (own > 0.5).mean() < 0.98  # calibrated to 0.9
@@ -251,7 +251,7 @@ def test_rows_far_away_are_explained_in_finite_numbers(apart):
 
 
 def test_unknown_gates_are_refused(loans, make_quick):
-    with pytest.raises(InputError, match="Unknown gate 'densty'. Did you mean 'density'"):
+    with pytest.raises(InputError, match=r"Unknown gate 'densty'\. Did you mean 'density'"):
         make_quick(gate="densty").fit(*loans)
 
 

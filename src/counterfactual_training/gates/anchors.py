@@ -77,7 +77,9 @@ def towards_real(gated: Gated, x: Tensor, y_target: Tensor, constraints: Constra
         ``(n, d)``; x itself where no real row, brought into the bounds, has the target with τ by the model alone.
     """
     found, remembered = x.clone(), real_rows(gated.gate)
-    for target in y_target.unique().tolist() if remembered is not None else ():
+    if remembered is None:
+        return found
+    for target in y_target.unique().tolist():
         rows = remembered[target]
         rows = rows[~rows.isnan().any(-1)].to(x)
         if len(rows):

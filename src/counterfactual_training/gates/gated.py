@@ -49,7 +49,8 @@ class Both(Gate):
         return torch.stack([part(x) for part in self.parts]).sum(0)
 
     def describe(self) -> list[dict[str, Any]]:
-        return [entry for part in self.parts for entry in part.describe()]
+        parts = [part for part in self.parts if isinstance(part, Gate)]
+        return [entry for part in parts for entry in part.describe()]
 
 
 class Gated(nn.Module):
