@@ -67,7 +67,7 @@ def test_presets_of_the_paper_have_no_gate(loans, make_quick):
 
 
 def test_rows_unlike_anything_seen_are_flagged(apart):
-    _, _, classifier = apart
+    frame, _, classifier = apart
     fresh, labels = islands(seed=1)
     own = classifier.plausibility(fresh)[np.arange(len(labels)), labels]
     assert 0.8 < (own > 0.5).mean() < 0.98  # calibrated to 0.9

@@ -19,7 +19,7 @@ from counterfactual_training.evaluation.plausibility import implausibility_by_cl
 from counterfactual_training.evaluation.stepfree import FIXED_STEPS, Rescaled, draw_individuals, scale_of
 from counterfactual_training.experiments.cells import FULL, Cell
 from counterfactual_training.experiments.fitting import untrained
-from counterfactual_training.gates import GateKind, fit_gate
+from counterfactual_training.gates import fit_gate
 from counterfactual_training.search import search
 from counterfactual_training.training import CHEAP_RECOURSE, Setting, train
 
@@ -168,7 +168,7 @@ def rescaled_baseline(fit: Fit) -> nn.Module:
     return Rescaled(model, best[1])
 
 
-def gated(kind: GateKind, method: str = "BL") -> Callable[[Fit], nn.Module]:
+def gated(kind: str, method: str = "BL") -> Callable[[Fit], nn.Module]:
     """What another method makes, with a gate at the scale of .95*; its decisions stay."""
 
     def make(fit: Fit) -> nn.Module:
