@@ -7,6 +7,7 @@ import torch
 import counterfactual_training as ct
 from counterfactual_training.errors import InputError
 from counterfactual_training.estimator import inputs, preparing, settings
+from counterfactual_training.estimator.preparing import prepare
 
 
 def test_a_preset_decides_what_is_not_stated():
@@ -26,6 +27,24 @@ def test_a_preset_decides_what_is_not_stated():
     stated = {**params, "epochs": np.int64(7), "num_std": None}
     again = settings.make_setting(stated, x, ct.Constraints.infer(x), seed=1)
     assert (again.config.epochs, again.num_std) == (7, 2.0)
+
+
+def test_cheap_recourse_searches_with_categories_and_keeps_its_budget(loans, make_quick):
+    classifier = make_quick(preset="cheap_recourse", mutability={"age": "none"}, epochs=4)
+    frame, granted = loans
+    prepared = prepare(classifier.get_params(deep=False), frame, granted, 0)
+    setting = prepared.setting
+    assert setting.constraints.category_projection == "end" and setting.constraints.groups
+    assert (setting.budget, setting.config.positives, setting.config.immature) == (0.0025, 4, "keep")
+    assert (setting.generator.max_steps, setting.generator.decision_threshold) == (50, 0.5)
+    as_run = make_quick(preset="as_run").get_params(deep=False)
+    assert prepare(as_run, frame, granted, 0).setting.constraints.category_projection == "never"
+    history = classifier.fit(frame, granted).history_.to_frame()
+    assert history["strength"].between(0.02, 1).all() and history["twin_accuracy"].notna().all()
+    found = classifier.explain(frame[classifier.predict(frame) == "denied"].head(5), target="granted")
+    assert (found.frame["age"].to_numpy() == frame.loc[found.frame.index, "age"].to_numpy()).all()
+    restarted = make_quick(preset="cheap_recourse", epochs=3, n_restarts=2).fit(frame, granted)
+    assert "twin_accuracy" in restarted.history_.records[-1]
 
 
 def test_constraints_of_a_preset_are_refused_because_columns_have_their_own(blobs):

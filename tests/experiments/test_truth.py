@@ -21,7 +21,7 @@ from counterfactual_training.experiments.truth import (
     run_truth,
     truth_tables,
 )
-from counterfactual_training.experiments.truth_methods import METHODS, SCALES, Caps, Method
+from counterfactual_training.experiments.truth_methods import METHODS, SCALES, Caps, Fit, Method
 from counterfactual_training.reports.truth_tables import truth_texts
 
 TINY = Caps(rows=300, individuals=40, judge_rows=150, epochs=2, batch_size=100)
@@ -121,6 +121,19 @@ def test_a_gate_is_fitted_anew_where_features_are_protected_and_decides_nothing(
     assert set(known) == {("K", False), ("K", True), ("BL", False)}
     assert free.model is protected.model is known[("BL", False)] and float(free.scale) != 1.0
     assert free.gate.given.tolist() == [False, False] and protected.gate.given.tolist() == [True, False]
+
+
+def test_cheap_recourse_is_trained_by_the_rules_that_it_is_measured_by(monkeypatch):
+    bench, known, seen = make_bench("LS", False, TINY), {}, []
+    trained = Fit.trained
+    monkeypatch.setattr(Fit, "trained", lambda fit, setting: seen.append(setting) or trained(fit, setting))
+    fit = fit_of(bench, "LS", 0, TINY, True, known)
+    gated = fit.model("N5c + K")
+    assert set(known) == {("N5c", True), ("N5c + K", True)} and gated.model is known[("N5c", True)]
+    (setting,) = seen
+    assert setting.constraints.immutable.tolist() == [True, False] and setting.budget == 0.0025
+    assert (setting.config.epochs, setting.config.batch_size, setting.config.positives) == (2, 30, 4)
+    assert setting.constraints.domain is fit.free_constraints.domain
 
 
 def test_gates_are_measured_like_any_model(tmp_path):

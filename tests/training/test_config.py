@@ -29,6 +29,12 @@ def test_as_printed():
     assert (energy.decay, energy.ridge) == ("none", 0.0)
 
 
+@pytest.mark.parametrize("positives", [0, 1.5, True])
+def test_positives_are_counted(positives):
+    with pytest.raises(InputError, match="positives must be a whole number of at least 1"):
+        TrainConfig(positives=positives)
+
+
 def test_presets_by_name():
     assert preset("as_run") is AS_RUN and preset("as_printed") is AS_PRINTED
     with pytest.raises(InputError, match=r"preset 'as_ran'. Did you mean 'as_run'\?"):

@@ -119,7 +119,8 @@ def test_what_is_refused_is_refused_by_all(tmp_path):
     differing = [two_ranks.train_on_own_rows, two_ranks.train_on_other_values, two_ranks.train_with_own_seed,
                  two_ranks.train_with_own_generator, two_ranks.train_with_own_constraints]  # fmt: skip
     words = {("full", damaged): "damaged", **dict.fromkeys(differing, "different rows or settings"),
-             two_ranks.train_fleet: "one such model at a time", two_ranks.train_normed: "single row"}  # fmt: skip
+             two_ranks.train_fleet: "one such model at a time", two_ranks.train_normed: "single row",
+             two_ranks.train_with_a_budget: "train on one process"}  # fmt: skip
     tasks = [(task, {}) if callable(task) else (task[0], {"checkpoint": task[1]}) for task in words]
     for own in on_ranks(tmp_path, *tasks):
         for found, word in zip(own, words.values(), strict=True):

@@ -7,7 +7,7 @@ import torch
 
 from counterfactual_training import Objective, Setting, TrainConfig, ecco, generic, make_objective
 from counterfactual_training.errors import InputError
-from counterfactual_training.training.setting import AS_PRINTED, AS_RUN, in_parts
+from counterfactual_training.training.setting import AS_PRINTED, AS_RUN, CHEAP_RECOURSE, in_parts
 
 NUMBERS = {
     "decision_threshold": 0.6,
@@ -94,6 +94,7 @@ def test_the_baseline_and_another_seed_leave_the_rest():
     assert not AS_PRINTED.conventional().objective.needs_counterfactuals
     assert Setting(objective=Objective(lambda_class=2.0)).conventional().objective.lambda_class == 2.0
     assert AS_PRINTED.conventional().config == AS_PRINTED.config
+    assert CHEAP_RECOURSE.conventional().budget is None and CHEAP_RECOURSE.budget is not None
     seeded = AS_PRINTED.seeded(3)
     assert seeded.config.seed == 3 and seeded.config.refresh == "batch" and AS_RUN.config.seed == 0
     assert (seeded.num_std, seeded.length_scale) == (3.0, 0.5)

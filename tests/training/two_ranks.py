@@ -67,9 +67,10 @@ class Explosive(nn.Module):
 @dataclass(frozen=True)
 class Scenario:
     config: dict[str, Any] = field(default_factory=dict)
-    objective: str = "full"
+    objective: str | ct.Objective = "full"
     model: Any = network
     weighted: bool = False
+    protected: bool = False
     source: str = "tensors"  # or "dataset", or "loader"
     callbacks: Any = tuple
     validation: str = "tensors"
@@ -83,6 +84,9 @@ SCENARIOS = {
     "one row left": Scenario({"batch_size": 46}),
     "drop": Scenario({"immature": "drop", "num_counterfactuals": 25}),
     "keep": Scenario({"immature": "keep", "target_rule": "prior"}),
+    "beyond": Scenario(
+        {"immature": "drop", "positives": 3}, ct.Objective(lambda_contrast=0.7, lambda_recourse=0.4), protected=True
+    ),
     "weighted": Scenario({"immature": "drop"}, weighted=True),
     "burn-in": Scenario({"burn_in": 0.5}),
     "accumulate": Scenario({"accumulate": 2}),
@@ -124,6 +128,8 @@ def train(name: str, checkpoint: Path | None = None, callbacks: Any = (), **more
     if scenario.validation == "loader":
         held = loader(TensorDataset(*held), 10)
     config = ct.TrainConfig(**settings)
+    if scenario.protected:
+        options["constraints"] = ct.Constraints.build(2, {0: "none"})
     return ct.train(
         model, *data, generator=ct.ecco(max_steps=10, decision_threshold=0.8), objective=scenario.objective,
         config=config, validation=held, checkpoint=checkpoint, callbacks=[*scenario.callbacks(), *callbacks], **options,
@@ -194,6 +200,11 @@ def train_on_own_device() -> ct.TrainResult:
 
 def train_fleet() -> ct.TrainResult:
     return ct.Fleet([ct.Member(DistributedDataParallel(network()))] * 2).train(*rows())[0]
+
+
+def train_with_a_budget() -> ct.TrainResult:
+    setting = ct.Setting(config=ct.TrainConfig(epochs=1), budget=0.01)
+    return ct.train(DistributedDataParallel(network()), *rows(), setting=setting)
 
 
 def train_normed() -> ct.TrainResult:
