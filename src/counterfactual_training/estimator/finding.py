@@ -91,14 +91,14 @@ class Finder:
     # ---- the model -------------------------------------------------------------------------------------------------
 
     @property
-    def _like(self) -> Tensor:
+    def like(self) -> Tensor:
         """Of the device and precision of the model."""
         parameter = next(self.model.parameters(), None)
         return parameter if parameter is not None else torch.empty(())
 
     def encode(self, frame: pd.DataFrame) -> Tensor:
         """Model space ``(n, d)``, as the model wants it."""
-        return torch.as_tensor(self.encoder.transform(frame)).to(self._like)
+        return torch.as_tensor(self.encoder.transform(frame)).to(self.like)
 
     def logits(self, x: Tensor) -> Tensor:
         """``(n, k)``, on the CPU."""
@@ -146,7 +146,7 @@ class Finder:
             steps[rows] += again.num_steps
         rows = ((confidence < threshold + _DIGITS) & ~there).nonzero().squeeze(-1)
         if isinstance(self.searched, Gated) and fall_back and len(rows):
-            real = towards_real(self.searched, x[rows], y[rows], self._free.to(x), threshold + _DIGITS)
+            real = towards_real(self.searched, x[rows], y[rows], self.constraints.to(x), threshold + _DIGITS)
             tried, gained = self._settled(real, x[rows], y[rows], frame.iloc[rows.cpu().numpy()], threshold)
             better = gained > confidence[rows]
             x_cf[rows[better]], confidence[rows[better]] = tried[better], gained[better]
@@ -172,7 +172,7 @@ class Finder:
         beyond = found.probability[np.arange(len(missed)), y_target] >= float(generator.decision_threshold)
         rows = np.flatnonzero(missed & ~beyond)
         if len(rows):
-            x = found.x[rows].to(self._like)
+            x = found.x[rows].to(self.like)
             y = torch.as_tensor(y_target[rows], device=x.device)
             beyond[rows] = search(self.model, x, y, generator, self._free, diagnose=False).converged.cpu().numpy()
         return missed & beyond
