@@ -10,6 +10,7 @@ import pytest
 
 import counterfactual_training as ct
 
+GATES = ["Gated", "Gate", "GateConfig", "fit_gate"]
 LOW_LEVEL = ["search", "SearchResult", "Objective", "Explanations", "train", "TrainConfig", "Constraints", "Generator"]
 METHODS = [
     "generic",
@@ -26,7 +27,7 @@ METHODS = [
 
 
 @pytest.mark.parametrize(
-    "name", [*LOW_LEVEL, *METHODS, "CounterfactualClassifier", "preset", "make_objective", "Status"]
+    "name", [*LOW_LEVEL, *METHODS, *GATES, "CounterfactualClassifier", "preset", "make_objective", "Status"]
 )
 def test_promised_names_are_there(name):
     assert name in ct.__all__ and hasattr(ct, name)

@@ -12,6 +12,7 @@ from counterfactual_training.data import Dataset, Encoder, Feature, Schema, load
 from counterfactual_training.data.synthetic import loan
 from counterfactual_training.estimator import CounterfactualClassifier, Explanation
 from counterfactual_training.evaluation import PAIRED, PUBLISHED, Protocol, evaluate, summarise
+from counterfactual_training.gates import Gate, GateConfig, Gated, fit_gate
 from counterfactual_training.models import cnn, fit_vae, linear, mlp
 from counterfactual_training.search import (
     Binding,
@@ -68,6 +69,9 @@ __all__ = [
     "Explanations",
     "Feature",
     "Fleet",
+    "Gate",
+    "GateConfig",
+    "Gated",
     "Generator",
     "Member",
     "Objective",
@@ -84,6 +88,7 @@ __all__ = [
     "cnn",
     "ecco",
     "evaluate",
+    "fit_gate",
     "fit_vae",
     "generic",
     "line",

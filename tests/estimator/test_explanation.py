@@ -134,12 +134,15 @@ def test_a_generator_that_is_named_is_used_alone(fitted, rejected):
         fitted.explain(rejected, generator="revise")
 
 
-def test_a_thousand_rows_take_less_than_a_second(fitted, loans):
+@pytest.mark.parametrize(("params", "seconds"), [({"preset": "as_run"}, 1.0), ({"gate": "none"}, 1.0), ({}, 4.0)])
+def test_a_thousand_rows_take_about_a_second(make_quick, schema, loans, params, seconds):
+    rules = {"mutability": {"age": "none", "debt": "decrease"}, "domain": {"debt": (0, None)}}
+    classifier = make_quick(schema=schema, epochs=5, **rules, **params).fit(*loans)
     frame = loans[0].sample(1000, replace=True, random_state=0)
-    fitted.explain(frame.head(3))
+    classifier.explain(frame.head(3))
     started = time.process_time()
-    fitted.explain(frame)
-    assert time.process_time() - started < 1.0
+    classifier.explain(frame)
+    assert time.process_time() - started < seconds
 
 
 # ---- targets --------------------------------------------------------------------------------------------------------

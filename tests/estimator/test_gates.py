@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from sklearn.base import clone
 
 from counterfactual_training.errors import FileError, InputError
 from counterfactual_training.estimator import CounterfactualClassifier
+from counterfactual_training.gates import GateConfig
 from counterfactual_training.persistence import load_file, save_file
 
 KIND = "counterfactual classifier"
@@ -29,6 +31,13 @@ def to_neighbours(classifier, frame, real, k=5):
     """Mean distance ``(n,)`` in model space to the k nearest rows of a frame."""
     points, others = (torch.as_tensor(classifier.encoder_.transform(f)) for f in (frame, real))
     return torch.cdist(points, others).topk(k, -1, largest=False).values.mean(-1).numpy()
+
+
+@pytest.fixture
+def quick_gates(monkeypatch):
+    """Gates that are learned in a second or two."""
+    short = partial(GateConfig, epochs=8, num_counterfactuals=60, hidden=(32,), learning_rate=5e-3)
+    monkeypatch.setattr("counterfactual_training.gates.learned.GateConfig", short)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +128,7 @@ def test_what_converged_holds_after_decoding(fitted, rejected, threshold):
 
 
 @pytest.mark.parametrize("gate", ["density", "learned", "both"])
-def test_rules_hold_under_every_gate(loans, make_quick, schema, gate):
+def test_rules_hold_under_every_gate(loans, make_quick, quick_gates, schema, gate):
     frame, y = loans
     classifier = make_quick(schema=schema, gate=gate, **RULES).fit(frame, y)
     rows = frame[classifier.predict(frame) == "denied"].head(40)
@@ -226,9 +235,10 @@ def categories_only(frame):
     )
 
 
+@pytest.mark.filterwarnings("ignore:Constant in the training data")
 @pytest.mark.parametrize("gate", ["density", "learned"])
 @pytest.mark.parametrize("change", [constant, duplicated, categories_only])
-def test_constant_duplicated_and_categorical_columns(make_quick, change, gate):
+def test_constant_duplicated_and_categorical_columns(make_quick, quick_gates, change, gate):
     frame, y = islands()
     odd = change(frame)
     classifier = make_quick(gate=gate).fit(odd, y)
@@ -267,7 +277,7 @@ def test_clones_and_copies(loans, fitted, rejected):
 
 
 @pytest.mark.parametrize("gate", ["density", "learned", "both", "none"])
-def test_what_is_saved_explains_identically(make_quick, tmp_path, gate):
+def test_what_is_saved_explains_identically(make_quick, quick_gates, tmp_path, gate):
     frame, y = islands(120)
     classifier = make_quick(epochs=3, gate=gate).fit(frame, y)
     classifier.save(tmp_path / "c")

@@ -47,6 +47,37 @@ def test_cheap_recourse_searches_with_categories_and_keeps_its_budget(loans, mak
     assert "twin_accuracy" in restarted.history_.records[-1]
 
 
+def test_an_objective_that_is_named_has_its_weights_whatever_the_preset_leaves_out():
+    def objective(**params):
+        made = ct.CounterfactualClassifier(**params).get_params()
+        x = torch.zeros(50, 2)
+        return settings.make_setting(made, x, ct.Constraints.infer(x), seed=0).objective
+
+    assert not objective().needs_counterfactuals
+    assert vars(objective(objective="full")) == vars(ct.Objective())
+    assert vars(objective(objective="adversarial")) == vars(ct.make_objective("adversarial"))
+    assert objective(lambda_adv=0.3).lambda_adv == 0.3 and objective(lambda_adv=0.3).lambda_div == 0
+    kept = ct.Setting(objective=ct.Objective(lambda_div=0.9, lambda_adv=0.0))
+    assert vars(objective(preset=kept, objective="full")) == vars(ct.Objective(lambda_div=0.9))
+
+
+def test_the_generator_is_the_presets_unless_stated():
+    own = ct.Setting(generator=ct.generic(max_steps=7))
+    params = ct.CounterfactualClassifier(preset=own, decision_threshold=0.6, lambda_energy=3.0).get_params()
+    made = settings.make_training_generator(params)
+    assert (made.name, made.max_steps, made.decision_threshold) == ("generic", 7, 0.6)
+    assert settings.make_training_generator({**params, "generator": "ecco"}).name == "ecco"
+
+
+def test_explanations_are_by_the_presets_search_unless_a_generator_was_stated(blobs):
+    x, y = blobs[0].numpy(), blobs[1].numpy()
+    for params, threshold in (({}, 0.5), ({"generator": "ecco"}, 0.75), ({"decision_threshold": 0.6}, 0.6)):
+        classifier = ct.CounterfactualClassifier(epochs=1, random_state=0, **params).fit(x, y)
+        assert classifier.explain(x[:2]).decision_threshold == threshold
+    paper = ct.CounterfactualClassifier(epochs=1, preset="as_run", random_state=0).fit(x, y)
+    assert paper.explain(x[:2]).decision_threshold == 0.75
+
+
 def test_constraints_of_a_preset_are_refused_because_columns_have_their_own(blobs):
     own = ct.Setting(constraints=ct.Constraints.infer(blobs[0]))
     with pytest.raises(InputError, match="state mutability, domain or schema"):

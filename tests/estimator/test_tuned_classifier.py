@@ -74,6 +74,7 @@ class TestTune:
         ("params", "options", "message"),
         [
             ({"objective": "vanilla"}, {}, "nothing to tune"),
+            ({"preset": "default"}, {}, "nothing to tune. preset='as_run'.* or objective='full'"),
             ({}, {"space": {"lambda_rg": (0.1, 1.0)}}, "Did you mean 'lambda_reg'"),
             ({}, {"objectives": ("ip", "costs")}, "Did you mean 'cost'"),
             ({}, {"n_trials": 0}, "1 or more"),
@@ -84,6 +85,12 @@ class TestTune:
     def test_bad_input_is_refused_before_anything_runs(self, small, params, options, message):
         with pytest.raises(InputError, match=message):
             CounterfactualClassifier(**{**QUICK, **params}).tune(*small, **options)
+
+    def test_the_default_preset_is_tuned_with_an_objective_that_has_weights(self, small):
+        pytest.importorskip("optuna", reason="tuning needs the extra 'tune'")
+        classifier = CounterfactualClassifier(**{**QUICK, "preset": "default"}, objective="full")
+        tuned = classifier.tune(*small, n_trials=2, batch=2, space=SPACE)
+        assert tuned.tuning_["lambda_reg"].iloc[0] == 0.1 and tuned.gate_ is not None
 
     def test_a_weight_that_is_no_parameter_of_the_classifier_is_refused_before_anything_runs(self, small):
         own = Generator("own", penalties=(Sparsity(0.1),))

@@ -19,7 +19,7 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.data.encode import Encoder
 from counterfactual_training.estimator.shortening import Shortener
 from counterfactual_training.estimator.swapping import swap_categories
-from counterfactual_training.gates import Gate, Gated, search_gated
+from counterfactual_training.gates import Gate, Gated, towards_real
 from counterfactual_training.search import Generator, Status, evaluating, generic, search
 from counterfactual_training.threads import sensible_threads
 
@@ -91,14 +91,14 @@ class Finder:
     # ---- the model -------------------------------------------------------------------------------------------------
 
     @property
-    def _like(self) -> Tensor:
+    def like(self) -> Tensor:
         """Of the device and precision of the model."""
         parameter = next(self.model.parameters(), None)
         return parameter if parameter is not None else torch.empty(())
 
     def encode(self, frame: pd.DataFrame) -> Tensor:
         """Model space ``(n, d)``, as the model wants it."""
-        return torch.as_tensor(self.encoder.transform(frame)).to(self._like)
+        return torch.as_tensor(self.encoder.transform(frame)).to(self.like)
 
     def logits(self, x: Tensor) -> Tensor:
         """``(n, k)``, on the CPU."""
@@ -127,7 +127,7 @@ class Finder:
         x = self.encode(frame)
         y = torch.as_tensor(y_target, device=x.device)
         threshold = float(generator.decision_threshold)
-        result = search_gated(self.searched, x, y, generator, self._free, diagnose=False)
+        result = search(self.searched, x, y, generator, self._free, diagnose=False)
         # A gate has no say in what is decided already.
         there = (result.status == int(Status.ALREADY_THERE)) | (self.logits(x).argmax(-1).to(y) == y)
         steps = result.num_steps.masked_fill(there, 0)
@@ -139,11 +139,17 @@ class Finder:
             rows = ((confidence < threshold + _DIGITS) & ~there & hopeful).nonzero().squeeze(-1)
             if len(rows) == 0:
                 break
-            again = search_gated(self.searched, x[rows], y[rows], attempt, self._free, diagnose=False)
+            again = search(self.searched, x[rows], y[rows], attempt, self._free, diagnose=False)
             tried, gained = self._settled(again.x_cf, x[rows], y[rows], frame.iloc[rows.cpu().numpy()], threshold)
             better = gained > confidence[rows]
             x_cf[rows[better]], confidence[rows[better]] = tried[better], gained[better]
             steps[rows] += again.num_steps
+        rows = ((confidence < threshold + _DIGITS) & ~there).nonzero().squeeze(-1)
+        if isinstance(self.searched, Gated) and fall_back and len(rows):
+            real = towards_real(self.searched, x[rows], y[rows], self.constraints.to(x), threshold + _DIGITS)
+            tried, gained = self._settled(real, x[rows], y[rows], frame.iloc[rows.cpu().numpy()], threshold)
+            better = gained > confidence[rows]
+            x_cf[rows[better]], confidence[rows[better]] = tried[better], gained[better]
         if sparsify and not bool(there.all()):
             # A best effort gives up nothing that helps, and asks for nothing that does not.
             trusted = (_SHARE * confidence).clamp_max(_DIGITS)
@@ -166,7 +172,7 @@ class Finder:
         beyond = found.probability[np.arange(len(missed)), y_target] >= float(generator.decision_threshold)
         rows = np.flatnonzero(missed & ~beyond)
         if len(rows):
-            x = found.x[rows].to(self._like)
+            x = found.x[rows].to(self.like)
             y = torch.as_tensor(y_target[rows], device=x.device)
             beyond[rows] = search(self.model, x, y, generator, self._free, diagnose=False).converged.cpu().numpy()
         return missed & beyond
