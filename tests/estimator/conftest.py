@@ -33,8 +33,9 @@ def draw_loans(n: int = 240, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
 
 def quick(**params):
     """A classifier that trains in well under a second."""
-    small = {"epochs": 15, "learning_rate": 0.02, "num_counterfactuals": 60, "random_state": 0, "gate": "density"}
-    return CounterfactualClassifier(**{**small, **params})
+    small = {"epochs": 15, "learning_rate": 0.02, "num_counterfactuals": 60, "random_state": 0}
+    gate = {} if "preset" in params else {"gate": "density"}
+    return CounterfactualClassifier(**{**small, **gate, **params})
 
 
 @pytest.fixture(scope="session")

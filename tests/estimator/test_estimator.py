@@ -222,7 +222,7 @@ def test_schema_as_object_dict_and_file(loans, make_quick, schema, tmp_path):
 
 def test_range_without_a_stated_domain(points, make_quick):
     x, y = points
-    box = make_quick(epochs=1).fit(x, y).constraints_.domain
+    box = make_quick(epochs=1, scaling="standard").fit(x, y).constraints_.domain
     lower = torch.tensor(((x - x.mean(0)) / x.std(0, ddof=1)).min(0))
     torch.testing.assert_close(box.lower, lower, atol=1e-9, rtol=0)
     wide = make_quick(epochs=1, num_std=None, preset="as_printed").fit(x, y).constraints_.domain

@@ -158,11 +158,11 @@ def alter(**changes):
 
 
 def spoil_weights(tensors, content):
-    tensors["model.0.weight"][0, 0] = float("nan")
+    tensors["model.1.weight"][0, 0] = float("nan")
 
 
 def drop_weights(tensors, content):
-    del tensors["model.0.weight"]
+    del tensors["model.1.weight"]
 
 
 def whole_weights(tensors, content):

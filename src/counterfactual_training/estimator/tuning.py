@@ -28,8 +28,8 @@ def tune_settings(
     """A study of the settings of a classifier that is ready to train."""
     if not prepared.setting.objective.needs_counterfactuals:
         raise InputError(
-            "This objective trains without counterfactuals: there is nothing to tune. Say objective='full', or "
-            "preset='as_run' for all of the paper's settings."
+            "This classifier trains without counterfactuals: there is nothing to tune. preset='as_run', the paper's "
+            "method, or objective='full' trains with them."
         )
     ready_made = isinstance(params["generator"], Generator)
     fixed = [n for n in prepared.setting.numbers() if n not in params or (ready_made and n in WEIGHTS)]
