@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from counterfactual_training.data.encode import Encoder
 from counterfactual_training.estimator import settings
 from counterfactual_training.estimator.finding import Finder
 from counterfactual_training.estimator.inputs import resolve_schema
-from counterfactual_training.gates import Gate, fit_gate
+from counterfactual_training.gates import Gate, GateKind, fit_gate
 from counterfactual_training.training import Setting
 
 
@@ -41,10 +42,20 @@ class Prepared:
 
     def fit_gate(self, model: nn.Module) -> Gate | None:
         """The gate of the trained model, if the setting has one."""
-        if self.setting.gate is None:
+        kind = self.setting.gate
+        if kind is None:
             return None
         seed, rules = self.setting.config.seed, self.finder.constraints
-        return fit_gate(model, self.x, self.y, self.setting.gate, constraints=rules, seed=seed).gate
+        gate = fit_gate(model, self.x, self.y, cast(GateKind, kind), constraints=rules, seed=seed).gate
+        few = self.classes[~gate.judged.cpu().numpy()].tolist()
+        if few:
+            said = ", ".join(map(repr, few))
+            warnings.warn(
+                f"Too few rows to judge what is plausible: the gate stands open for {said}. Advice that leads there is "
+                "not held to real rows.",
+                stacklevel=3,
+            )
+        return gate
 
 
 def prepare(params: Mapping[str, Any], frame: pd.DataFrame, labels: np.ndarray, seed: int) -> Prepared:

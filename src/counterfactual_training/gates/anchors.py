@@ -38,7 +38,9 @@ def towards_real(gated: Gated, x: Tensor, y_target: Tensor, constraints: Constra
         ``(n, d)``; x itself where no real row, brought into the bounds, has the target with τ by the model alone.
     """
     found, remembered = x.clone(), real_rows(gated.gate)
-    for target in y_target.unique().tolist() if remembered is not None else ():
+    if remembered is None:
+        return found
+    for target in y_target.unique().tolist():
         rows = remembered[target]
         rows = rows[~rows.isnan().any(-1)].to(x)
         if len(rows):
@@ -47,9 +49,7 @@ def towards_real(gated: Gated, x: Tensor, y_target: Tensor, constraints: Constra
     return found
 
 
-def _nearest(
-    gated: Gated, x: Tensor, rows: Tensor, target: int, constraints: Constraints, threshold: float
-) -> Tensor:
+def _nearest(gated: Gated, x: Tensor, rows: Tensor, target: int, constraints: Constraints, threshold: float) -> Tensor:
     """:func:`towards_real` for rows x ``(n, d)`` with one target, from real rows ``(m, d)``."""
     n, m = len(x), len(rows)
     start = x.repeat_interleave(m, 0)
