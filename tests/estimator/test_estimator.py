@@ -255,7 +255,7 @@ def test_unseen_categories(loans, make_quick):
 
 
 def test_before_fit(loans):
-    for method in ("predict", "predict_proba", "decision_function", "explain"):
+    for method in ("predict", "predict_proba", "decision_function", "plausibility", "explain"):
         with pytest.raises(NotFittedError):
             getattr(CounterfactualClassifier(), method)(loans[0])
 

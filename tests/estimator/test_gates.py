@@ -3,6 +3,7 @@
 import copy
 import pickle
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -214,7 +215,8 @@ def test_a_rule_that_binds_is_still_named(make_quick):
 def test_a_class_with_five_rows_is_not_judged(make_quick):
     frame, y = islands()
     keep = (y == 0) | (np.arange(len(y)) < 10)
-    classifier = make_quick(epochs=30).fit(frame[keep], y[keep])
+    with pytest.warns(UserWarning, match=r"Too few rows to judge .* the gate stands open for 1\."):
+        classifier = make_quick(epochs=30).fit(frame[keep], y[keep])
     assert (classifier.plausibility(frame)[:, 1] == 1).all()
     assert (classifier.plausibility(pd.DataFrame({"a": [50.0], "b": [0.0]}))[:, 0] < 0.01).all()
     explanation = classifier.explain(frame[y == 0].head(10), target=1)
@@ -278,7 +280,7 @@ def test_clones_and_copies(loans, fitted, rejected):
 
 @pytest.mark.parametrize("gate", ["density", "learned", "both", "none"])
 def test_what_is_saved_explains_identically(make_quick, quick_gates, tmp_path, gate):
-    frame, y = islands(120)
+    frame, y = islands(240)
     classifier = make_quick(epochs=3, gate=gate).fit(frame, y)
     classifier.save(tmp_path / "c")
     loaded = CounterfactualClassifier.load(tmp_path / "c")
@@ -287,19 +289,26 @@ def test_what_is_saved_explains_identically(make_quick, quick_gates, tmp_path, g
     assert again.frame.equals(told.frame) and again.summary.equals(told.summary) and again.changes() == told.changes()
 
 
-def test_a_file_from_before_gates_explains_as_before(loans, make_quick, schema, tmp_path):
-    """Such a file knows the paper's method only, names its objective and generator, and says nothing of gates."""
-    classifier = make_quick(schema=schema, preset="as_run", objective="full", generator="ecco", **RULES).fit(*loans)
-    classifier.save(tmp_path / "new")
-    tensors, content = load_file(tmp_path / "new", KIND)
-    del content["params"]["gate"]
-    assert "gate" not in content and not any(name.startswith("gate") for name in tensors)
-    save_file(tmp_path / "old", KIND, tensors, content)
-    old = CounterfactualClassifier.load(tmp_path / "old")
-    rows = loans[0].head(30)
-    told, again = classifier.explain(rows), old.explain(rows)
-    assert old.gate_ is None and again.decision_threshold == 0.75
-    assert again.frame.equals(told.frame) and again.changes() == told.changes()
+def test_a_file_from_before_gates_explains_as_before(loans):
+    """``quick(hidden=(8,), schema=SCHEMA, **RULES).fit(*draw_loans(120)).save(…)`` at commit fa96571."""
+    old = CounterfactualClassifier.load(Path(__file__).parent / "before_gates.safetensors")
+    assert old.gate_ is None and old.preset == "as_run" and old.generator_.name == "ecco"
+    rows = pd.DataFrame(
+        {
+            "age": [57, 34, 37, 22, 57],
+            "debt": [50.7, 46.6, 26.3, 33.3, 20.1],
+            "degree": ["none", "none", "MSc", "none", "none"],
+            "branch": ["south", "south", "west", "west", "north"],
+            "owner": [False, True, False, True, False],
+        }
+    )
+    told = old.explain(rows, target="granted")
+    assert told.decision_threshold == 0.75 and told.status.tolist() == ["converged"] * 5
+    assert told.frame["degree"].tolist() == ["none", "none", "MSc", "none", "BSc"]
+    assert told.frame[["age", "branch", "owner"]].equals(rows[["age", "branch", "owner"]])
+    np.testing.assert_allclose(told.frame["debt"], [11.2, 11.7, 19.0, 11.0, 13.7], atol=0.11)
+    np.testing.assert_allclose(told.confidence, [0.7903, 0.7804, 0.7685, 0.8076, 0.7731], atol=0.005)
+    assert (told.plausibility == 1).all()
     assert clone(old).fit(*loans).gate_ is None
 
 

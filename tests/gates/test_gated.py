@@ -97,6 +97,7 @@ def test_a_class_with_few_rows_is_not_judged():
     x, y = moat(200)
     keep = (y == 0) | (torch.arange(200) < 10)  # five rows of class 1
     gate = fit_gate(slope(), x[keep], y[keep]).gate
+    assert gate.judged.tolist() == [True, False]
     assert_close(gate.plausibility(torch.randn(5, 2) * 100)[:, 1], torch.ones(5))
     assert float(gate.plausibility(torch.tensor([[30.0, 0.0]]))[0, 0]) < 0.01
 

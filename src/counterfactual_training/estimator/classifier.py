@@ -39,7 +39,11 @@ ModelFactory = Callable[[int, int], nn.Module]
 
 
 class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
-    """Counterfactual Training behind scikit-learn's face.
+    """A classifier of data frames that can say what would have to change, behind scikit-learn's face.
+
+    By default a network is trained conventionally, and a gate learns what real rows of each class look like: advice
+    ends where the target's probability times this plausibility reaches the threshold. Decisions are the network's
+    alone. ``preset="as_run"`` is Counterfactual Training as published, without a gate.
 
     >>> clf = CounterfactualClassifier(mutability={"age": "none", "debt": "decrease"}, domain={"debt": (0, None)})
     >>> clf.fit(frame, y).explain(rejected, target="granted").changes()  # doctest: +SKIP
@@ -63,15 +67,17 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
     * ``forbidden``: changes from one category to another, or to any of a list, that are never recommended.
 
     Wherever ``None`` is the default, the preset decides. Three defaults suit frames of any kind rather than the paper's
-    tables, and so differ from the preset: ``shuffle``, ``num_std`` and the automatic sizes. Weights that the objective
-    or the generator does not use have no effect.
+    tables, and so differ from its presets: ``shuffle``, ``num_std`` and the automatic sizes. What belongs to
+    counterfactuals in training has no effect where there are none, nor have weights that the objective or the generator
+    does not use.
 
     Args:
         model: ``"mlp"``, ``"linear"``, or a function ``(num_features, num_classes)`` that makes a module for logits.
         hidden, activation: of ``"mlp"``: widths of the hidden layers; ``"relu"``, ``"swish"`` or ``"tanh"``.
         objective: ``"vanilla"`` (class loss alone), ``"full"`` (Eq. 2), ``"divergence"``, ``"adversarial"``, or an
             :class:`Objective`.
-        generator: ``"ecco"``, ``"generic"``, ``"revise"``, a registered name or a :class:`Generator`.
+        generator: of counterfactuals in training, and then of :meth:`explain`: ``"ecco"``, ``"generic"``, ``"revise"``,
+            ``"line"``, a registered name or a :class:`Generator`.
         lambda_div, lambda_reg, lambda_adv: weights of the objective (Eq. 2).
         lambda_cost, lambda_energy: weights of the search (Eq. 1).
         decision_threshold: τ, the probability of the target at which a counterfactual is done.
@@ -236,6 +242,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
     ) -> CounterfactualClassifier:
         """A new classifier with better settings than this one, fitted to all rows; this one stays as it is.
 
+        What is tuned belongs to counterfactual training: with ``preset="as_run"``, or an objective that is stated.
         Settings are tried in batches, each trained as one fleet, on a part of the rows, and measured on the others. The
         settings of this classifier are the first trial, so that none that is worse there comes out. The rows that a
         final test is made on must not be among X.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -74,7 +75,16 @@ class Prepared:
         if self.gate == "none":
             return None
         seed, rules = self.setting.config.seed, self.finder.constraints
-        return fit_gate(model, self.x, self.y, self.gate, constraints=rules, seed=seed).gate
+        gate = fit_gate(model, self.x, self.y, self.gate, constraints=rules, seed=seed).gate
+        few = self.classes[~gate.judged.cpu().numpy()].tolist()
+        if few:
+            said = ", ".join(map(repr, few))
+            warnings.warn(
+                f"Too few rows to judge what is plausible: the gate stands open for {said}. Advice that leads there is "
+                "not held to real rows.",
+                stacklevel=3,
+            )
+        return gate
 
 
 def prepare(params: Mapping[str, Any], frame: pd.DataFrame, labels: np.ndarray, seed: int) -> Prepared:

@@ -48,7 +48,7 @@ DEFAULT = Preset(
     bent=0.25,
     scaling="robust",
     early_stopping=True,
-    gate="both",
+    gate="density",
     explainer=line(),
 )
 PRESETS = {

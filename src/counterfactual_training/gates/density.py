@@ -94,6 +94,10 @@ class Density(Gate):
     def describe(self) -> list[dict[str, Any]]:
         return [{"kind": "density", "shape": list(self.centres.shape), "feature_dims": self.feature_dims}]
 
+    @property
+    def judged(self) -> Tensor:
+        return self.slope > 0
+
     def forward(self, x: Tensor) -> Tensor:
         passes = functional.logsigmoid(self.slope * (self.scores(x) - self.origin))
         return torch.where(self.slope > 0, passes, 0.0)

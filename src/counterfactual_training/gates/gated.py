@@ -32,6 +32,11 @@ class Gate(nn.Module):
         """What :func:`make_gate` needs to make one of the same shape, part by part, as JSON."""
         raise NotImplementedError
 
+    @property
+    def judged(self) -> Tensor:
+        """Mask ``(k,)`` of the classes with rows enough to judge by; every row passes for the others."""
+        raise NotImplementedError
+
     @torch.no_grad()
     def plausibility(self, x: Tensor) -> Tensor:
         """σ(g) ``(..., n, k)`` in [0, 1]: near 1 among the real rows of a class, near 0 where there are none."""
@@ -49,8 +54,15 @@ class Both(Gate):
         return torch.stack([part(x) for part in self.parts]).sum(0)
 
     def describe(self) -> list[dict[str, Any]]:
-        parts = [part for part in self.parts if isinstance(part, Gate)]
-        return [entry for part in parts for entry in part.describe()]
+        return [entry for part in self._gates for entry in part.describe()]
+
+    @property
+    def judged(self) -> Tensor:
+        return torch.stack([part.judged for part in self._gates]).any(0)
+
+    @property
+    def _gates(self) -> list[Gate]:
+        return [part for part in self.parts if isinstance(part, Gate)]
 
 
 class Gated(nn.Module):

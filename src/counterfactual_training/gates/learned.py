@@ -129,6 +129,10 @@ class Learned(Gate):
         sizes = [linear[0].in_features, *(layer.out_features for layer in linear)]
         return [{"kind": "learned", "sizes": sizes, "feature_dims": self.feature_dims}]
 
+    @property
+    def judged(self) -> Tensor:
+        return self.slope > 0
+
     def forward(self, x: Tensor) -> Tensor:
         scores = self.network(x.flatten(x.dim() - self.feature_dims))
         passes = functional.logsigmoid(self.slope * (scores - self.origin))
