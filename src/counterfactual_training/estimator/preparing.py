@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,7 @@ from counterfactual_training.data.encode import Encoder
 from counterfactual_training.estimator import settings
 from counterfactual_training.estimator.finding import Finder
 from counterfactual_training.estimator.inputs import resolve_schema
-from counterfactual_training.gates import Gate, GateKind, fit_gate
+from counterfactual_training.gates import Gate, fit_gate
 from counterfactual_training.training import Setting
 
 
@@ -46,7 +46,7 @@ class Prepared:
         if kind is None:
             return None
         seed, rules = self.setting.config.seed, self.finder.constraints
-        gate = fit_gate(model, self.x, self.y, cast(GateKind, kind), constraints=rules, seed=seed).gate
+        gate = fit_gate(model, self.x, self.y, kind, constraints=rules, seed=seed).gate
         few = self.classes[~gate.judged.cpu().numpy()].tolist()
         if few:
             said = ", ".join(map(repr, few))

@@ -2,7 +2,7 @@
 
 from counterfactual_training.gates.anchors import real_rows, towards_real
 from counterfactual_training.gates.density import Density
-from counterfactual_training.gates.fit import KINDS, GateKind, fit_gate, make_gate
+from counterfactual_training.gates.fit import KINDS, fit_gate, make_gate
 from counterfactual_training.gates.gated import Both, Gate, Gated
 from counterfactual_training.gates.learned import GateConfig, Learned
 
@@ -12,7 +12,6 @@ __all__ = [
     "Density",
     "Gate",
     "GateConfig",
-    "GateKind",
     "Gated",
     "Learned",
     "fit_gate",

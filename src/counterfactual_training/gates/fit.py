@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,6 @@ from counterfactual_training.gates.gated import Both, Gate, Gated
 from counterfactual_training.gates.learned import GateConfig, Learned
 from counterfactual_training.search import evaluating
 
-GateKind = Literal["density", "learned", "both"]
 KINDS = ("density", "learned", "both")
 # Share of the real rows of a class that a gate stops; less where two gates stand in a row.
 _ALONE, _IN_A_ROW = 0.1, 0.05
@@ -37,7 +36,7 @@ def fit_gate(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
-    kind: GateKind = "density",
+    kind: str = "density",
     *,
     constraints: Constraints | None = None,
     scale: float = 1.0,
