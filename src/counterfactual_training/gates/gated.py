@@ -54,15 +54,12 @@ class Both(Gate):
         return torch.stack([part(x) for part in self.parts]).sum(0)
 
     def describe(self) -> list[dict[str, Any]]:
-        return [entry for part in self._gates for entry in part.describe()]
+        parts = [part for part in self.parts if isinstance(part, Gate)]
+        return [entry for part in parts for entry in part.describe()]
 
     @property
     def judged(self) -> Tensor:
-        return torch.stack([part.judged for part in self._gates]).any(0)
-
-    @property
-    def _gates(self) -> list[Gate]:
-        return [part for part in self.parts if isinstance(part, Gate)]
+        return torch.stack([part.judged for part in self.parts if isinstance(part, Gate)]).any(0)
 
 
 class Gated(nn.Module):
