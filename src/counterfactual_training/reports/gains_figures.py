@@ -68,7 +68,8 @@ def rescaled_figure(table: pd.DataFrame, remark: str = "") -> Any:
         for kind, (colour, marker) in looks.items():
             part = table[(table["data"] == name) & (table["search"] == kind)]
             ct = part.loc[part["model"] == "CT", metric].iloc[0]
-            axis.axhline(ct, color=colour, linestyle="--", linewidth=1.2, label=f"CT, {said[kind]}")
+            dashes = (0 if marker == "o" else 4, (4, 4))  # where both lie on top of each other, both are seen
+            axis.axhline(ct, color=colour, linestyle=dashes, linewidth=1.4, label=f"CT, {said[kind]}")
             part = part[part["model"] == "BL"].sort_values("factor")
             axis.plot(part["factor"], part[metric], "-", color=colour, linewidth=1.2)
             for few in (False, True):
@@ -79,7 +80,7 @@ def rescaled_figure(table: pd.DataFrame, remark: str = "") -> Any:
         axis.plot([], [], "o", color=_QUIET, markerfacecolor="white", label="hollow: under 95 % arrive")
         axis.axvline(1, color=_QUIET, linewidth=0.8, linestyle=":")
         axis.set_xscale("log", base=2)
-        axis.set_xticks([0.25, 0.5, 1, 2, 4, 8], ["¼", "½", "1", "2", "4", "8"])
+        axis.set_xticks([0.125, 0.25, 0.5, 1, 2], ["⅛", "¼", "½", "1", "2"])
         axis.set_title(f"{name}: {metrics[metric]}")
     label_edges(axes, "factor of the logits (1: as trained)", "")
     legend_below(figure, axes)
@@ -139,11 +140,9 @@ def gallery_figure(table: pd.DataFrame, remark: str = "") -> Any:
     models, first = list(dict.fromkeys(table["model"])), table[table["model"] == table["model"].iloc[0]]
     pixels = [column for column in table if str(column).isdigit()]
     side = round(len(pixels) ** 0.5)
-    figure, axes = panels(len(models) * len(first), len(first), 0.8, 0.85)
-    rows = {
-        "factual": "the image",
-        **{name: called.replace(" + ", "\n+ ").replace(" t", "\nt") for name, called in _MODELS.items()},
-    }
+    figure, axes = panels(len(models) * len(first), len(first), 0.85, 0.62)
+    figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0, hspace=0.02)
+    rows = {"factual": "image"} | {name: called.replace(" ", "\n", 1) for name, called in _MODELS.items()}
     for place, (axis, (_, image)) in enumerate(zip(axes, table.iterrows(), strict=True)):
         axis.imshow(image[pixels].to_numpy(dtype=float).reshape(side, side), cmap="gray_r", vmin=-1, vmax=1)
         axis.set(xticks=[], yticks=[])
