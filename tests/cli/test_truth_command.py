@@ -1,6 +1,7 @@
 """``ct truth``: what it prints and writes, and what it refuses."""
 
 import json
+import re
 
 import pandas as pd
 import pytest
@@ -9,10 +10,14 @@ import counterfactual_training as ct
 from counterfactual_training.cli import main
 from counterfactual_training.cli import truth as command
 from counterfactual_training.errors import InputError
+from counterfactual_training.experiments import gains
 from counterfactual_training.experiments.truth_methods import METHODS, Caps, Method
+from counterfactual_training.reports.gains_page import MATERIAL, gains_page
 from counterfactual_training.search import GENERATORS
 
 pytest.importorskip("matplotlib", reason="figures need the extra 'report'")
+
+TABLES = ("truth", "truth_performance", "truth_gains", *MATERIAL)
 
 
 @pytest.fixture(autouse=True)
@@ -31,12 +36,31 @@ def test_tables_are_printed_and_written_and_made_once(tmp_path, capsys):
     assert "rows cut from the training rows" in printed.out and "BL rescaled" in printed.out
     assert "τ = .95*" in printed.out and "[2/2] LS seed" in printed.err
     written = {path.name for path in out.rglob("*.*")}
-    assert written == {"truth.csv", "truth.md", "truth_gains.csv", "truth_performance.csv", "price.png"}
+    assert written == {"truth.csv", "truth.md", "truth_gains.csv", "truth_performance.csv", "price.png", "floor.png"}
     assert "p_holm" in pd.read_csv(out / "truth.csv").columns
     assert main([*arguments, "--json"]) == 0
     printed = capsys.readouterr()
     document = json.loads(printed.out)
     assert document["rows"] == "tuning" and document["failures"] == [] and printed.err == ""
+
+
+def test_one_command_writes_tables_pictures_and_the_page(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(gains, "AS_PUBLISHED", Caps(rows=300, individuals=40, judge_rows=150, epochs=2))
+    out, page = tmp_path / "results" / "truth", tmp_path / "docs" / "gains.md"
+    where = ["--out", str(out), "--runs", str(tmp_path / "runs"), "--page", str(page)]
+    what = ["--data", "LS", "--seeds", "1", "--methods", "CT,BL rescaled", "--workers", "1"]
+    assert main(["truth", *what, *where]) == 0
+    assert f"{page}" not in capsys.readouterr().err
+    text = page.read_text(encoding="utf-8")
+    assert "rows cut from the training rows" in text and "| LS " in text
+    links = re.findall(r"\]\(([^)#]+)\)", text)
+    assert "../results/truth/figures/overshoot.png" in links and all((page.parent / link).is_file() for link in links)
+    # The page follows from the files beside it.
+    read = {name: pd.read_csv(out / f"{name}.csv", dtype={"tau": str}) for name in TABLES}
+    head = next(line for line in text.splitlines() if line.startswith("Measured on"))
+    assert gains_page(read, "../results/truth", head) == text
+    assert main(["truth", *what, *where[:-1], str(tmp_path)]) == 2
+    assert "is a folder" in capsys.readouterr().err
 
 
 def test_a_failure_is_told_after_the_tables(tmp_path, capsys, monkeypatch):

@@ -53,12 +53,12 @@ def folder(path: str) -> Path:
     return out
 
 
-def writable(path: str) -> str:
+def writable(path: str, option: str = "--out") -> str:
     """A file to write to later; that it cannot be is better told before the work than after."""
     file = Path(path)
     if file.is_dir():
-        raise InputError(f"--out {path!r} is a folder; name a file.")
+        raise InputError(f"{option} {path!r} is a folder; name a file.")
     file.parent.mkdir(parents=True, exist_ok=True)
     if not os.access(file if file.exists() else file.parent, os.W_OK):
-        raise InputError(f"--out {path!r} cannot be written to.")
+        raise InputError(f"{option} {path!r} cannot be written to.")
     return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,16 +12,25 @@ from typing import Any
 import pandas as pd
 
 from counterfactual_training.cli import engine
-from counterfactual_training.cli.output import emit, folder
+from counterfactual_training.cli.output import emit, folder, writable
 from counterfactual_training.errors import CounterfactualTrainingError
+from counterfactual_training.experiments.gains import picture_tables
 from counterfactual_training.experiments.truth import TruthFailure, run_truth, truth_tables
 from counterfactual_training.experiments.truth_methods import METHODS, UNCAPPED, Caps
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.reports.extra import need
+from counterfactual_training.reports.gains_figures import (
+    floor_figure,
+    gallery_figure,
+    overshoot_figure,
+    rescaled_figure,
+)
+from counterfactual_training.reports.gains_page import MATERIAL, gains_page
 from counterfactual_training.reports.truth_figures import price_figure
 from counterfactual_training.reports.truth_tables import truth_texts
 
 _CAPS = Caps()
+_PICTURES = {"overshoot": overshoot_figure, "rescaled": rescaled_figure, "digits": gallery_figure}
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -49,6 +59,11 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         help="train on all rows, with published epochs and batches "
         f"(default: at most {_CAPS.rows} rows, {_CAPS.epochs} epochs, batches of at most {_CAPS.batch_size})",
     )
+    parser.add_argument(
+        "--page",
+        metavar="FILE",
+        help="also draw a picture of each idea, from models of one more seed, and write the page that explains them",
+    )
     parser.add_argument("--out", default="truth", metavar="DIR", help="for tables (%(default)s)")
     parser.add_argument("--runs", default="runs/truth", metavar="DIR", help="for finished results (%(default)s)")
     engine.add(parser)
@@ -58,6 +73,8 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     need("matplotlib")  # better told now than after the training
     out = folder(arguments.out)
+    if arguments.page:
+        writable(arguments.page, "--page")
     what: dict[str, Any] = {
         "data": _names(arguments.data),
         "seeds": arguments.seeds,
@@ -71,6 +88,10 @@ def run(arguments: argparse.Namespace) -> None:
     rows = "the test rows" if arguments.test else "rows cut from the training rows"
     head = f"Measured on {rows}. Made with: {arguments.command_line}"
     files = write_truth(tables, out, head)
+    if arguments.page:
+        names = list(dict.fromkeys(tables["truth"]["data"])) if len(tables["truth"]) else []
+        pictures = picture_tables(arguments.runs, names, arguments.test, what["caps"])
+        files += write_page(Path(arguments.page), tables | pictures, out, head)
     document = {
         "rows": "test" if arguments.test else "tuning",
         "tables": {name: table.to_dict("records") for name, table in tables.items()},
@@ -82,15 +103,28 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def write_truth(tables: Mapping[str, pd.DataFrame], out: Path, head: str) -> list[str]:
-    """Tables as CSV, one page of Markdown, cost against plausibility as a picture; the files written."""
+    """Tables as CSV and Markdown; floors, and cost against plausibility, as pictures; the files written."""
     files = {f"{name}.csv": _csv(table) for name, table in tables.items() if len(table)}
     texts = (text.markdown() for text in truth_texts(tables))
     files["truth.md"] = "\n".join([f"## What the gains are made of\n\n{head}\n", *texts]).encode()
     if len(tables["truth"]):
         files["figures/price.png"] = price_figure(tables["truth"])
+        files["figures/floor.png"] = floor_figure(tables["truth"])
     for name, content in files.items():
         atomic_write(out / name, content)
     return [str(out / name) for name in files]
+
+
+def write_page(page: Path, tables: Mapping[str, pd.DataFrame], out: Path, head: str) -> list[str]:
+    """*What the published gains are made of*, its pictures and what they show; the files written."""
+    files = {out / f"{name}.csv": _csv(tables[name]) for name in MATERIAL}
+    for name, draw in _PICTURES.items():
+        if len(tables[name]):
+            files[out / "figures" / f"{name}.png"] = draw(tables[name])
+    files[page] = gains_page(tables, Path(os.path.relpath(out, page.parent)).as_posix(), head).encode()
+    for path, content in files.items():
+        atomic_write(path, content)
+    return [str(path) for path in files]
 
 
 def complain(failures: Sequence[TruthFailure]) -> None:

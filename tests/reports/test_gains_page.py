@@ -1,0 +1,72 @@
+"""The page *What the published gains are made of* says what the tables say; the one in docs/ those committed."""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from counterfactual_training.reports.gains_page import MATERIAL, gains_page
+
+ROOT = Path(__file__).parents[2]
+COMMITTED = ROOT / "results" / "truth"
+NAMES = ("truth", "truth_performance", "truth_gains", *MATERIAL)
+HEAD = "Measured on rows. Made with: ct truth"
+
+
+def tables(verdicts=("better", "worse", ""), models=("BL", "BL rescaled", "CT", "K"), data=("LS", "CH", "GMSC")):
+    cells = [
+        {"data": d, "setting": s, "tau": t, "model": m, "twin": "BL", "metric": q, "value": 1.0, "baseline": 2.0,
+         "real": 0.5, "unmoved": 1.5, "nearest_unlike": 0.4, "change": 50.0, "validity": 0.875, "seeds": 2,
+         "verdict": "" if m == "BL" else verdict}
+        for d, verdict in zip(data, verdicts, strict=True)
+        for s in ("free", "protected")
+        for t in ("50 × 0.1", ".5", ".95*")
+        for m in models
+        for q in ("nn5", "ip", "ip_star", "boosting", "cost", "valid")
+    ]  # fmt: skip
+    accuracy = [
+        {"data": d, "setting": "free", "model": m, "metric": "accuracy", "value": 0.9, "change": -0.01 * place}
+        for place, d in enumerate(data)
+        for m in models
+    ]
+    gains = [
+        {"data": d, "metric": q, "published": 12.3, "CT, 50 × 0.1": 11.1, "CT, .5": -7.7, "CT, .95*": float("nan")}
+        for d in data
+        for q in ("implausibility", "implausibility_mmd", "cost")
+    ]
+    frames = (pd.DataFrame(rows) for rows in (cells, accuracy, gains))
+    return dict(zip(NAMES, (*frames, pd.DataFrame(), pd.DataFrame()), strict=True))
+
+
+def test_verdicts_are_counted_and_named():
+    page = gains_page(tables(), "../results/truth", HEAD)
+    assert "CT has a lower IP than conventional training on 1 of 3 data sets (LS), the opposite holds on 1 (CH)" in page
+    assert "1 cannot be told apart" in page and "−2.0 points where it does worst (GMSC)" in page
+    assert re.search(r"\| CT +\|( +1 / 1 \|){9} +−2.00 \|", page)
+    assert HEAD in page and "3 data sets (LS, CH, GMSC), 2 training seeds each" in page
+    assert re.search(r"\| LS +\| +12\.3 \| +11\.1 \| +– \| +−7\.7 \| +– \|", page)
+
+
+def test_prose_follows_the_verdicts():
+    none = gains_page(tables(verdicts=("", "", "")), ".", HEAD)
+    assert "conventional training on none of 3 data sets, 3 cannot be told apart." in none and "opposite" not in none
+    every = gains_page(tables(verdicts=("worse",) * 3), ".", HEAD)
+    assert "on none of 3 data sets, the opposite holds on 3 (LS, CH, GMSC)." in every
+
+
+def test_digits_have_a_place_where_they_were_measured_and_methods_may_be_missing():
+    assert "digits.png" in gains_page(tables(data=("LS", "CH", "MNIST")), ".", HEAD)
+    few = gains_page(tables(models=("BL", "K")), "figures", HEAD)
+    assert "digits.png" not in few and "By the published steps" not in few and "Gate K" in few
+    assert "$" not in few
+
+
+@pytest.mark.skipif(not (ROOT / "docs" / "gains.md").exists(), reason="the page has not been written yet")
+def test_the_page_is_of_the_committed_tables():
+    page = (ROOT / "docs" / "gains.md").read_text(encoding="utf-8")
+    read = {name: pd.read_csv(COMMITTED / f"{name}.csv", keep_default_na=True, dtype={"tau": str}) for name in NAMES}
+    head = next(line for line in page.splitlines() if line.startswith("Measured on"))
+    assert gains_page(read, "../results/truth", head) == page
+    linked = re.findall(r"\]\(([^)#]+)\)", page)
+    assert linked and all((ROOT / "docs" / link).exists() for link in linked)
