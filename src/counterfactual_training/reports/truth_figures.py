@@ -32,7 +32,7 @@ def price_figure(truth: pd.DataFrame, remark: str = "") -> Any:
                 points = wide.loc[[(data, model, tau) for tau in taus if (data, model, tau) in wide.index]]
                 # The rescaled baseline lies where the baseline does: first methods on top, later ones a little larger.
                 look = {"color": _COLOURS[place % len(_COLOURS)], "zorder": 3 + len(models) - place}
-                edge = {"markeredgecolor": "white", "markeredgewidth": 0.6}
+                edge = {"markeredgecolor": "white", "markeredgewidth": 0.6} if place > 1 else {}
                 size = 4 + min(place, 2)
                 axis.plot(points["cost"], points["nn5"], "-", linewidth=1, **look)
                 axis.plot(points["cost"][:1], points["nn5"][:1], "o", markersize=size, label=model, **look, **edge)
