@@ -63,7 +63,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--page",
         metavar="FILE",
-        help="also draw a picture of each idea, from models of one more seed, and write the page that explains them",
+        help="also draw a picture of each idea, for which the first seed is trained once more, and write the page",
     )
     parser.add_argument("--out", default="truth", metavar="DIR", help="for tables (%(default)s)")
     parser.add_argument("--runs", default="runs/truth", metavar="DIR", help="for finished results (%(default)s)")
