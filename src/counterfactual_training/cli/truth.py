@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -62,7 +63,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--page",
         metavar="FILE",
-        help="also draw a picture of each idea, from models of one more seed, and write the page that explains them",
+        help="also draw a picture of each idea, for which the first seed is trained once more, and write the page",
     )
     parser.add_argument("--out", default="truth", metavar="DIR", help="for tables (%(default)s)")
     parser.add_argument("--runs", default="runs/truth", metavar="DIR", help="for finished results (%(default)s)")
@@ -121,7 +122,9 @@ def write_page(page: Path, tables: Mapping[str, pd.DataFrame], out: Path, head: 
     for name, draw in _PICTURES.items():
         if len(tables[name]):
             files[out / "figures" / f"{name}.png"] = draw(tables[name])
-    files[page] = gains_page(tables, Path(os.path.relpath(out, page.parent)).as_posix(), head).encode()
+    # From the tables as they are written, so that the page follows from the files to the last digit.
+    told = {name: _read(_csv(table)) if len(table) else table for name, table in tables.items() if name != "digits"}
+    files[page] = gains_page(told, Path(os.path.relpath(out, page.parent)).as_posix(), head).encode()
     for path, content in files.items():
         atomic_write(path, content)
     return [str(path) for path in files]
@@ -139,6 +142,10 @@ def complain(failures: Sequence[TruthFailure]) -> None:
 
 def _names(text: str | None) -> list[str] | None:
     return [name.strip() for name in text.split(",") if name.strip()] if text else None
+
+
+def _read(content: bytes) -> pd.DataFrame:
+    return pd.read_csv(io.BytesIO(content), dtype={"tau": str})
 
 
 def _csv(table: pd.DataFrame) -> bytes:

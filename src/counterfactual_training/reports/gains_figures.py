@@ -33,7 +33,7 @@ def overshoot_figure(table: pd.DataFrame, remark: str = "") -> Any:
         whole = path[np.isclose(path["step"] % 1, 0)]
         axis.plot(path["distance"], path["probability"], "-", color=_DARK, linewidth=1)
         axis.plot(whole["distance"], whole["probability"], ".", color=_DARK, markersize=7,
-                  label="one person, step by step")  # fmt: skip
+                  label="one person, step by step (large: the end)")  # fmt: skip
         last = whole.iloc[-1:]
         axis.plot(last["distance"], last["probability"], "o", color=_STEPS[0], markersize=8, markeredgecolor=_DARK,
                   zorder=5)  # fmt: skip
@@ -128,7 +128,9 @@ def floor_figure(truth: pd.DataFrame, remark: str = "") -> Any:
     axis.set_xscale("log")
     axis.set_xticks([0.5, 1, 2, 5, 10, 20], ["0.5", "1", "2", "5", "10", "20"])
     axis.minorticks_off()
-    axis.set_xlabel("5-NN distance in units of real rows (1: as close to real rows as real rows are; left is better)")
+    axis.set_xlabel(
+        "5-NN distance in units of what real rows score (1: as near to real rows as they are to each other)"
+    )
     legend_below(figure, [axis])
     note(figure, remark)
     return figure
@@ -138,7 +140,7 @@ def floor_figure(truth: pd.DataFrame, remark: str = "") -> Any:
 def gallery_figure(table: pd.DataFrame, remark: str = "") -> Any:
     """Images and their counterfactuals: columns images, rows models; those that do not arrive are crossed out."""
     models, first = list(dict.fromkeys(table["model"])), table[table["model"] == table["model"].iloc[0]]
-    pixels = [column for column in table if str(column).isdigit()]
+    pixels = [str(column) for column in table if str(column).isdigit()]
     side = round(len(pixels) ** 0.5)
     figure, axes = panels(len(models) * len(first), len(first), 0.85, 0.62)
     figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0, hspace=0.02)
