@@ -138,7 +138,8 @@ class Tally:
                 rows += y.shape[-1]
         if run.validation.divided:
             sums, rows = run.ranks.sum(sums), int(run.ranks.sum(torch.tensor(rows, device=run.device)))
-        means = (sums / max(rows, 1)).tolist()
+        means = sums / max(rows, 1)
+        means = torch.where(torch.isfinite(means), means, torch.nan).tolist()  # weights that overflow have no loss
         return [[float("nan") if slot in self.ends else value for slot, value in enumerate(own)] for own in means]
 
 
