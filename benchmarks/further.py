@@ -125,7 +125,9 @@ def measure(name: str, frame: pd.DataFrame, y: np.ndarray, seed: int) -> list[di
         started = time.process_time()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # constant columns, classes too small to judge
-            classifier = ct.CounterfactualClassifier(random_state=seed, progress=False, **params).fit(x, labels)
+            classifier = ct.CounterfactualClassifier(random_state=seed, progress=False, unseen="unknown", **params).fit(
+                x, labels
+            )
         seconds = time.process_time() - started
         own = float(np.mean(classifier.predict(rest) == others))
         for threshold in THRESHOLDS:
