@@ -49,7 +49,8 @@ def fit_gate(
         model: any trained classifier, wherever it was trained; maps ``(n, *features)`` to logits ``(n, k)``.
         x, y: rows that it was trained on, and their classes.
         kind: ``"density"`` (quick, for tables), ``"learned"`` (for images), or ``"both"``.
-        constraints: of the features. Rows are compared with rows that have the same immutable features.
+        constraints: of the features. A density compares people with people alike in what is immutable; a learned gate
+            does not, so that people whose immutable features are rare in a class hardly pass it.
         scale: of the logits, see :class:`Gated`.
         config: of a gate that is learned.
     """
