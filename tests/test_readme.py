@@ -11,7 +11,7 @@ import counterfactual_training as ct
 from counterfactual_training.cli import main
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
-DATAFRAME, MODULE, OWN_LOOP, CALLBACKS, FLEET = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+DATAFRAME, MODULE, OWN_LOOP, CALLBACKS, FLEET, GATE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 COMMANDS = [line.split("#")[0].strip() for line in README.splitlines() if re.match(r"ct \w+", line)]
 
 
@@ -36,6 +36,8 @@ def test_your_own_network_and_loop(tmp_path, monkeypatch):
     exec(compile(short, "README.md", "exec"), scope | {"torch": torch})  # noqa: S102
     exec(compile(FLEET.replace("TrainConfig(", "TrainConfig(epochs=2, "), "README.md", "exec"), scope)  # noqa: S102
     assert [r.history.last("epoch") for r in scope["results"]] == [2] * 15
+    exec(compile(GATE, "README.md", "exec"), scope)  # noqa: S102
+    assert scope["gated"](x).shape == (300, 3)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -19,7 +19,9 @@ _KEEPING = {
     _M_TOP_PAD: 16 * _MEGABYTE,
     _M_MMAP_THRESHOLD: 32 * _MEGABYTE,  # the largest that glibc takes
 }
-_USUAL = {_M_TRIM_THRESHOLD: 128 * 1024, _M_TOP_PAD: 0, _M_MMAP_THRESHOLD: 128 * 1024}  # where glibc starts
+# Where glibc's own adjustment ends. It stops once a threshold was set, so that going back to where it starts would
+# leave the process slower than before.
+_USUAL = {_M_TRIM_THRESHOLD: 64 * _MEGABYTE, _M_TOP_PAD: 0, _M_MMAP_THRESHOLD: 32 * _MEGABYTE}
 _state = {"kept": False}
 
 

@@ -67,7 +67,7 @@ def test_presets_of_the_paper_have_no_gate(loans, make_quick):
     for preset in ("as_run", "as_printed"):
         classifier = make_quick(epochs=1, preset=preset).fit(*loans)
         assert classifier.gate_ is None
-        assert (classifier.explain(loans[0].head(3)).plausibility == 1).all()
+        assert np.isnan(classifier.explain(loans[0].head(3)).plausibility).all()
     with pytest.raises(InputError, match="gate='density'"):
         classifier.plausibility(loans[0])
     assert make_quick(epochs=1, preset="as_run", gate="density").fit(*loans).gate_ is not None
@@ -87,9 +87,27 @@ def test_rows_unlike_anything_seen_are_flagged(apart):
     assert classifier.plausibility(frame).shape == (len(frame), 2)
 
 
-def test_the_explanation_says_what_the_classifier_says(fitted, rejected):
+def given_what_cannot_change(classifier, frame):
+    """Plausibility of the second class, as the search sees it."""
+    x = torch.as_tensor(classifier.encoder_.transform(frame), dtype=torch.float32)
+    return classifier.gate_(x).exp()[:, 1].numpy()
+
+
+def test_rows_odd_in_what_cannot_change_are_flagged(fitted, loans):
+    strange = loans[0].head(3).assign(age=5000)  # age is immutable here
+    assert (fitted.plausibility(strange) < 0.01).all()
+
+
+def test_nothing_may_change(loans, make_quick):
+    frame, y = loans
+    classifier = make_quick(mutability=dict.fromkeys(frame.columns, "none"), epochs=2).fit(frame, y)
+    explanation = classifier.explain(frame.head(3))
+    assert (explanation.status == "infeasible").all() and "none of the columns may change" in explanation.changes()[0]
+
+
+def test_the_explanation_says_what_the_gate_says(fitted, rejected):
     explanation = fitted.explain(rejected, target="granted")
-    np.testing.assert_allclose(explanation.plausibility, fitted.plausibility(explanation.frame)[:, 1], atol=1e-6)
+    np.testing.assert_allclose(explanation.plausibility, given_what_cannot_change(fitted, explanation.frame), atol=1e-6)
     np.testing.assert_array_equal(explanation.summary["plausibility"], explanation.plausibility)
 
 
@@ -121,7 +139,8 @@ def test_advice_on_a_mixed_table_ends_closer_to_real_rows(loans, fitted, ungated
 @pytest.mark.parametrize("threshold", [0.5, 0.7, 0.9])
 def test_what_converged_holds_after_decoding(fitted, rejected, threshold):
     explanation = fitted.explain(rejected, target="granted", decision_threshold=threshold)
-    reached = fitted.predict_proba(explanation.frame)[:, 1] * fitted.plausibility(explanation.frame)[:, 1]
+    plausibility = given_what_cannot_change(fitted, explanation.frame)
+    reached = fitted.predict_proba(explanation.frame)[:, 1] * plausibility
     assert explanation.converged.mean() > 0.5
     assert (reached[explanation.converged] >= threshold - 1e-6).all()
     assert (reached[~explanation.converged] < threshold + 1e-6).all()
@@ -308,7 +327,7 @@ def test_a_file_from_before_gates_explains_as_before(loans):
     assert told.frame[["age", "branch", "owner"]].equals(rows[["age", "branch", "owner"]])
     np.testing.assert_allclose(told.frame["debt"], [11.2, 11.7, 19.0, 11.0, 13.7], atol=0.11)
     np.testing.assert_allclose(told.confidence, [0.7903, 0.7804, 0.7685, 0.8076, 0.7731], atol=0.005)
-    assert (told.plausibility == 1).all()
+    assert np.isnan(told.plausibility).all()
     assert clone(old).fit(*loans).gate_ is None
 
 

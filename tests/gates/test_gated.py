@@ -124,8 +124,13 @@ def test_people_are_compared_with_people_like_them():
     given = torch.tensor([False, True])
     joint, conditional = Density.fit(x, y, 1), Density.fit(x, y, 1, given=given)
     typical, odd = torch.tensor([[4.0, 4.0]]), torch.tensor([[0.0, 4.0]])  # of the rare group: as it is, as the others
-    assert float(conditional.plausibility(typical)) > 0.9 > float(joint.plausibility(typical))
-    assert float(conditional.plausibility(odd)) < 0.1
+    assert float(conditional(typical).exp()) > 0.9 > float(joint(typical).exp())
+    assert float(conditional(odd).exp()) < 0.1
+    assert_close(conditional.plausibility(x), joint.plausibility(x))  # of the whole row
+    strange = torch.tensor([[0.0, 50.0]])
+    assert float(conditional.plausibility(strange)) < 0.01
+    nothing = Density.fit(x, y, 1, given=torch.tensor([True, True]))
+    assert_close(nothing(x), torch.zeros(1000, 1))  # where nothing can change there is nothing to judge
     rows = Constraints.build(2, mutability={1: "none"})
     assert bool((fit_gate(slope(), x, y, constraints=rows).gate.given == given).all())
 

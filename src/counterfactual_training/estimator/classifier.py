@@ -34,6 +34,7 @@ from counterfactual_training.tuning import Goal, Plan
 
 # Training wants many quick explanations, a person one that arrives; the paper evaluated with as many.
 EXPLAIN_STEPS = 50
+_CHUNK = 4096
 
 ModelFactory = Callable[[int, int], nn.Module]
 
@@ -309,7 +310,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         if self.gate_ is None:
             raise InputError("This classifier has no gate, which tells plausibility: fit it with gate='density'.")
         finder = self._finder()
-        return finder.plausibility(finder.encode(rows(self, X))).numpy()
+        x = finder.encode(rows(self, X))
+        return np.concatenate([self.gate_.plausibility(part).cpu().numpy() for part in x.split(_CHUNK)])
 
     # ---- explanations ----------------------------------------------------------------------------------------------
 

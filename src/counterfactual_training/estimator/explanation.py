@@ -28,7 +28,8 @@ class Explanation:
         decision: ``(n,)`` the class predicted for ``original``.
         prediction: ``(n,)`` the class predicted for ``frame``.
         confidence: ``(n,)`` probability of the target for ``frame``, as ``predict_proba`` would say.
-        plausibility: ``(n,)`` how much ``frame`` looks like real rows of the target, from 0 to 1; 1 without a gate.
+        plausibility: ``(n,)`` how much ``frame`` looks like real rows of the target, given what cannot change: 0 to 1,
+            NaN without a gate.
         status: ``(n,)`` ``"converged"``: the target's probability reached the threshold; ``"already_there"``: nothing
             needed to change; ``"exhausted"``: the steps ran out; ``"infeasible"``: stuck, all that would still help is
             forbidden; ``"implausible"``: the target can be reached, but only by a row unlike any real one of it. The
@@ -149,7 +150,8 @@ class Explanation:
             sure = f"{sure}, with a plausibility of {wording.confidence(self.plausibility[i])}"
         if not moved:
             return f"{head} As it stands, the confidence is {sure}."
-        return f"{head} The closest, with {moved}, reaches {sure}."
+        best = "The most plausible within reach" if self.status[i] == "implausible" else "The closest"
+        return f"{head} {best}, with {moved}, reaches {sure}."
 
     def _moved(self, i: int, most: int | None) -> str:
         """The changes of a row, the largest first."""
@@ -192,14 +194,17 @@ class Explanation:
         mask = self.changed.to_numpy()[:shown]
         columns = [j for j in range(mask.shape[1]) if mask[:, j].any()]
         still = [self._feature(j).name for j in range(mask.shape[1]) if j not in set(columns)]
-        header = ["", *(self._feature(j).name for j in columns), "decision", "confidence", "cost", "status"]
+        gated = not np.isnan(self.plausibility).all()
+        names = ["decision", "confidence", *(["plausibility"] if gated else []), "cost", "status"]
+        header = ["", *(self._feature(j).name for j in columns), *names]
         lines = []
         for i in range(shown):
             cells = [self._arrow(i, j) if mask[i, j] else "–" for j in columns]
             before, after = wording.label(_plain(self.decision[i])), wording.label(_plain(self.prediction[i]))
             decision = before if before == after else f"{before} → {after}"
             status = self.status[i].replace("_", " ")
-            tail = [decision, wording.confidence(self.confidence[i]), f"{self.cost[i]:.2f}", status]
+            sure = [self.confidence[i], *([self.plausibility[i]] if gated else [])]
+            tail = [decision, *map(wording.confidence, sure), f"{self.cost[i]:.2f}", status]
             lines.append([str(self.frame.index[i]), *cells, *tail])
         return header, lines, still, len(self) - shown
 

@@ -42,7 +42,7 @@ class Found:
         frame: in the user's units.
         x, x_cf: ``(n, d)`` factuals and counterfactuals; ``x_cf`` is the encoding of ``frame``.
         probability: ``(n, k)`` at x_cf.
-        plausibility: ``(n,)`` how much x_cf looks like a real row of the target; 1 without a gate.
+        plausibility: ``(n,)`` how much x_cf looks like a real row of the target; NaN without a gate.
         confidence: ``(n,)`` probability of the target times plausibility, which is to reach τ.
         status: ``(n,)`` values of :class:`Status`; whether a miss was infeasible is not asked here.
         num_steps: ``(n,)`` of all searches together.
@@ -105,9 +105,10 @@ class Finder:
         return _rows_of(self.model, x)
 
     def plausibility(self, x: Tensor) -> Tensor:
-        """``(n, k)``, on the CPU: how much each row looks like a real one of each class; 1 without a gate."""
+        """``(n, k)``, on the CPU: how much each row looks like a real one of each class, given what cannot change; NaN
+        without a gate."""
         if self.gate is None:
-            return torch.ones_like(self.logits(x))
+            return torch.full_like(self.logits(x), torch.nan)
         return _rows_of(self.gate, x).exp()
 
     # ---- the search ------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ class Preset:
     explainer: Generator | None = None
 
 
-# Chosen for accuracy and log-loss on twelve tables, the bends on eight of them; no test rows of the paper's among them.
+# Chosen for accuracy and log-loss on twelve tables, the bends on eight of them; on none of the paper's test rows.
 DEFAULT = Preset(
     Setting(objective=make_objective("vanilla"), config=TrainConfig(shuffle=True)),
     hidden=(64, 64),

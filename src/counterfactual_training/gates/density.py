@@ -35,6 +35,7 @@ class Density(Gate):
         width: ``(k, m)`` h; 0 where there is no row.
         given: ``(d,)`` mask.
         slope, origin: ``(k,)`` β and θ; a class that cannot be judged has slope 0, and every row passes.
+        whole_slope, whole_origin: the same for whole rows, nothing given.
     """
 
     centres: Tensor
@@ -42,11 +43,15 @@ class Density(Gate):
     given: Tensor
     slope: Tensor
     origin: Tensor
+    whole_slope: Tensor
+    whole_origin: Tensor
 
     def __init__(self, centres: Tensor, width: Tensor, given: Tensor, line: Line) -> None:
         super().__init__()
         for name, tensor in {"centres": centres, "width": width, "given": given, **line._asdict()}.items():
             self.register_buffer(name, tensor)
+        for name, tensor in line._asdict().items():
+            self.register_buffer(f"whole_{name}", tensor.clone())
 
     @classmethod
     @torch.no_grad()
@@ -79,6 +84,11 @@ class Density(Gate):
         given = torch.zeros_like(x[0], dtype=torch.bool) if given is None else given.to(x.device)
         gate = cls(centres, width, given, Line(*x.new_zeros(2, num_classes)))
         gate.slope, gate.origin = calibrate(*gate._calibration_scores(judged), num_classes, quantile)
+        whole = cls(centres, width, torch.zeros_like(given), Line(gate.slope, gate.origin))
+        gate.whole_slope, gate.whole_origin = gate.slope, gate.origin
+        if bool(given.any()):
+            scores = whole._calibration_scores(judged)
+            gate.whole_slope, gate.whole_origin = calibrate(*scores, num_classes, quantile)
         gate.feature_dims = feature_dims
         return gate
 
@@ -99,8 +109,17 @@ class Density(Gate):
         return self.slope > 0
 
     def forward(self, x: Tensor) -> Tensor:
+        if bool(self.given.all()):  # nobody can change anything: there is nothing to judge
+            return self.slope.new_zeros(*x.shape[: x.dim() - self.feature_dims], len(self.slope))
         passes = functional.logsigmoid(self.slope * (self.scores(x) - self.origin))
         return torch.where(self.slope > 0, passes, 0.0)
+
+    @torch.no_grad()
+    def plausibility(self, x: Tensor) -> Tensor:
+        """σ(g) of whole rows: what is given counts too, so that a row unlike anything seen is told."""
+        x = x.flatten(x.dim() - self.feature_dims)
+        scores = torch.logsumexp(self._kernels(x, torch.ones_like(self.given), None), -1)
+        return torch.where(self.slope > 0, torch.sigmoid(self.whole_slope * (scores - self.whole_origin)), 1.0)
 
     def scores(self, x: Tensor, leave_out: Tensor | None = None) -> Tensor:
         """log p̂ ``(..., n, k)`` of rows ``(..., n, *features)``, up to a constant, without kernels ``(n, m)``."""
@@ -120,7 +139,8 @@ class Density(Gate):
         d, width = centres.shape[-1], self.width.clamp_min(1e-12)
         norms = torch.stack([torch.ones_like(width), centres.square().sum(-1)], -1)
         weights = torch.cat([-2 * centres, norms], -1) / (_HEAVY * width.square()).unsqueeze(-1)
-        points = torch.cat([x, x.square().sum(-1, keepdim=True), torch.ones_like(x[..., :1])], -1)
+        norm = x.square().sum(-1, keepdim=True)
+        points = torch.cat([x, norm, torch.ones_like(norm)], -1)
         distance = (points @ weights.flatten(0, 1).mT).unflatten(-1, width.shape).clamp_min(0.0)
         peak = (-d * width.log()).masked_fill(self.width == 0, _NOTHING)
         kernels = torch.add(peak, torch.log1p(distance), alpha=-(_HEAVY + d) / 2)

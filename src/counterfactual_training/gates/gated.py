@@ -39,7 +39,10 @@ class Gate(nn.Module):
 
     @torch.no_grad()
     def plausibility(self, x: Tensor) -> Tensor:
-        """σ(g) ``(..., n, k)`` in [0, 1]: near 1 among the real rows of a class, near 0 where there are none."""
+        """σ(g) ``(..., n, k)`` in [0, 1]: near 1 among the real rows of a class, near 0 where there are none.
+
+        Of the whole row: what a person cannot change, and a search takes as given, counts too.
+        """
         return self(x).exp()
 
 
@@ -51,15 +54,21 @@ class Both(Gate):
         self.parts = nn.ModuleList(parts)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.stack([part(x) for part in self.parts]).sum(0)
+        return torch.stack([part(x) for part in self._gates]).sum(0)
+
+    def plausibility(self, x: Tensor) -> Tensor:
+        return torch.stack([part.plausibility(x) for part in self._gates]).prod(0)
 
     def describe(self) -> list[dict[str, Any]]:
-        parts = [part for part in self.parts if isinstance(part, Gate)]
-        return [entry for part in parts for entry in part.describe()]
+        return [entry for part in self._gates for entry in part.describe()]
 
     @property
     def judged(self) -> Tensor:
-        return torch.stack([part.judged for part in self.parts if isinstance(part, Gate)]).any(0)
+        return torch.stack([part.judged for part in self._gates]).any(0)
+
+    @property
+    def _gates(self) -> list[Gate]:
+        return [part for part in self.parts if isinstance(part, Gate)]
 
 
 class Gated(nn.Module):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.gates.calibration import Line, calibrate
+from counterfactual_training.gates.calibration import FEWEST_ROWS, Line, calibrate
 from counterfactual_training.gates.gated import Gate, Gated
 from counterfactual_training.gates.negatives import Negatives
 from counterfactual_training.models import mlp
@@ -93,8 +93,9 @@ class Learned(Gate):
             gate = cls.empty([x[0].numel(), *config.hidden, num_classes]).to(x)
         network, gate.feature_dims = gate.network, x.dim() - 1
         order = torch.randperm(len(x), generator=rng).to(x.device)
-        held = order[: min(len(x) // 5, config.most_rows)]
-        rows, labels = x[order[len(held) :]].flatten(1), y[order[len(held) :]]
+        held = torch.cat([_share(order[y[order] == label], config.most_rows) for label in range(num_classes)])
+        kept = torch.ones_like(y, dtype=torch.bool).index_fill(0, held, False)
+        rows, labels = x[kept].flatten(1), y[kept]
         gated = Gated(model, gate, scale)
         negatives = Negatives(gated, rows, labels, constraints, x.shape[1:], config, rng)
         optimizer = torch.optim.Adam(network.parameters(), config.learning_rate)
@@ -137,3 +138,9 @@ class Learned(Gate):
         scores = self.network(x.flatten(x.dim() - self.feature_dims))
         passes = functional.logsigmoid(self.slope * (scores - self.origin))
         return torch.where(self.slope > 0, passes, 0.0)
+
+
+def _share(rows: Tensor, most: int) -> Tensor:
+    """Of a class, the rows to calibrate on: a fifth, but enough of them where that leaves as many to learn from."""
+    enough = 2 * FEWEST_ROWS if len(rows) >= 4 * FEWEST_ROWS else FEWEST_ROWS
+    return rows[: min(most, max(len(rows) // 5, min(enough, len(rows) // 2)))]

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from tqdm.auto import tqdm
 
+from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import FileError, InputError, unknown
 from counterfactual_training.persistence import flatten_state
 
@@ -157,10 +158,11 @@ class ClipGradient(Callback):
     def before_step(self, run: Run) -> None:
         grads = [grad for grad in run.gradients if grad is not None]
         lead = len(run.lead)
-        norm = torch.stack([grad.flatten(lead).square().sum(-1) for grad in grads]).sum(0).sqrt()
+        wide = [at_least_single(grad.flatten(lead)) for grad in grads]  # squares of half precision overflow
+        norm = torch.stack([grad.square().sum(-1) for grad in wide]).sum(0).sqrt()
         factor = (self.max_norm / (norm + 1e-6)).clamp_max(1.0)
         for grad in grads:
-            grad.mul_(factor.reshape(factor.shape + (1,) * (grad.dim() - lead)))
+            grad.mul_(factor.reshape(factor.shape + (1,) * (grad.dim() - lead)).to(grad.dtype))
 
 
 class AverageWeights(Callback):
@@ -171,7 +173,8 @@ class AverageWeights(Callback):
         start: share of the epochs after which averaging begins.
 
     A member that is stopped early ends with its mean so far; one that broke, with its last sound epoch. Buffers, such
-    as running statistics, are not averaged.
+    as running statistics, are not averaged. :class:`BestEpoch` and :class:`EarlyStopping` end with weights of their
+    own: of two, the one that is listed last decides.
     """
 
     def __init__(self, decay: float | None = None, start: float = 0.0) -> None:

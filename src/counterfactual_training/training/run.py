@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from types import EllipsisType
 from typing import Any
 
@@ -168,8 +168,9 @@ class Run:
         if all(factor == 1 for factor in factors):
             return self.objective
         factor: Number = torch.tensor(factors, device=self.device) if self.lead else factors[0]
-        weights = {name: value * factor for name, value in vars(self.objective).items() if name != "lambda_class"}
-        return replace(self.objective, **weights)
+        # Of the terms of Eq. 2; a subclass may hold other things.
+        names = [own.name for own in fields(Objective) if own.name != "lambda_class"]
+        return replace(self.objective, **{name: getattr(self.objective, name) * factor for name in names})
 
     def idle_rows(self) -> Tensor | None:
         """``(*lead)``: 1.0 for whoever rides along without training; ``None`` where nobody does."""

@@ -139,8 +139,8 @@ class Tally:
         if run.validation.divided:
             sums, rows = run.ranks.sum(sums), int(run.ranks.sum(torch.tensor(rows, device=run.device)))
         means = sums / max(rows, 1)
-        means = torch.where(torch.isfinite(means), means, torch.nan).tolist()  # weights that overflow have no loss
-        return [[float("nan") if slot in self.ends else value for slot, value in enumerate(own)] for own in means]
+        told = torch.where(torch.isfinite(means), means, torch.nan).tolist()  # weights that overflow have no loss
+        return [[float("nan") if slot in self.ends else value for slot, value in enumerate(own)] for own in told]
 
 
 def _any_of(flags: np.ndarray, size: int, groups: int) -> np.ndarray:
