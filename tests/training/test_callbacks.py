@@ -502,3 +502,26 @@ def test_a_callback_that_switches_to_eval_mode_changes_nothing(blobs):
 def test_callbacks_that_make_no_sense_are_refused(make, message):
     with pytest.raises(InputError, match=message):
         make()
+
+
+def test_a_scheduler_that_no_file_can_hold_says_so(blobs, tmp_path):
+    class Odd(torch.optim.lr_scheduler.LambdaLR):
+        def __init__(self, optimizer):
+            self.memory = [object()]
+            super().__init__(optimizer, lambda epoch: 0.9**epoch)
+
+    with pytest.warns(UserWarning, match=r"Odd holds memory.*another rate"):
+        train(mlp(2, 2), *blobs, config=TrainConfig(epochs=1), callbacks=[Schedule(Odd)], checkpoint=tmp_path / "c")
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda epoch: 0.9**epoch),
+        lambda o: torch.optim.lr_scheduler.CyclicLR(o, 0.01, 0.1, cycle_momentum=False),
+        lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 5),
+    ],
+)
+def test_schedulers_of_torch_are_held(blobs, tmp_path, make):
+    train(mlp(2, 2), *blobs, config=TrainConfig(epochs=1), callbacks=[Schedule(make)], checkpoint=tmp_path / "c")

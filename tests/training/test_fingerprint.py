@@ -350,3 +350,14 @@ def test_another_process_tells_the_same():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parent
     )
     assert other.stdout.split() == everything()
+
+
+def test_parts_in_eval_mode_make_another_run(blobs, tmp_path):
+    def model(frozen):
+        made = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+        made[1].train(not frozen)
+        return made
+
+    train(model(True), *blobs, config=TrainConfig(epochs=1), objective="vanilla", checkpoint=tmp_path / "c")
+    with pytest.raises(FileError, match="another run"):
+        train(model(False), *blobs, config=TrainConfig(epochs=2), objective="vanilla", checkpoint=tmp_path / "c")

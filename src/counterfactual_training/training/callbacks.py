@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import sys
+import warnings
 from collections.abc import Callable
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
@@ -126,6 +127,13 @@ class Schedule(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         states = [own.state_dict() for own in self.schedulers]
+        lost = [k for state in states[:1] for k, v in state.items() if not _can_be_saved(v) and not _of_functions(v)]
+        if lost:
+            warnings.warn(
+                f"{type(self.schedulers[0]).__name__} holds {', '.join(lost)}, which no file can hold: a run that "
+                "resumes may continue at another rate.",
+                stacklevel=2,
+            )
         return {"schedulers": [{k: v for k, v in state.items() if _can_be_saved(v)} for state in states]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -278,6 +286,11 @@ def column(run: Run, i: int, name: str) -> float:
     if math.isnan(value) and name.startswith("validation_") and run.validation is None:
         raise InputError(f"{name} needs validation rows; pass validation=(x, y).")
     return value
+
+
+def _of_functions(value: Any) -> bool:
+    """Whether it is functions alone, such as a LambdaLR's, which the scheduler is made with again."""
+    return all(_of_functions(one) for one in value) if isinstance(value, list | tuple) else callable(value)
 
 
 def _can_be_saved(value: Any) -> bool:

@@ -35,6 +35,7 @@ def fingerprint(run: Run) -> str:
     digest = Digest()
     for model in run.models:
         digest.add_trained(model)
+        digest.add([module.training for module in model.modules()])  # parts in eval mode stay there
     _add_given(digest, run)
     groups = run.optimizer.param_groups
     digest.add([run.members, type(run.optimizer), [group.get("initial_lr", group["lr"]) for group in groups]])
@@ -43,7 +44,8 @@ def fingerprint(run: Run) -> str:
     for callback in deciding:
         digest.add([type(callback), {k: v for k, v in vars(callback).items() if k not in _state_names(callback)}])
     if deciding and run.validation is not None:
-        digest.add([run.validation.y, run.validation.first(64)[0]])
+        held = run.validation
+        digest.add([held.y, held.first(64)[0] if isinstance(held, FetchedRows) else held.x])
     return digest.hexdigest()
 
 
