@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from counterfactual_training.errors import InputError
 from counterfactual_training.search import GENERATORS
@@ -111,8 +112,10 @@ def test_a_best_effort_asks_for_nothing_that_does_not_help(make_quick, gate):
     classifier = make_quick(epochs=10, mutability=held, lambda_energy=20.0, gate=gate).fit(people, decision)
 
     def reached(frame):  # what is to reach the threshold
-        plausible = 1.0 if gate == "none" else classifier.plausibility(frame)[:, 1]
-        return classifier.predict_proba(frame)[:, 1] * plausible
+        if gate == "none":
+            return classifier.predict_proba(frame)[:, 1]
+        x = torch.as_tensor(classifier.encoder_.transform(frame), dtype=torch.float32)
+        return classifier.predict_proba(frame)[:, 1] * classifier.gate_(x).exp()[:, 1].numpy()
 
     denied = people[classifier.predict(people) == "denied"]
     asked = {"target": "granted", "decision_threshold": 0.999, "generator": "ecco"}  # alone: energy moves what it likes
