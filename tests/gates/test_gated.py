@@ -7,7 +7,17 @@ from torch.testing import assert_close
 
 from counterfactual_training import Constraints, line, mlp, search
 from counterfactual_training.errors import InputError
-from counterfactual_training.gates import Both, Density, Gate, GateConfig, Gated, Learned, fit_gate, make_gate
+from counterfactual_training.gates import (
+    Both,
+    Density,
+    Gate,
+    GateConfig,
+    Gated,
+    Learned,
+    fit_gate,
+    make_gate,
+    search_gated,
+)
 from counterfactual_training.search import Status
 
 K = 3
@@ -142,6 +152,8 @@ def test_images_keep_their_shape():
     gated = fit_gate(model, images, y, "both", config=GateConfig(epochs=3, num_counterfactuals=20, hidden=(8,)))
     assert gated(images).shape == (100, 3)
     assert search(gated, images[:5], 1 - y[:5], line()).x_cf.shape == (5, 1, 4, 4)
+    fixed = Constraints.build(16, mutability=["none"] * 16)  # nobody arrives, and images are not led by real rows
+    assert not bool(search_gated(gated, images[:5], 1 - y[:5], line(), fixed).converged.any())
 
 
 def test_a_gate_is_told_and_made_again():
@@ -175,6 +187,7 @@ def test_training_does_not_touch_the_model():
     before = [weight.clone() for weight in model.parameters()]
     fit_gate(model, x, y, "learned", config=GateConfig(epochs=2, num_counterfactuals=20))
     assert all(torch.equal(a, b) and b.grad is None for a, b in zip(before, model.parameters(), strict=True))
+    assert model.training  # as it came
 
 
 def test_the_same_seed_gives_the_same_gate():

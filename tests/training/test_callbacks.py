@@ -524,4 +524,6 @@ def test_a_scheduler_that_no_file_can_hold_says_so(blobs, tmp_path):
     ],
 )
 def test_schedulers_of_torch_are_held(blobs, tmp_path, make):
-    train(mlp(2, 2), *blobs, config=TrainConfig(epochs=1), callbacks=[Schedule(make)], checkpoint=tmp_path / "c")
+    schedule = Schedule(make)
+    train(mlp(2, 2), *blobs, config=TrainConfig(epochs=1), callbacks=[schedule], checkpoint=tmp_path / "c")
+    assert schedule.state_dict()["schedulers"][0]["last_epoch"] == 1

@@ -72,7 +72,7 @@ class Finder:
     @cached_property
     def searched(self) -> nn.Module:
         """The classifier whose probability is to reach τ."""
-        return self.model if self.gate is None else Gated(self.model, self.gate).eval()
+        return self.model if self.gate is None else Gated(self.model, self.gate)
 
     def training_constraints(self, project_categories: bool = False) -> Constraints:
         """Directions, box and reachable categories; every column continuous, how the authors searched in training,
@@ -134,23 +134,29 @@ class Finder:
         steps = result.num_steps.masked_fill(there, 0)
         x_cf, confidence = self._settled(result.x_cf, x, y, frame, threshold)
         x_cf[there] = x[there]
+
+        def missed() -> Tensor:
+            return ((confidence < threshold + _DIGITS) & ~there).nonzero().squeeze(-1)
+
+        def take(rows: Tensor, points: Tensor) -> None:
+            """Points for these rows, where they are better than what there is."""
+            tried, gained = self._settled(points, x[rows], y[rows], frame.iloc[rows.cpu().numpy()], threshold)
+            better = gained > confidence[rows]
+            x_cf[rows[better]], confidence[rows[better]] = tried[better], gained[better]
+
         # A search by line that did not arrive would go the same way again.
         hopeful = result.converged if generator.step_rule == "line" else ~there
         for attempt in _attempts(generator, fall_back):
-            rows = ((confidence < threshold + _DIGITS) & ~there & hopeful).nonzero().squeeze(-1)
+            rows = missed()
+            rows = rows[hopeful[rows]]
             if len(rows) == 0:
                 break
             again = search(self.searched, x[rows], y[rows], attempt, self._free, diagnose=False)
-            tried, gained = self._settled(again.x_cf, x[rows], y[rows], frame.iloc[rows.cpu().numpy()], threshold)
-            better = gained > confidence[rows]
-            x_cf[rows[better]], confidence[rows[better]] = tried[better], gained[better]
+            take(rows, again.x_cf)
             steps[rows] += again.num_steps
-        rows = ((confidence < threshold + _DIGITS) & ~there).nonzero().squeeze(-1)
+        rows = missed()
         if isinstance(self.searched, Gated) and fall_back and len(rows):
-            real = towards_real(self.searched, x[rows], y[rows], self.constraints.to(x), threshold + _DIGITS)
-            tried, gained = self._settled(real, x[rows], y[rows], frame.iloc[rows.cpu().numpy()], threshold)
-            better = gained > confidence[rows]
-            x_cf[rows[better]], confidence[rows[better]] = tried[better], gained[better]
+            take(rows, towards_real(self.searched, x[rows], y[rows], self.constraints.to(x), threshold + _DIGITS))
         if sparsify and not bool(there.all()):
             # A best effort gives up nothing that helps, and asks for nothing that does not.
             trusted = (_SHARE * confidence).clamp_max(_DIGITS)

@@ -29,31 +29,28 @@ def search_gated(
     model: nn.Module,
     x: Tensor,
     y_target: Tensor,
-    generator: Generator | None = None,
-    constraints: Constraints | None = None,
+    generator: Generator,
+    constraints: Constraints,
     *,
     diagnose: bool = True,
 ) -> SearchResult:
-    """As :func:`search`; rows x ``(n, *features)`` that it does not bring through a gate are led by real rows.
+    """As :func:`search`; rows of a table x ``(n, d)`` that it does not bring through a gate are led by real rows.
 
-    Of a model without a gate, or with one that remembers no rows, it is :func:`search`.
+    Of images, of a model without a gate, or with one that remembers no rows, it is :func:`search`.
     """
     found = search(model, x, y_target, generator, constraints, diagnose=diagnose)
     missed = (found.status == int(Status.EXHAUSTED)) | (found.status == int(Status.INFEASIBLE))
-    if generator is None or not isinstance(model, Gated) or not bool(missed.any()) or real_rows(model.gate) is None:
+    if x.dim() > 2 or not isinstance(model, Gated) or not bool(missed.any()) or real_rows(model.gate) is None:
         return found
     threshold = float(generator.decision_threshold)
-    rules = (constraints if constraints is not None else Constraints.build(x[0].numel())).to(x)
-    points = towards_real(model, x[missed].flatten(1), y_target[missed], rules, threshold)
+    points = towards_real(model, x[missed], y_target[missed], constraints.to(x), threshold)
     with torch.no_grad():
-        confidence = model(points.unflatten(-1, x.shape[1:])).softmax(-1)
-    confidence = confidence.gather(-1, y_target[missed].unsqueeze(-1)).squeeze(-1)
+        confidence = model(points).softmax(-1).gather(-1, y_target[missed].unsqueeze(-1)).squeeze(-1)
     better = confidence > found.confidence[missed]
     rows = missed.nonzero().squeeze(-1)[better]
     arrived = torch.where(confidence[better] >= threshold, int(Status.CONVERGED), found.status[rows])
     x_cf, status, reached = found.x_cf.clone(), found.status.clone(), found.confidence.clone()
-    x_cf[rows], status[rows] = points[better].unflatten(-1, x.shape[1:]), arrived
-    reached[rows] = confidence[better]
+    x_cf[rows], status[rows], reached[rows] = points[better], arrived, confidence[better]
     return replace(found, x_cf=x_cf, status=status, confidence=reached, converged=reached >= threshold)
 
 

@@ -1,4 +1,4 @@
-"""Gates that let a known share of real rows pass."""
+"""Gates that let a known share of real rows pass: a score of each class, and the line that makes it a gate."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
+
+from counterfactual_training.gates.gated import Gate
 
 # A class with fewer rows is not judged: its gate stands open.
 FEWEST_ROWS = 20
@@ -19,6 +22,30 @@ class Line(NamedTuple):
 
     slope: Tensor
     origin: Tensor
+
+
+class Calibrated(Gate):
+    """A gate that is a line on a score.
+
+    Attributes:
+        slope, origin: ``(k,)`` β and θ; a class that cannot be judged has slope 0, and every row passes.
+    """
+
+    slope: Tensor
+    origin: Tensor
+
+    def __init__(self, line: Line) -> None:
+        super().__init__()
+        for name, tensor in line._asdict().items():
+            self.register_buffer(name, tensor)
+
+    @property
+    def judged(self) -> Tensor:
+        return self.slope > 0
+
+    def passes(self, scores: Tensor) -> Tensor:
+        """``log σ(β (score − θ))`` of scores ``(..., n, k)``."""
+        return torch.where(self.judged, functional.logsigmoid(self.slope * (scores - self.origin)), 0.0)
 
 
 def calibrate(scores: Tensor, y: Tensor, num_classes: int, quantile: float) -> Line:

@@ -6,10 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from counterfactual_training.gates.calibration import FEWEST_ROWS, Line, calibrate
-from counterfactual_training.gates.gated import Gate
+from counterfactual_training.gates.calibration import FEWEST_ROWS, Calibrated, Line, calibrate
 
 _NEIGHBOURS = 10
 # The narrowest kernel, as a share of the median one: duplicates must not become spikes.
@@ -20,7 +18,7 @@ _HEAVY = 3.0
 _NOTHING = -1e30
 
 
-class Density(Gate):
+class Density(Calibrated):
     """``g_k(x) = β_k (log p̂_k(x) − θ_k)`` with a kernel on each of m rows c of class k, of Student's t with ν = 3.
 
     ``log p̂_k(x) = logsumexp_j(−d ln h_j − (ν + d)/2 · ln(1 + ‖x − c_j‖² / ν h_j²))``, where h_j is the distance of c_j
@@ -34,21 +32,18 @@ class Density(Gate):
         centres: ``(k, m, d)`` the rows c, filled up with zeros.
         width: ``(k, m)`` h; 0 where there is no row.
         given: ``(d,)`` mask.
-        slope, origin: ``(k,)`` β and θ; a class that cannot be judged has slope 0, and every row passes.
-        whole_slope, whole_origin: the same for whole rows, nothing given.
+        whole_slope, whole_origin: ``(k,)`` β and θ of whole rows, nothing given.
     """
 
     centres: Tensor
     width: Tensor
     given: Tensor
-    slope: Tensor
-    origin: Tensor
     whole_slope: Tensor
     whole_origin: Tensor
 
     def __init__(self, centres: Tensor, width: Tensor, given: Tensor, line: Line) -> None:
-        super().__init__()
-        for name, tensor in {"centres": centres, "width": width, "given": given, **line._asdict()}.items():
+        super().__init__(line)
+        for name, tensor in {"centres": centres, "width": width, "given": given}.items():
             self.register_buffer(name, tensor)
         for name, tensor in line._asdict().items():
             self.register_buffer(f"whole_{name}", tensor.clone())
@@ -84,11 +79,10 @@ class Density(Gate):
         given = torch.zeros_like(x[0], dtype=torch.bool) if given is None else given.to(x.device)
         gate = cls(centres, width, given, Line(*x.new_zeros(2, num_classes)))
         gate.slope, gate.origin = calibrate(*gate._calibration_scores(judged), num_classes, quantile)
-        whole = cls(centres, width, torch.zeros_like(given), Line(gate.slope, gate.origin))
         gate.whole_slope, gate.whole_origin = gate.slope, gate.origin
         if bool(given.any()):
-            scores = whole._calibration_scores(judged)
-            gate.whole_slope, gate.whole_origin = calibrate(*scores, num_classes, quantile)
+            whole = cls(centres, width, torch.zeros_like(given), Line(gate.slope, gate.origin))
+            gate.whole_slope, gate.whole_origin = calibrate(*whole._calibration_scores(judged), num_classes, quantile)
         gate.feature_dims = feature_dims
         return gate
 
@@ -104,22 +98,17 @@ class Density(Gate):
     def describe(self) -> list[dict[str, Any]]:
         return [{"kind": "density", "shape": list(self.centres.shape), "feature_dims": self.feature_dims}]
 
-    @property
-    def judged(self) -> Tensor:
-        return self.slope > 0
-
     def forward(self, x: Tensor) -> Tensor:
         if bool(self.given.all()):  # nobody can change anything: there is nothing to judge
             return self.slope.new_zeros(*x.shape[: x.dim() - self.feature_dims], len(self.slope))
-        passes = functional.logsigmoid(self.slope * (self.scores(x) - self.origin))
-        return torch.where(self.slope > 0, passes, 0.0)
+        return self.passes(self.scores(x))
 
     @torch.no_grad()
     def plausibility(self, x: Tensor) -> Tensor:
         """σ(g) of whole rows: what is given counts too, so that a row unlike anything seen is told."""
         x = x.flatten(x.dim() - self.feature_dims)
         scores = torch.logsumexp(self._kernels(x, torch.ones_like(self.given), None), -1)
-        return torch.where(self.slope > 0, torch.sigmoid(self.whole_slope * (scores - self.whole_origin)), 1.0)
+        return torch.where(self.judged, torch.sigmoid(self.whole_slope * (scores - self.whole_origin)), 1.0)
 
     def scores(self, x: Tensor, leave_out: Tensor | None = None) -> Tensor:
         """log p̂ ``(..., n, k)`` of rows ``(..., n, *features)``, up to a constant, without kernels ``(n, m)``."""

@@ -57,16 +57,17 @@ def fit_gate(
     if kind not in KINDS:
         raise InputError(unknown("gate", kind, KINDS))
     constraints = constraints if constraints is not None else Constraints.infer(x)
-    with evaluating(model), torch.no_grad():
-        num_classes = model(x[:2]).shape[-1]
     quantile = _IN_A_ROW if kind == "both" else _ALONE
     parts: list[Gate] = []
-    if kind != "learned":
-        parts.append(Density.fit(x, y, num_classes, given=constraints.immutable, quantile=quantile, seed=seed))
-    if kind != "density":
-        learned = Learned.fit(
-            model, x, y, num_classes,
-            constraints=constraints, config=config, quantile=quantile, scale=scale, seed=seed,
-        )  # fmt: skip
-        parts.append(learned)
-    return Gated(model, parts[0] if len(parts) == 1 else Both(*parts), scale).eval()
+    with evaluating(model):
+        with torch.no_grad():
+            num_classes = model(x[:2]).shape[-1]
+        if kind != "learned":
+            parts.append(Density.fit(x, y, num_classes, given=constraints.immutable, quantile=quantile, seed=seed))
+        if kind != "density":
+            learned = Learned.fit(
+                model, x, y, num_classes,
+                constraints=constraints, config=config, quantile=quantile, scale=scale, seed=seed,
+            )  # fmt: skip
+            parts.append(learned)
+    return Gated(model, parts[0] if len(parts) == 1 else Both(*parts), scale)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.gates.calibration import FEWEST_ROWS, Line, calibrate
-from counterfactual_training.gates.gated import Gate, Gated
+from counterfactual_training.gates.calibration import FEWEST_ROWS, Calibrated, Line, calibrate
+from counterfactual_training.gates.gated import Gated
 from counterfactual_training.gates.negatives import Negatives
 from counterfactual_training.models import mlp
 
@@ -44,7 +44,7 @@ class GateConfig:
     threshold: tuple[float, float] = (0.5, 0.95)
 
 
-class Learned(Gate):
+class Learned(Calibrated):
     """``g_k(x) = β_k (n_k(x) − θ_k)`` with a network n, trained by counterfactuals.
 
     ``softplus(−n_y(x)) + mean_k softplus(n_k(noise)) + (1 − 2π)₊ softplus(n_t(x′))``: real rows are of their class,
@@ -53,17 +53,11 @@ class Learned(Gate):
 
     Attributes:
         network: maps ``(n, d)`` to ``(n, k)``.
-        slope, origin: ``(k,)`` β and θ, as in :class:`Density`.
     """
 
-    slope: Tensor
-    origin: Tensor
-
     def __init__(self, network: nn.Sequential, line: Line) -> None:
-        super().__init__()
+        super().__init__(line)
         self.network = network
-        for name, tensor in line._asdict().items():
-            self.register_buffer(name, tensor)
 
     @classmethod
     def fit(
@@ -130,14 +124,8 @@ class Learned(Gate):
         sizes = [linear[0].in_features, *(layer.out_features for layer in linear)]
         return [{"kind": "learned", "sizes": sizes, "feature_dims": self.feature_dims}]
 
-    @property
-    def judged(self) -> Tensor:
-        return self.slope > 0
-
     def forward(self, x: Tensor) -> Tensor:
-        scores = self.network(x.flatten(x.dim() - self.feature_dims))
-        passes = functional.logsigmoid(self.slope * (scores - self.origin))
-        return torch.where(self.slope > 0, passes, 0.0)
+        return self.passes(self.network(x.flatten(x.dim() - self.feature_dims)))
 
 
 def _share(rows: Tensor, most: int) -> Tensor:

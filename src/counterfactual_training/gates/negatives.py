@@ -62,7 +62,7 @@ class Negatives:
 
     def search(self) -> None:
         """Counterfactuals of some rows, by the gated model as it is now."""
-        config, num_classes = self.config, self.gated.gate(self.rows[:1]).shape[-1]
+        config, num_classes = self.config, len(self.gated.gate.judged)
         rows = self._draw(len(self.rows), config.num_counterfactuals)
         x = self.rows[rows].unflatten(-1, self.feature_shape)
         with torch.no_grad():
