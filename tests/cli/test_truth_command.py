@@ -17,7 +17,7 @@ from counterfactual_training.search import GENERATORS
 
 pytest.importorskip("matplotlib", reason="figures need the extra 'report'")
 
-TABLES = ("truth", "truth_performance", "truth_gains", *MATERIAL)
+TABLES = ("truth", "truth_by_seed", "truth_performance", "truth_gains", *MATERIAL)
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,15 @@ def test_tables_are_printed_and_written_and_made_once(tmp_path, capsys):
     assert "rows cut from the training rows" in printed.out and "BL rescaled" in printed.out
     assert "τ = .95*" in printed.out and "[2/2] LS seed" in printed.err
     written = {path.name for path in out.rglob("*.*")}
-    assert written == {"truth.csv", "truth.md", "truth_gains.csv", "truth_performance.csv", "price.png", "floor.png"}
+    assert written == {
+        "truth.csv",
+        "truth_by_seed.csv",
+        "truth.md",
+        "truth_gains.csv",
+        "truth_performance.csv",
+        "price.png",
+        "floor.png",
+    }
     assert "p_holm" in pd.read_csv(out / "truth.csv").columns
     assert main([*arguments, "--json"]) == 0
     printed = capsys.readouterr()

@@ -155,3 +155,16 @@ def test_the_p_value_of_two_seeds_is_not_made_too_small_by_resampling():
     effect = np.array([[2.0], [4.0]]) + np.zeros((1, 50))
     estimate = compare(effect, np.zeros((2, 50)), np.random.default_rng(0), "difference", num_resamples=20_000)
     assert estimate.p_value == pytest.approx(2 * (0.5 - np.arctan(3.0) / np.pi), rel=0.02)
+
+
+def test_a_reduction_is_tested_as_a_ratio():
+    """Every seed halves; on the scale of differences the seeds disagree because their baselines lie far apart."""
+    rng = np.random.default_rng(3)
+    baseline = np.array([1.0, 2.0, 4.0, 8.0, 16.0])[:, None] * np.exp(0.01 * rng.normal(size=(5, 100)))
+    half = 0.5 * baseline * np.exp(0.01 * rng.normal(size=(5, 1)))
+    ratio, swapped = (
+        compare(half, baseline, np.random.default_rng(0)),
+        compare(baseline, half, np.random.default_rng(0)),
+    )
+    assert ratio.p_value < 1e-4 < 0.01 < compare(half, baseline, np.random.default_rng(0), "difference").p_value
+    assert ratio.p_value == pytest.approx(swapped.p_value, rel=1e-6)

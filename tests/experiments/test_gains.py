@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from counterfactual_training.experiments import gains
-from counterfactual_training.experiments.truth import fit_of, make_bench
+from counterfactual_training.experiments.truth import Scope, fit_of, make_bench
 from counterfactual_training.experiments.truth_methods import Caps
 
 TINY = Caps(rows=300, individuals=40, judge_rows=150, epochs=2, batch_size=100)
@@ -67,8 +67,8 @@ def test_images_stand_beside_their_counterfactuals(bench_and_fit):
 def test_tables_are_made_once_of_the_preferred_data(tmp_path, monkeypatch):
     monkeypatch.setattr(gains, "AS_PUBLISHED", TINY)
     monkeypatch.setattr(gains, "_PREFERRED", ("Moon",))
-    made = gains.picture_tables(tmp_path, ["LS", "Moon"], caps=TINY)
+    made = gains.picture_tables(Scope(tmp_path, caps=TINY), ["LS", "Moon"])
     assert set(made["overshoot"]["data"]) == set(made["rescaled"]["data"]) == {"Moon"} and made["digits"].empty
     monkeypatch.setattr(gains, "make_bench", None)
-    again = gains.picture_tables(tmp_path, ["LS", "Moon"], caps=TINY)
+    again = gains.picture_tables(Scope(tmp_path, caps=TINY), ["LS", "Moon"])
     assert all(again[name].equals(made[name]) for name in ("overshoot", "rescaled"))

@@ -15,13 +15,13 @@ from counterfactual_training.experiments import truth
 from counterfactual_training.experiments.launch import Engine
 from counterfactual_training.experiments.truth import (
     Place,
-    chosen_methods,
+    Scope,
     fit_of,
     make_bench,
     run_truth,
-    truth_tables,
 )
 from counterfactual_training.experiments.truth_methods import METHODS, SCALES, Caps, Fit, Method
+from counterfactual_training.experiments.truth_results import truth_tables
 from counterfactual_training.reports.truth_tables import truth_texts
 
 TINY = Caps(rows=300, individuals=40, judge_rows=150, epochs=2, batch_size=100)
@@ -32,8 +32,8 @@ STEPS = ct.generic(lambda_cost=0.0, learning_rate=0.1, max_steps=60)
 
 def run(root, methods=None, stream=None, **changes):
     what = {"data": ["LS", "Moon"], "seeds": 2, "methods": methods, "caps": TINY, **changes}
-    failures = run_truth(root, **what, engine=HERE, generator=STEPS, stream=stream)
-    return failures, truth_tables(root, **what)
+    scope = Scope(root, **what)
+    return run_truth(scope, engine=HERE, generator=STEPS, stream=stream), truth_tables(scope)
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +85,16 @@ def test_every_cell_is_compared_with_its_twin_beside_the_floors(done):
     assert nearest["real"].notna().all() and (nearest["real"] < nearest["unmoved"]).all()
     assert table.loc[table["model"] == "BL", "p_value"].isna().all()
     assert (table["p_holm"].dropna() >= table["p_holm_model"].dropna() - 1e-12).all()
+
+
+def test_every_seed_stands_by_itself_beside_its_twin(done):
+    _, tables = done
+    by_seed, table = tables["truth_by_seed"], tables["truth"]
+    assert set(by_seed["seed"]) == {0, 1} and set(by_seed["model"]) == {"BL rescaled", "CT"}
+    keys = {"data": "Moon", "setting": "free", "tau": ".5", "model": "CT", "metric": "nn5"}
+    own, whole = (part[(part[list(keys)] == pd.Series(keys)).all(axis=1)] for part in (by_seed, table))
+    for column in ("value", "baseline"):
+        assert own[column].min() < float(whole[column].iloc[0]) < own[column].max()
 
 
 def test_the_control_is_the_baseline_where_scale_does_not_count(done):
@@ -173,14 +183,14 @@ def test_one_method_that_fails_does_not_lose_the_others(tmp_path, monkeypatch):
     failures, tables = run(tmp_path, ["broken"], data=["LS"], seeds=1)
     assert [(f.data, f.method) for f in failures] == [("LS", "broken")] and "no such network" in failures[0].reason
     assert set(tables["truth"]["model"]) == {"BL"}
-    empty = truth_tables(tmp_path / "none", caps=TINY)
+    empty = truth_tables(Scope(tmp_path / "none", caps=TINY))
     assert all(table.empty for table in empty.values()) and truth_texts(empty) == []
 
 
 def test_twins_come_along_and_unknown_methods_are_refused():
-    assert chosen_methods(["CT"]) == ["BL", "CT"]
+    assert Scope("", methods=["CT"]).names == ["BL", "CT"]
     with pytest.raises(InputError, match="method"):
-        chosen_methods(["magic"])
+        assert Scope("", methods=["magic"]).names
 
 
 def test_tuning_never_reads_a_test_row(monkeypatch):

@@ -10,7 +10,7 @@ from counterfactual_training.reports.gains_page import MATERIAL, gains_page
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / "results" / "truth"
-NAMES = ("truth", "truth_performance", "truth_gains", *MATERIAL)
+NAMES = ("truth", "truth_performance", "truth_gains", "truth_by_seed", *MATERIAL)
 HEAD = "Measured on rows. Made with: ct truth"
 
 
@@ -26,16 +26,25 @@ def tables(verdicts=("better", "worse", ""), models=("BL", "BL rescaled", "CT", 
         for q in ("nn5", "ip", "ip_star", "boosting", "cost", "valid")
     ]  # fmt: skip
     accuracy = [
-        {"data": d, "setting": "free", "model": m, "metric": "accuracy", "value": 0.9, "change": -0.01 * place}
+        {"data": d, "setting": "free", "model": m, "metric": q, "value": 0.9, "change": -0.01 * place}
         for place, d in enumerate(data)
         for m in models
+        for q in ("accuracy", "calibration_error")
     ]
+    by_seed = [
+        {"data": "LS", "setting": "free", "tau": t, "seed": seed, "model": m, "twin": "BL", "metric": "nn5",
+         "value": 1.0 + (seed == 1 and t == ".5"), "baseline": 1.5}
+        for t in (".5", ".95*")
+        for seed in (0, 1)
+        for m in models
+        if m != "BL"
+    ]  # fmt: skip
     gains = [
         {"data": d, "metric": q, "published": 12.3, "CT, 50 × 0.1": 11.1, "CT, .5": -7.7, "CT, .95*": float("nan")}
         for d in data
         for q in ("implausibility", "implausibility_mmd", "cost")
     ]
-    frames = (pd.DataFrame(rows) for rows in (cells, accuracy, gains))
+    frames = (pd.DataFrame(rows) for rows in (cells, accuracy, gains, by_seed))
     return dict(zip(NAMES, (*frames, pd.DataFrame(), pd.DataFrame()), strict=True))
 
 
@@ -62,6 +71,22 @@ def test_prose_follows_the_verdicts():
     lost = tables(verdicts=("better",) * 3)
     lost["truth"].loc[(lost["truth"]["tau"] == ".5") & (lost["truth"]["data"] == "LS"), "verdict"] = ""
     assert "2 of CT's 3 gains remain (CH, GMSC)" in gains_page(lost, ".", HEAD)
+
+
+def test_aims_are_told_met_or_missed():
+    page = gains_page(tables(models=("BL", "N5c", "best")), ".", HEAD)
+    row = r"\| best: 5-NN, τ = \.5 +\| +≥ 3 of 3, none worse \| +1, by sign 3; worse 1 \(CH\) \| +no \|"
+    assert re.search(row, page)
+    assert re.search(r"\| best: boosting agrees, τ = \.5 +\| +≥ 2 of 3, none worse \| +1, by sign 0; worse 1", page)
+    assert re.search(r"\| best: lowest validity, τ = \.5 +\| +≥ 95 % \| +100\.0 % \(LS\) \| +yes \|", page)
+    assert re.search(r"\| best: worst change of accuracy +\| +within 0\.5 pp \| +−2\.00 pp \| +no \|", page)
+    assert re.search(r"seeds of LS that are nearer, τ = \.5 +\| +all \| +1 of 2 \| +no \|", page)
+    assert re.search(r"seeds of LS that are nearer, τ = \.95\\\* +\| +all \| +2 of 2 \| +yes \|", page)
+    better = gains_page(tables(verdicts=("better",) * 3, models=("BL", "N5c", "best")), ".", HEAD)
+    assert re.search(
+        r"\| N5c: cost under protection, τ = \.5 +\| +≥ 2 of 3, none worse \| +3, by .+ \| +yes \|", better
+    )
+    assert "≥ 8 of 9" not in gains_page(tables(), ".", HEAD)
 
 
 def test_digits_have_a_place_where_they_were_measured_and_methods_may_be_missing():

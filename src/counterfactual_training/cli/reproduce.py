@@ -27,8 +27,9 @@ from counterfactual_training.experiments.reproduce import (
     experiment_names,
     reproduce,
 )
-from counterfactual_training.experiments.truth import TruthFailure, run_truth, truth_tables
+from counterfactual_training.experiments.truth import Scope, TruthFailure, run_truth
 from counterfactual_training.experiments.truth_methods import UNCAPPED
+from counterfactual_training.experiments.truth_results import truth_tables
 from counterfactual_training.reports.extra import need
 from counterfactual_training.reports.paper_tables import text_tables
 from counterfactual_training.reports.truth_tables import truth_texts
@@ -106,19 +107,19 @@ def _step_free(arguments: argparse.Namespace, effort: Effort) -> tuple[dict[str,
     """The models of the main table, and the baseline rescaled, where neither step size nor scale counts."""
     data, seeds = _data_and_seeds(arguments)
     cells = experiment_cells("main", data, seeds, effort, _changes(arguments.set))
-    what: dict[str, Any] = {
-        "data": list(dict.fromkeys(cell.data for cell in cells)),
-        "seeds": seeds,
-        "methods": ["BL", "BL rescaled", "CT"],
-        "on_test": True,
-        "caps": replace(UNCAPPED, epochs=effort.epochs),
-        "cells": cells,
-    }
-    root = Path(arguments.runs) / "truth"
+    scope = Scope(
+        Path(arguments.runs) / "truth",
+        data=list(dict.fromkeys(cell.data for cell in cells)),
+        seeds=seeds,
+        methods=["BL", "BL rescaled", "CT"],
+        on_test=True,
+        caps=replace(UNCAPPED, epochs=effort.epochs),
+        cells=cells,
+    )
     # Small work: it stays on this machine, wherever the models were trained.
     here = Engine(workers=arguments.workers)
-    lost = run_truth(root, **what, store=arguments.runs, engine=here, stream=sys.stderr)
-    return truth_tables(root, **what), lost
+    lost = run_truth(scope, engine=here, stream=sys.stderr, store=arguments.runs)
+    return truth_tables(scope), lost
 
 
 def _data_and_seeds(arguments: argparse.Namespace) -> tuple[list[str] | None, int | None]:

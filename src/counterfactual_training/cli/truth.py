@@ -16,8 +16,9 @@ from counterfactual_training.cli import engine
 from counterfactual_training.cli.output import emit, folder, writable
 from counterfactual_training.errors import CounterfactualTrainingError
 from counterfactual_training.experiments.gains import picture_tables
-from counterfactual_training.experiments.truth import TruthFailure, run_truth, truth_tables
+from counterfactual_training.experiments.truth import Scope, TruthFailure, run_truth
 from counterfactual_training.experiments.truth_methods import METHODS, UNCAPPED, Caps
+from counterfactual_training.experiments.truth_results import truth_tables
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.reports.extra import need
 from counterfactual_training.reports.gains_figures import (
@@ -76,22 +77,25 @@ def run(arguments: argparse.Namespace) -> None:
     out = folder(arguments.out)
     if arguments.page:
         writable(arguments.page, "--page")
-    what: dict[str, Any] = {
-        "data": _names(arguments.data),
-        "seeds": arguments.seeds,
-        "methods": _names(arguments.methods),
-        "on_test": arguments.test,
-        "caps": UNCAPPED if arguments.uncapped else Caps(),
-    }
-    failures = run_truth(arguments.runs, **what, engine=engine.chosen(arguments), stream=sys.stderr)
-    tables = truth_tables(arguments.runs, **what)
+    scope = Scope(
+        arguments.runs,
+        data=_names(arguments.data),
+        seeds=arguments.seeds,
+        methods=_names(arguments.methods),
+        on_test=arguments.test,
+        caps=UNCAPPED if arguments.uncapped else Caps(),
+    )
+    failures = run_truth(scope, engine=engine.chosen(arguments), stream=sys.stderr)
+    tables = truth_tables(scope)
     texts = truth_texts(tables)
     rows = "the test rows" if arguments.test else "rows cut from the training rows"
-    head = f"Measured on {rows}. Made with: {arguments.command_line}"
+    caps = scope.caps
+    limits = f"at most {caps.rows:,} rows, " if caps.rows is not None else ""
+    head = f"Measured on {rows}; trained on {limits}{caps.epochs} epochs. Made with: {arguments.command_line}"
     files = write_truth(tables, out, head)
     if arguments.page:
         names = list(dict.fromkeys(tables["truth"]["data"])) if len(tables["truth"]) else []
-        pictures = picture_tables(arguments.runs, names, arguments.test, what["caps"])
+        pictures = picture_tables(scope, names)
         files += write_page(Path(arguments.page), tables | pictures, out, head)
     document = {
         "rows": "test" if arguments.test else "tuning",

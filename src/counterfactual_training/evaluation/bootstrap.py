@@ -97,7 +97,8 @@ def compare(
     Student's t. The deviations from the estimate are widened for both, with degrees of freedom after Satterthwaite.
 
     Individuals are taken to be the same for all seeds; where each seed has its own, intervals are a little too wide.
-    The p-value is that of the difference, from its bootstrap standard error and Student's t.
+    The p-value is that of the difference, or for a reduction of log(m / m_baseline), from its bootstrap standard error
+    and Student's t. On a ratio, halving in every seed counts fully, however far apart the seeds' baselines lie.
 
     Args:
         values, baseline: ``(S, N)`` or, for one seed, ``(N,)``; NaN where a value does not exist.
@@ -166,7 +167,7 @@ def _estimate(
     tail = (1 - level) / 2
     student = stdtrit(freedom, 1 - tail) / ndtri(1 - tail)
     low, high = percentile_interval(value + deviations * narrow * student, level)
-    p_value = float("nan") if len(tables) == 1 else _p_value(tables, means, draws)
+    p_value = float("nan") if len(tables) == 1 else _p_value(tables, means, draws, statistic)
     return Estimate(value, low, high, p_value, level, float(freedom), num_seeds, num_individuals, count)
 
 
@@ -176,6 +177,8 @@ def _apply(statistic: str, *means: float | Array) -> float | Array:
     if statistic == "difference":
         return means[0] - means[1]
     with np.errstate(divide="ignore", invalid="ignore"):
+        if statistic == "log ratio":
+            return np.log(np.divide(means[0], means[1]))
         return 100 * (1 - np.divide(means[0], means[1]))
 
 
@@ -185,6 +188,8 @@ def _gradient(statistic: str, means: Sequence[float]) -> tuple[float, ...]:
     if statistic == "difference":
         return (1.0, -1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
+        if statistic == "log ratio":
+            return (1 / means[0], -1 / means[1])
         return (float(np.divide(-100, means[1])), float(np.divide(100 * means[0], means[1] ** 2)))
 
 
@@ -233,16 +238,18 @@ def _correction(tables: tuple[Array, ...], means: Sequence[float], statistic: st
     return float(np.sqrt(variance / seen)), variance**2 / uncertainty
 
 
-def _p_value(tables: tuple[Array, ...], means: Sequence[float], draws: Sequence[Array]) -> float:
+def _p_value(tables: tuple[Array, ...], means: Sequence[float], draws: Sequence[Array], statistic: str) -> float:
     """Two-sided p-value of equal means; NaN where there is nothing to estimate a variance from."""
-    difference = means[0] - means[1]
-    narrow, freedom = _correction(tables, means, "difference")
-    error = float(np.nanstd(draws[0] - draws[1])) * narrow
     if tables[0].size < 2:
         return float("nan")
+    # A logarithm treats both models alike: p stays if they are swapped. Without a positive mean there is none.
+    positive = min(means) > 0 and all(float(np.nanmin(draw)) > 0 for draw in draws)
+    tested = "log ratio" if statistic == "reduction" and positive else "difference"
+    narrow, freedom = _correction(tables, means, tested)
+    value, error = float(_apply(tested, *means)), float(np.nanstd(_apply(tested, *draws))) * narrow
     if error == 0:
-        return 1.0 if difference == 0 else 0.0
-    return float(2 * stdtr(freedom, -abs(difference) / error))
+        return 1.0 if value == 0 else 0.0
+    return float(2 * stdtr(freedom, -abs(value) / error))
 
 
 def _table(values: ArrayLike) -> Array:

@@ -7,7 +7,6 @@ same.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import pandas as pd
 import torch
@@ -26,7 +25,7 @@ from counterfactual_training.evaluation.stepfree import (
     stepfree_table,
 )
 from counterfactual_training.experiments.cells import IMAGES, seeds_of
-from counterfactual_training.experiments.truth import Bench, Place, fit_of, make_bench
+from counterfactual_training.experiments.truth import Bench, Place, Scope, fit_of, make_bench
 from counterfactual_training.experiments.truth_methods import UNCAPPED, Caps, Fit
 from counterfactual_training.gates import search_gated
 from counterfactual_training.persistence import atomic_write
@@ -47,11 +46,9 @@ AS_PUBLISHED = UNCAPPED
 Make = Callable[[Bench, Fit], pd.DataFrame]
 
 
-def picture_tables(
-    root: str | Path, data: Sequence[str], on_test: bool = False, caps: Caps | None = None
-) -> dict[str, pd.DataFrame]:
+def picture_tables(scope: Scope, data: Sequence[str]) -> dict[str, pd.DataFrame]:
     """``overshoot``, ``rescaled`` and, if there are images among the data sets, ``digits``; made once."""
-    place = Place.of(root, on_test, caps, ())
+    place = scope.place
     tables = [name for name in data if name not in IMAGES]
     chosen = [name for name in _PREFERRED if name in tables] or tables[:2]
     by_steps = {"overshoot": overshoot_table, "rescaled": rescaled_table}

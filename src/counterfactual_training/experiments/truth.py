@@ -12,11 +12,11 @@ import json
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import NamedTuple, TextIO
 
 import numpy as np
 import pandas as pd
@@ -28,8 +28,6 @@ from counterfactual_training.data.catalog import load_dataset
 from counterfactual_training.data.dataset import Dataset
 from counterfactual_training.data.synthetic import stratified_split
 from counterfactual_training.errors import InputError, unknown
-from counterfactual_training.evaluation.bootstrap import compare, holm
-from counterfactual_training.evaluation.checks import check_seeds, warn
 from counterfactual_training.evaluation.evaluate import performance
 from counterfactual_training.evaluation.judges import Judge
 from counterfactual_training.evaluation.performance import predict_logits
@@ -41,12 +39,10 @@ from counterfactual_training.evaluation.stepfree import (
     draw_individuals,
     floor_table,
     stepfree_table,
-    summarise_stepfree,
 )
 from counterfactual_training.experiments.cells import IMAGES, PAPER_ORDER, Cell, seeds_of, short_name
 from counterfactual_training.experiments.fitting import untrained
 from counterfactual_training.experiments.launch import Engine, Failed, launch
-from counterfactual_training.experiments.published import value
 from counterfactual_training.experiments.store import Store, versions
 from counterfactual_training.experiments.truth_methods import METHODS, Caps, Fit, Known
 from counterfactual_training.experiments.worker import attempt
@@ -87,11 +83,6 @@ class Place:
     caps: Caps
     cells: str = ""
 
-    @classmethod
-    def of(cls, root: str | Path, on_test: bool, caps: Caps | None, cells: Sequence[Cell]) -> Place:
-        kinds = sorted({json.dumps([asdict(cell.effort), cell.changes], sort_keys=True) for cell in cells})
-        return cls(Path(root), on_test, caps or Caps(), "".join(kinds))
-
     @property
     def folder(self) -> Path:
         content = json.dumps({"format": FORMAT, "cells": self.cells, **asdict(self.caps)}, sort_keys=True)
@@ -115,6 +106,53 @@ class Piece(NamedTuple):
     seed: int
 
 
+@dataclass(frozen=True)
+class Scope:
+    """Which models are measured, and on which rows.
+
+    Attributes:
+        root: folder of results; grows. What is there is not done again, also after a change of a method's code: name
+            another folder, or delete its files.
+        data: the paper's short names; by default all nine.
+        seeds: training seeds; by default five, three of MNIST.
+        methods: of :data:`METHODS`; by default all. Their twins come along.
+        on_test: measure on the test rows instead of rows cut from the training rows.
+        cells: finished cells of the paper's experiments, whose models are BL and CT.
+    """
+
+    root: str | Path
+    data: Sequence[str] | None = None
+    seeds: int | None = None
+    methods: Sequence[str] | None = None
+    on_test: bool = False
+    caps: Caps = field(default_factory=Caps)
+    cells: Sequence[Cell] = ()
+
+    @property
+    def place(self) -> Place:
+        kinds = sorted({json.dumps([asdict(cell.effort), cell.changes], sort_keys=True) for cell in self.cells})
+        return Place(Path(self.root), self.on_test, self.caps, "".join(kinds))
+
+    @property
+    def names(self) -> list[str]:
+        """The methods in the order of :data:`METHODS`, with the twins they are compared with."""
+        wanted = list(METHODS) if self.methods is None else list(self.methods)
+        for name in wanted:
+            if name not in METHODS:
+                raise InputError(unknown("method", name, METHODS))
+            if METHODS[name].twin not in wanted:
+                wanted.append(METHODS[name].twin)
+        return [name for name in METHODS if name in wanted]
+
+    @property
+    def pieces(self) -> list[Piece]:
+        every = self.data is None
+        names = PAPER_ORDER if every else sorted({short_name(name) for name in self.data or ()}, key=PAPER_ORDER.index)
+        # Images take longest, so they start first.
+        order = sorted(names, key=lambda name: name not in IMAGES)
+        return [Piece(name, seed) for name in order for seed in seeds_of(name, self.seeds)]
+
+
 class Plan(NamedTuple):
     """What all pieces have in common."""
 
@@ -135,34 +173,21 @@ class TruthFailure(NamedTuple):
 
 
 def run_truth(
-    root: str | Path,
-    data: Sequence[str] | None = None,
-    seeds: int | None = None,
-    methods: Sequence[str] | None = None,
-    on_test: bool = False,
-    caps: Caps | None = None,
+    scope: Scope,
     engine: Engine | None = None,
     stream: TextIO | None = None,
     generator: Generator | None = None,
-    cells: Sequence[Cell] = (),
     store: str | Path | None = None,
 ) -> list[TruthFailure]:
     """Train and measure what is missing; the failures.
 
     Args:
-        root: folder of results; grows. What is there is not done again, also after a change of a method's code:
-            name another folder, or delete its files.
-        data: the paper's short names; by default all nine.
-        seeds: training seeds; by default five, three of MNIST.
-        methods: of :data:`METHODS`; by default all. Their twins come along.
-        on_test: measure on the test rows instead of rows cut from the training rows.
         generator: of the step-free searches; by default the recipe ``line``.
-        cells, store: finished cells of the paper's experiments and their folder: their models are BL and CT.
+        store: folder of the scope's finished cells.
     """
-    place = Place.of(root, on_test, caps, cells)
-    names = chosen_methods(methods)
-    pieces = [piece for piece in _pieces(data, seeds) if not _finished(place, piece, names)]
-    plan = Plan(place, names, generator, cells, None if store is None else Path(store))
+    place, names = scope.place, scope.names
+    pieces = [piece for piece in scope.pieces if not _finished(place, piece, names)]
+    plan = Plan(place, names, generator, scope.cells, None if store is None else Path(store))
     failures: list[TruthFailure] = []
     engine = engine or Engine()
     if engine.name != "processes":
@@ -175,24 +200,6 @@ def run_truth(
             stream.write(f"[{count}/{len(pieces)}] {piece.data} seed {piece.seed}: {state}\n")
             stream.flush()
     return failures
-
-
-def chosen_methods(methods: Sequence[str] | None = None) -> list[str]:
-    """The methods of these names, in the order of :data:`METHODS`, and the twins they are compared with."""
-    wanted = list(METHODS) if methods is None else list(methods)
-    for name in wanted:
-        if name not in METHODS:
-            raise InputError(unknown("method", name, METHODS))
-        if METHODS[name].twin not in wanted:
-            wanted.append(METHODS[name].twin)
-    return [name for name in METHODS if name in wanted]
-
-
-def _pieces(data: Sequence[str] | None, seeds: int | None) -> list[Piece]:
-    names = PAPER_ORDER if data is None else sorted({short_name(name) for name in data}, key=PAPER_ORDER.index)
-    # Images take longest, so they start first.
-    order = sorted(names, key=lambda name: name not in IMAGES)
-    return [Piece(name, seed) for name in order for seed in seeds_of(name, seeds)]
 
 
 def _finished(place: Place, piece: Piece, methods: Sequence[str]) -> bool:
@@ -319,96 +326,6 @@ def _distinct(x: Tensor) -> Tensor:
     that a model was fitted to."""
     _, first = np.unique(x.numpy(), axis=0, return_index=True)
     return torch.from_numpy(np.sort(first))
-
-
-# ---- tables ----------------------------------------------------------------------------------------------------------
-
-
-def truth_tables(
-    root: str | Path,
-    data: Sequence[str] | None = None,
-    seeds: int | None = None,
-    methods: Sequence[str] | None = None,
-    on_test: bool = False,
-    caps: Caps | None = None,
-    cells: Sequence[Cell] = (),
-) -> dict[str, pd.DataFrame]:
-    """Of all that is done: ``truth`` (every cell against its twin), ``truth_performance`` (accuracy and calibration)
-    and ``truth_gains`` (the published reductions beside what is left of them)."""
-    place = Place.of(root, on_test, caps, cells)
-    names = chosen_methods(methods)
-    done = [(piece, name) for piece in _pieces(data, seeds) for name in names if place.numbers(*piece, name).exists()]
-    if not done:
-        return {name: pd.DataFrame() for name in ("truth", "truth_performance", "truth_gains")}
-    # Cells of which a twin is missing cannot be compared yet.
-    done = [(piece, name) for piece, name in done if (piece, METHODS[name].twin) in set(done)]
-    parts = [pd.read_csv(place.rows(*piece, name), dtype={"tau": str}) for piece, name in done]
-    floors = [pd.read_csv(place.floors(d), dtype={"tau": str}) for d in dict.fromkeys(p.data for p, _ in done)]
-    table = pd.concat([*parts, *floors], ignore_index=True)
-    truth = _in_order(summarise_stepfree(table, {name: METHODS[name].twin for name in names}))
-    warn(check_seeds(int(truth["seeds"].min())))
-    records = [json.loads(place.numbers(*piece, name).read_text()) for piece, name in done]
-    return {"truth": truth, "truth_performance": _in_order(_performance(records)), "truth_gains": _gains(truth)}
-
-
-def _performance(records: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """Means over seeds, and the difference to the twin; Holm over all cells."""
-    frame = pd.DataFrame(
-        [
-            {"data": r["data"], "model": r["method"], "seed": r["seed"], "setting": key.split("/")[0],
-             "metric": key.split("/")[1], "value": number, "seconds": r["seconds"]}
-            for r in records
-            for key, number in r["numbers"].items()
-        ]
-    )  # fmt: skip
-    rows = []
-    for (data, setting, metric), cell in frame.groupby(["data", "setting", "metric"], sort=False):
-        by_model = {str(name): part.set_index("seed") for name, part in cell.groupby("model", sort=False)}
-        for name, part in by_model.items():
-            twin = by_model[METHODS[name].twin]
-            seeds = part.index.intersection(twin.index)
-            a, b = (one.loc[seeds, "value"].to_numpy()[:, None] for one in (part, twin))
-            alone = METHODS[name].twin == name
-            estimate = None if alone else compare(a, b, np.random.default_rng(2025), "difference")
-            rows.append(
-                {
-                    "data": data,
-                    "setting": setting,
-                    "model": name,
-                    "metric": metric,
-                    "value": float(a.mean()),
-                    "change": float("nan") if estimate is None else estimate.value,
-                    "p_value": float("nan") if estimate is None else estimate.p_value,
-                    "seconds": float(part["seconds"].mean()),
-                    "seeds": len(seeds),
-                }
-            )
-    out = pd.DataFrame(rows)
-    return out.assign(p_holm=holm(out["p_value"].to_numpy()))
-
-
-# Of the paper's main table: its metric, ours, and the setting it was measured in.
-_GAINS = (("implausibility", "ip", "free"), ("implausibility_mmd", "ip_star", "free"), ("cost", "cost", "protected"))
-
-
-def _gains(truth: pd.DataFrame) -> pd.DataFrame:
-    """Reductions in %: as published, and of each method by fixed steps and free of step and scale."""
-    rows = []
-    for data in dict.fromkeys(truth["data"]):
-        for theirs, ours, setting in _GAINS:
-            cells = truth[(truth["data"] == data) & (truth["metric"] == ours) & (truth["setting"] == setting)]
-            cells = cells[cells["model"] != cells["twin"]]
-            cells = cells[cells["baseline"] > 0]  # of nothing there is no per cent
-            reductions = 100 * (1 - cells["value"] / cells["baseline"])
-            pairs = zip(cells["model"], cells["tau"], reductions, strict=True)
-            row = {"data": data, "metric": theirs, "published": value("main", data, theirs, "reduction")}
-            rows.append(row | {f"{model}, {tau}": reduction for model, tau, reduction in pairs})
-    return pd.DataFrame(rows)
-
-
-def _in_order(table: pd.DataFrame) -> pd.DataFrame:
-    place = table["data"].map({name: i for i, name in enumerate(PAPER_ORDER)})
-    return table.assign(_place=place).sort_values("_place", kind="stable").drop(columns="_place").reset_index(drop=True)
 
 
 def _write(path: Path, table: pd.DataFrame) -> None:
