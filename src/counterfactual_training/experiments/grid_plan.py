@@ -15,6 +15,8 @@ MIN_MEMBERS = 15
 _TASKS_PER_WORKER = 2
 # Features of all counterfactuals of a fleet's epoch; more do not fit into the processor's cache, or into memory.
 _MAX_VALUES = 20_000_000
+# To fit one; a cell's own, however many train together.
+_GATE_SECONDS = {"none": 0.0, "density": 0.2, "learned": 2.0, "both": 2.2}
 
 
 class Size(NamedTuple):
@@ -37,7 +39,10 @@ def cost(cell: GridCell, size: Size) -> float:
         active = 1 - values["training.burn_in"]
         update += active * (7e-5 * batches * wide + 3e-7 * num * steps * wide * slow)
     individuals = (protocol.num_individuals or size.rows) * protocol.num_runs * len(protocol.lambda_energy)
-    return values["training.epochs"] * update + 3e-5 * individuals * wide
+    measured = 3e-5 * individuals * wide + _GATE_SECONDS[cell.gate]
+    if cell.gate in ("density", "both"):  # a thousand kernels per class, at every step
+        measured += 4e-3 * individuals
+    return values["training.epochs"] * update + measured
 
 
 def plan(cells: Sequence[GridCell], sizes: Mapping[str, Size], workers: int) -> list[GridTask]:
