@@ -99,7 +99,15 @@ def counterfactual_tables(
     if len(models) > together:
         parts = (slice(first, first + together) for first in range(0, len(models), together))
         return [t for part in parts for t in counterfactual_tables(models[part], data, protocol, rules[part], find)]
-    fleet = None if any(decider(model, x) is not model for model in models) else stacked(models, x)
+    gated = [decider(model, x) is not model for model in models]
+    if len(set(gated)) == 2:
+        tables: dict[int, pd.DataFrame] = {}
+        for kind in (False, True):
+            places = [place for place, is_gated in enumerate(gated) if is_gated is kind]
+            own = [models[i] for i in places], data, protocol, [rules[i] for i in places], find
+            tables |= zip(places, counterfactual_tables(*own), strict=True)
+        return [tables[place] for place in range(len(models))]
+    fleet = None if gated[0] else stacked(models, x)
     if fleet is None or len({structure(one) for one in rules}) > 1:
         return [counterfactual_table(m, (x, y), protocol, c, find) for m, c in zip(models, rules, strict=True)]
     return _frames(_columns(fleet, x, y, stack_constraints(rules), protocol, (len(models),), find))
