@@ -45,21 +45,8 @@ def test_a_study_from_start_to_confirmation(tmp_path, ranges, capsys):
 def test_a_gate_is_tuned_confirmed_and_named_in_the_grid_file(tmp_path, capsys):
     space, out = tmp_path / "space.toml", tmp_path / "tuned"
     space.write_text("\n".join([*(f'{name} = "published"' for name in RANGES), 'gate = ["none", "density"]']))
-    command = [
-        "tune",
-        "loan",
-        "--trials",
-        "2",
-        "--batch",
-        "2",
-        "--epochs",
-        "6",
-        "--space",
-        str(space),
-        "--out",
-        str(out),
-    ]
-    assert main([*command, "--at-most-lost", "90", "--confirm"]) == 0
+    command = ["tune", "loan", "--trials", "2", "--batch", "2", "--epochs", "6", "--space", str(space)]
+    assert main([*command, "--out", str(out), "--at-most-lost", "90", "--confirm"]) == 0
     printed = capsys.readouterr().out
     assert any(line.split() == ["gate", "none", "density"] for line in printed.splitlines())
     assert 'gate = "density"' in (out / "best.toml").read_text()
