@@ -124,6 +124,17 @@ def test_a_gated_conventional_model_is_compared_with_one_without(tmp_path, fake)
     assert results.models == 2 and results.maturity.empty
 
 
+def test_cells_that_differ_by_their_gate_are_one_task_and_take_longer():
+    text = f'gate = ["none", "density"]\n{TINY}[objective]\nlambda_reg = {[i / 100 for i in range(1, 41)]}\n'
+    cells, size = prepared(text).cells, Size(3600, 2)
+    tasks = plan(cells, {"LS": size}, workers=2)
+    assert len(tasks) > 2 and sum(len(task.cells) for task in tasks) == len(cells) == 161
+    place = {cell: i for i, task in enumerate(tasks) for cell in task.cells}
+    gated = [cell for cell in cells if cell.gate == "density"]
+    assert len(gated) == 80 and all(place[cell] == place[cell.ungated] for cell in gated)
+    assert cost(gated[0], size) > cost(gated[0].ungated, size)
+
+
 def test_an_edited_grid_reruns_only_what_changed(tmp_path, fake):
     run_grid(prepared(), tmp_path, HERE, "", io.StringIO())
     assert len(fake) == 3

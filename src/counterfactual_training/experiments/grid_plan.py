@@ -83,10 +83,17 @@ def _steps(cell: GridCell) -> int:
 
 
 def _cut(cells: list[GridCell], shares: float, most: int) -> list[list[GridCell]]:
-    """Nearly equal parts: enough of them that none is too long or too large, but none needlessly small."""
-    wanted = min(round(shares), len(cells) // MIN_MEMBERS)
-    number = max(1, wanted, -(-len(cells) // most))
-    return [cells[i::number] for i in range(number)]
+    """Nearly equal parts: enough of them that none is too long or too large, but none needlessly small.
+
+    Cells that differ by their gate alone stay together: they are trained as one.
+    """
+    models: dict[GridCell, list[GridCell]] = {}
+    for cell in cells:
+        models.setdefault(cell.ungated, []).append(cell)
+    members = list(models.values())
+    wanted = min(round(shares), len(members) // MIN_MEMBERS)
+    number = max(1, wanted, -(-len(members) // most))
+    return [[cell for same in members[i::number] for cell in same] for i in range(number)]
 
 
 def _most(cell: GridCell, size: Size) -> int:
