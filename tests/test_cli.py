@@ -16,6 +16,7 @@ from counterfactual_training.cli.output import plain
 from counterfactual_training.cli.sources import assignments, interval, pick_rows
 from counterfactual_training.data.synthetic import loan
 from counterfactual_training.errors import InputError, MissingExtraError
+from counterfactual_training.estimator import CounterfactualClassifier
 
 METRICS = {"accuracy", "implausibility", "implausibility_mmd", "cost", "validity", "robust_accuracy", "share_mature"}
 
@@ -158,6 +159,22 @@ def test_a_csv_file_is_trained_explained_and_measured(capsys, people):
     assert set(numbers) >= METRICS and numbers["accuracy"] > 0.9
 
 
+@pytest.mark.parametrize("gate", [None, "none", "density", "learned", "both"])
+def test_the_gate_asked_for_is_the_one_fitted_and_told(capsys, people, tmp_path, gate):
+    command = ["train", people[0], "--target-column", "granted", "--epochs", "2", "--out", str(tmp_path / "m")]
+    document = ask(capsys, *command, *([] if gate is None else ["--gate", gate]))
+    kinds = {"none": [], "both": ["density", "learned"]}.get(gate, [gate or "density"])
+    found = CounterfactualClassifier.load(tmp_path / "m").gate_
+    assert [part["kind"] for part in (found.describe() if found is not None else [])] == kinds
+    assert document["gate"] == (gate or "density")
+
+
+def test_the_papers_method_has_a_gate_where_asked_for(capsys, people, tmp_path):
+    command = ["train", people[0], "--target-column", "granted", "--epochs", "2", "--objective", "full"]
+    gates = [ask(capsys, *command, *more, "--out", str(tmp_path / "m"))["gate"] for more in ([], ["--gate", "density"])]
+    assert gates == ["none", "density"]
+
+
 def test_the_same_seed_gives_the_same_file(tmp_path):
     paths = [tmp_path / name for name in ("a.safetensors", "b.safetensors")]
     for path in paths:
@@ -204,6 +221,7 @@ def test_data_fetch_tells_where_files_are(capsys, monkeypatch):
         (["train", "moons", "--protect", "x9"], "'x1', 'x2'"),
         (["train", "moons", "--hidden", "0"], "widths"),
         (["train", "moons", "--mutability", "x1=none"], "CSV"),
+        (["train", "moons", "--gate", "density"], "CSV"),
         (["train", "moons", "--variant", "strange"], "as_run"),
         (["train", "missing.csv", "--target-column", "y"], "missing.csv"),
         (["data", "info", "adlt"], "adult"),

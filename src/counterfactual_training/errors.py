@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Iterable
 
 
@@ -36,3 +37,12 @@ def unknown(what: str, given: object, valid: Iterable[object]) -> str:
     close = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
     hint = f" Did you mean {names[close[0]]}?" if close else ""
     return f"Unknown {what} {given!r}.{hint} Valid: {', '.join(names.values()) or 'none'}."
+
+
+def from_outside() -> int:
+    """The ``stacklevel`` of a warning that is about what the caller of this package did: it names their line."""
+    package, level = __name__.partition(".")[0], 0
+    frame = inspect.currentframe()
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == package:
+        frame, level = frame.f_back, level + 1
+    return level

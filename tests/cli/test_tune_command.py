@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from counterfactual_training.cli import main
+from counterfactual_training.tuning import RANGES
 
 pytest.importorskip("optuna", reason="tuning needs the extra 'tune'")
 pytest.importorskip("matplotlib", reason="figures need the extra 'report'")
@@ -14,8 +15,6 @@ pytest.importorskip("matplotlib", reason="figures need the extra 'report'")
 @pytest.fixture
 def ranges(tmp_path):
     """Few settings, of which few are tried."""
-    from counterfactual_training.tuning import RANGES
-
     path = tmp_path / "ranges.toml"
     fixed = [f'{name} = "published"' for name in RANGES if name != "lambda_reg"]
     path.write_text("\n".join([*fixed, "lambda_reg = [0.01, 0.02]"]))
@@ -41,6 +40,19 @@ def test_a_study_from_start_to_confirmation(tmp_path, ranges, capsys):
     assert "looked at before" in capsys.readouterr().err
     assert main([*command, "--at-most-lost", "80"]) == 2
     assert "was made for something else: goal" in capsys.readouterr().err
+
+
+def test_a_gate_is_tuned_confirmed_and_named_in_the_grid_file(tmp_path, capsys):
+    space, out = tmp_path / "space.toml", tmp_path / "tuned"
+    space.write_text("\n".join([*(f'{name} = "published"' for name in RANGES), 'gate = ["none", "density"]']))
+    command = ["tune", "loan", "--trials", "2", "--batch", "2", "--epochs", "6", "--space", str(space)]
+    assert main([*command, "--out", str(out), "--at-most-lost", "90", "--confirm"]) == 0
+    printed = capsys.readouterr().out
+    assert any(line.split() == ["gate", "none", "density"] for line in printed.splitlines())
+    assert 'gate = "density"' in (out / "best.toml").read_text()
+    means = json.loads((out / "confirmation.json").read_text())["mean"]
+    assert means["tuned"]["accuracy"] == means["published"]["accuracy"]
+    assert means["tuned"]["implausibility"] < means["published"]["implausibility"]
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 import torch
 from sklearn.base import clone
 
-from counterfactual_training.errors import FileError, InputError
+from counterfactual_training.errors import FileError, InputError, ModelError
 from counterfactual_training.estimator import CounterfactualClassifier
-from counterfactual_training.gates import GateConfig
+from counterfactual_training.gates import GateConfig, Learned
 from counterfactual_training.persistence import load_file, save_file
 
 KIND = "counterfactual classifier"
@@ -353,3 +353,56 @@ def test_altered_gates_are_refused(fitted, tmp_path, change):
     save_file(tmp_path / "c", KIND, tensors, content)
     with pytest.raises(FileError):
         CounterfactualClassifier.load(tmp_path / "c")
+
+
+def far(frame, value):
+    """Three rows, the second of which nobody has ever seen the like of."""
+    rows = frame.iloc[:3].copy()
+    rows.index = ["p", "q", "r"]
+    rows.loc["q", "b"] = value
+    return rows
+
+
+@pytest.fixture(scope="module")
+def of_islands():
+    frame, y = islands()
+    return frame, CounterfactualClassifier(epochs=20, random_state=0).fit(frame, y)
+
+
+def test_a_row_far_outside_is_led_back_and_told_to_be_like_nothing_seen(of_islands):
+    """Squares of 1e30 are no numbers any more; it gets the advice that 1e6 gets."""
+    frame, classifier = of_islands
+    near, found = (classifier.explain(far(frame, value)) for value in (1e6, 1e30))
+    assert found.status.tolist() == near.status.tolist() == ["converged"] * 3
+    np.testing.assert_allclose(found.frame["b"], near.frame["b"], rtol=0.01, atol=0.01)
+    assert classifier.plausibility(far(frame, 1e30))[1].max() < 1e-6
+    assert np.isfinite(classifier.plausibility(far(frame, 1e38))).all()
+
+
+@pytest.mark.parametrize("method", ["explain", "predict", "plausibility"])
+def test_a_number_that_no_model_computes_with_is_named(of_islands, method):
+    frame, classifier = of_islands
+    with pytest.raises(InputError, match=r"Row q: 'b' is 1e\+200, so far outside anything .* 1 of 3 row"):
+        getattr(classifier, method)(far(frame, 1e200))
+
+
+def test_a_row_at_which_a_gate_overflows_is_named(of_islands):
+    frame, classifier = of_islands
+    broken = copy.deepcopy(classifier)
+    broken.gate_ = Learned.empty([2, 4, 2]).requires_grad_(False)
+    broken.gate_.network[0].weight.fill_(100.0)
+    broken.gate_.network[-1].weight.fill_(-100.0)
+    assert len(broken.explain(far(frame, 1.0)).status) == 3
+    with pytest.raises(InputError, match=r"Row q: 'b' is 1e\+38"):
+        broken.explain(far(frame, 1e38))
+    broken.gate_.network[0].weight.fill_(torch.nan)  # nobody's row is to blame
+    with pytest.raises(ModelError, match="weights are unusable"):
+        broken.explain(far(frame, 1.0))
+
+
+def test_warnings_name_the_line_that_called_fit():
+    frame, y = islands(60)
+    with pytest.warns(UserWarning) as said:
+        CounterfactualClassifier(epochs=1).fit(frame[:45].assign(c=1.0), np.where(np.arange(45) < 5, 2, y[:45]))
+    told = [one for one in said if "Constant in" in str(one.message) or "Too few rows" in str(one.message)]
+    assert [one.filename for one in told] == [__file__] * 2

@@ -53,6 +53,15 @@ class TestTune:
         assert after.predict(small[0]).shape == (120,)
         assert after.explain(small[0].iloc[:2]).status is not None
 
+    def test_a_gate_is_a_setting_like_others(self, small):
+        pytest.importorskip("optuna", reason="tuning needs the extra 'tune'")
+        space = {**dict.fromkeys(RANGES, "published"), "gate": ["none", "density"]}
+        after = CounterfactualClassifier(**QUICK).tune(*small, n_trials=2, batch=2, space=space)
+        table = after.tuning_.set_index("gate")
+        assert table["accuracy"].nunique() == 1 < table["implausibility"].nunique()
+        chosen = table.index[table["best"]].tolist()
+        assert [after.gate] == chosen and (after.gate_ is None) == (chosen == ["none"])
+
     def test_it_is_fitted_to_all_rows(self, tuned, small):
         after = tuned[1]
         again = clone(after).fit(*small)

@@ -11,6 +11,7 @@ from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.checks import MeasurementWarning
 from counterfactual_training.evaluation.counterfactuals import counterfactual_table
 from counterfactual_training.evaluation.protocol import PAIRED, PUBLISHED
+from counterfactual_training.gates import fit_gate, search_gated
 
 FEW = replace(PUBLISHED, num_runs=3, num_individuals=40)
 
@@ -189,3 +190,20 @@ def test_models_in_half_precision_are_measured_in_single(trained, dtype):
     wrong = (small(data.x_test.to(dtype)).argmax(-1) != data.y_test).sum()
     assert numbers["accuracy"] == pytest.approx(1 - int(wrong) / len(data.y_test), abs=1e-6)
     assert numbers["implausibility"] == pytest.approx(expected["implausibility"], rel=0.1)
+
+
+def test_of_a_gated_model_the_classifier_is_measured_and_its_counterfactuals_are_gated(trained):
+    data, (model, other) = trained
+    gated = fit_gate(model, data.x_train[:1000], data.y_train[:1000])
+    few = replace(PAIRED, num_individuals=60, lambda_energy=(1.0,), langevin_steps=3)
+    table = ct.evaluate([model, gated, other], data, few, find=search_gated)
+    plain, mine, last = (part.set_index("metric")["value"] for _, part in table.groupby("member"))
+    same = [name for name in plain.index if name.startswith(("accuracy", "f1", "calibration", "robust"))]
+    assert len(same) >= 5 and mine[same].equals(plain[same])
+    assert mine["implausibility"] < plain["implausibility"] and mine["validity"] > 0.95
+    alone = ct.evaluate(gated, data, few, find=search_gated).set_index("metric")["value"]
+    assert alone.equals(mine)
+    assert last["cost"] == pytest.approx(ct.summarise(ct.evaluate(other, data, few))["cost"], rel=1e-3)
+    people = counterfactual_table(gated, data, few, find=search_gated)
+    assert people["row"].tolist() == counterfactual_table(model, data, few)["row"].tolist()
+    assert people["factual"].max() == 1 and (people["factual"] != people["target"]).all()

@@ -90,7 +90,7 @@ def test_every_setting_decides_the_identity(name):
     settings = published(PAPER["LS"])
     value = settings[name]
     choices = {"refresh": "batch", "target_rule": "prior", "adversarial_label": "predicted", "immature": "drop"}
-    words = {**choices, "activation": "tanh"}
+    words = {**choices, "activation": "tanh", "gate": "density"}
     last = name.rpartition(".")[2]
     if isinstance(value, bool):
         other = not value
@@ -130,6 +130,15 @@ def test_canonical_settings_build_what_the_full_ones_do():
 def test_results_stored_by_earlier_versions_are_still_found():
     cell = GridCell.of("LS", 0, published(PAPER["LS"]), Measurement())
     assert cell.id == "LS-0f404aa6482e2231a344"
+
+
+def test_a_gate_changes_what_is_measured_and_not_what_is_trained():
+    text = 'data = "LS"\nown_seeds = true\ngate = ["none", "density"]\n'
+    plain, gated = points(text)
+    before = points('data = "LS"\nown_seeds = true\n')[0]
+    assert plain.cell.id == before.cell.id != gated.cell.id
+    assert gated.cell.ungated == plain.cell and gated.cell.seed == plain.cell.seed
+    assert gated.baseline == plain.baseline == before.baseline and gated.baseline.gate == "none"
 
 
 def test_a_grid_survives_the_trip_through_json():

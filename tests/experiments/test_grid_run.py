@@ -100,6 +100,41 @@ def test_a_cell_is_the_same_whoever_trains_beside_it(tmp_path):
         np.testing.assert_allclose(values, b.metrics[name], rtol=1e-2, atol=1e-3)
 
 
+def test_gates_change_where_advice_ends_and_not_who_is_accepted(tmp_path):
+    """Rows of LS lie in two heaps: a counterfactual that a gate has to let through ends deeper in one of them."""
+    text = 'gate = ["none", "density", "learned"]\n' + TINY.replace("[2, 4]", "4").replace("epochs = 1", "epochs = 5")
+    work = prepared(text)
+    assert run_grid(work, tmp_path, HERE, "", io.StringIO()).failures == {}
+    results = GridResults.load(work.grid, work.points, GridStore(tmp_path))
+    summary = results.summary.set_index("gate")
+    assert summary["training"].tolist() == ["counterfactual", "counterfactual, gated", "counterfactual, gated"]
+    assert summary["accuracy"].nunique() == summary["robust_accuracy_fgsm@0.1"].nunique() == 1
+    assert summary["implausibility"]["density"] < 0.95 * summary["implausibility"]["none"]
+    assert summary["implausibility"].nunique() == 3 and summary["validity"]["density"] > 0.9
+    assert set(results.marginal["value"]) == {"none", "density", "learned"}
+    assert run_grid(work, tmp_path, HERE, "", io.StringIO()).before == 4  # and the baseline, which has no gate
+
+
+def test_a_gated_conventional_model_is_compared_with_one_without(tmp_path, fake):
+    work = prepared('gate = ["none", "density"]\n' + TINY.replace("[2, 4]", "4") + '[objective]\nname = "vanilla"\n')
+    run_grid(work, tmp_path, HERE, "", io.StringIO())
+    results = GridResults.load(work.grid, work.points, GridStore(tmp_path))
+    assert results.summary["training"].tolist() == ["conventional", "conventional, gated"]
+    assert results.marginal["value"].tolist() == ["density"] and set(results.changes["gate"]) == {"density"}
+    assert results.models == 2 and results.maturity.empty
+
+
+def test_cells_that_differ_by_their_gate_are_one_task_and_take_longer():
+    text = f'gate = ["none", "density"]\n{TINY}[objective]\nlambda_reg = {[i / 100 for i in range(1, 41)]}\n'
+    cells, size = prepared(text).cells, Size(3600, 2)
+    tasks = plan(cells, {"LS": size}, workers=2)
+    assert len(tasks) > 2 and sum(len(task.cells) for task in tasks) == len(cells) == 161
+    place = {cell: i for i, task in enumerate(tasks) for cell in task.cells}
+    gated = [cell for cell in cells if cell.gate == "density"]
+    assert len(gated) == 80 and all(place[cell] == place[cell.ungated] for cell in gated)
+    assert cost(gated[0], size) > cost(gated[0].ungated, size)
+
+
 def test_an_edited_grid_reruns_only_what_changed(tmp_path, fake):
     run_grid(prepared(), tmp_path, HERE, "", io.StringIO())
     assert len(fake) == 3

@@ -86,7 +86,9 @@ def test_the_best_settings_are_a_grid_file(tuned):
     assert values["objective.lambda_reg"] == tuning.best.settings["lambda_reg"]
     assert values["training.epochs"] == 2 and values["generator.lambda_energy"] == 5.0
     assert values["generator.learning_rate"] == 0.1 and values["training.learning_rate"] == 0.001
-    assert grid.data == ("Moon",)
+    assert grid.data == ("Moon",) and "gate" not in values
+    gated = best_file("moons", replace(tuning, start={**tuning.start, "gate": "density"}), EFFORT)
+    assert dict(parse_grid(gated, "best.toml").values)["gate"] == ("density",)
 
 
 @pytest.mark.parametrize("bad", [{"num_seeds": 0}, {"confirm_seeds": 0}])

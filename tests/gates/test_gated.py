@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.testing import assert_close
 
-from counterfactual_training import Constraints, line, mlp, search
+from counterfactual_training import Callback, Constraints, TrainConfig, line, mlp, search, train
 from counterfactual_training.errors import InputError
 from counterfactual_training.gates import (
     Both,
@@ -19,6 +19,7 @@ from counterfactual_training.gates import (
     search_gated,
 )
 from counterfactual_training.search import Status
+from counterfactual_training.training import Run
 
 K = 3
 
@@ -47,6 +48,14 @@ def slope() -> torch.nn.Module:
     model[0].weight.data = torch.tensor([[-1.0, 0.0], [1.0, 0.0]])
     model[0].bias.data.zero_()
     return model.requires_grad_(False)
+
+
+class Interrupt(Callback):
+    """Ctrl-C in the third epoch."""
+
+    def on_epoch_end(self, run: Run) -> None:
+        if run.epoch > 2:
+            raise KeyboardInterrupt
 
 
 def test_probabilities_are_the_softmax_times_the_gate():
@@ -162,6 +171,30 @@ def test_a_gate_is_told_and_made_again():
     again = make_gate(gate.describe())
     again.load_state_dict(gate.state_dict())
     assert_close(again(x), gate(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["density", "learned", "both"])
+def test_a_model_resumed_from_a_checkpoint_gets_the_gate_of_one_never_interrupted(kind, tmp_path):
+    """A checkpoint holds the model; the gate comes after, by a seed of its own. The gated whole goes by its weights."""
+    x, y = moat(200)
+    quick = GateConfig(epochs=3, num_counterfactuals=20, hidden=(8,))
+    config = TrainConfig(epochs=4, batch_size=50, num_counterfactuals=20, learning_rate=0.05)
+
+    def trained(name: str, *callbacks: Callback) -> nn.Module:
+        torch.manual_seed(0)
+        model = mlp(2, 2, (8,))
+        return train(model, x, y, config=config, checkpoint=tmp_path / name, callbacks=callbacks, progress=False).model
+
+    whole = fit_gate(trained("whole"), x, y, kind, config=quick, scale=1.5)
+    with pytest.raises(KeyboardInterrupt):
+        trained("interrupted", Interrupt())
+    model = trained("interrupted")
+    torch.manual_seed(123)  # another process has another state
+    resumed = fit_gate(model, x, y, kind, config=quick, scale=1.5)
+    empty = Gated(mlp(2, 2, (8,)), make_gate(resumed.gate.describe()))
+    empty.load_state_dict(resumed.state_dict())
+    assert_close(resumed(x), whole(x), rtol=0, atol=0)
+    assert_close(empty(x), whole(x), rtol=0, atol=0)
 
 
 def test_counterfactuals_teach_the_gate():

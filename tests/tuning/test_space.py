@@ -16,7 +16,7 @@ def start():
 
 
 def test_every_usual_range_is_tunable_and_holds_the_start(start):
-    assert set(RANGES) <= set(TUNABLE) == set(start.numbers())
+    assert set(RANGES) <= set(TUNABLE) == {*start.numbers(), "gate"}
     space = make_space(start)
     assert set(space) == set(RANGES)
     for name, domain in space.items():
@@ -49,6 +49,16 @@ def test_changes_by_pair_list_table_and_word(start):
     assert space["lambda_div"] == Range(0.1, 1.0, log=False)
     assert "epsilon" not in space
     assert space["num_counterfactuals"] == Choices((10, 20))
+
+
+def test_a_gate_is_tuned_where_asked_for(start):
+    assert "gate" not in make_space(start, gate="density")
+    assert make_space(start, {"gate": ["density", "both"]}, "none")["gate"] == Choices(("none", "density", "both"))
+    assert make_space(start, {"gate": {"choices": ["none", "density"]}})["gate"] == Choices(("none", "density"))
+    with pytest.raises(InputError, match="Did you mean 'density'"):
+        make_space(start, {"gate": ["densty"]})
+    with pytest.raises(InputError, match="no list of choices"):
+        make_space(start, {"gate": "density"})
 
 
 def test_a_file_says_the_same_as_a_dict(start, tmp_path):

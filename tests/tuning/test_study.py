@@ -1,15 +1,17 @@
 """Tuning from ask to tell: what is tried, what is given up, what comes out."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from counterfactual_training.errors import InputError
 from counterfactual_training.training import train
-from counterfactual_training.tuning import RANGES, Choices, Goal, Plan, train_batch, tune
+from counterfactual_training.tuning import RANGES, Choices, Goal, Plan, make_space, train_batch, tune
 from counterfactual_training.tuning.progress import line
 from counterfactual_training.tuning.storage import open_study
+from counterfactual_training.tuning.study import description
 
 
 def run(toy, num_trials=7, batch=3, goal=None, space=None, task=None, **plan):
@@ -59,6 +61,39 @@ def test_measures_are_means_over_seeds(toy):
     assert len(models) == 2
     each = task.measure([[model] for model in models])
     assert found.published.metrics["accuracy"] == pytest.approx(sum(m["accuracy"] for m in each) / 2, abs=1e-6)
+
+
+def test_a_gate_is_fitted_to_the_trained_model_of_a_trial(toy):
+    """Trials that differ by their gate alone are equally accurate; the gated one ends nearer to real rows."""
+    space = {**dict.fromkeys(RANGES, "published"), "gate": ["none", "density"]}
+    found = run(toy, num_trials=2, space=space)
+    by_gate = {trial.settings["gate"]: trial for trial in found.complete}
+    plain, gated = by_gate["none"], by_gate["density"]
+    assert plain.published and plain.metrics["accuracy"] == gated.metrics["accuracy"]
+    assert gated.metrics["implausibility"] < plain.metrics["implausibility"]
+    task = toy.make_task()
+    models = task.gated(train_batch(task, [task.start])[0].models, "density")
+    assert task.measure([models])[0] == pytest.approx(gated.metrics, abs=1e-4)
+    assert found.best is gated and found.settings(gated)["gate"] == "density"
+
+
+def test_a_gate_that_is_not_tuned_is_that_of_the_start(toy):
+    task = replace(toy.make_task(), gate="density")
+    gated = run(toy, num_trials=1, task=task)
+    assert gated.published.metrics["implausibility"] != run(toy, num_trials=1).published.metrics["implausibility"]
+    assert gated.conventional == run(toy, num_trials=1).conventional
+
+
+def test_a_study_from_before_gates_goes_on_without_one(toy, tmp_path):
+    before = description(toy.make_task(), toy.GOAL, make_space(toy.make_task().start, toy.SPACE))
+    del before["gate"]
+    study = open_study(tmp_path / "a.journal", "old", (1,), toy.EPOCHS)
+    study.set_note("description", before)
+    study.leave()
+    plan = {"storage": tmp_path / "a.journal", "study": "old"}
+    assert run(toy, num_trials=1, **plan).num_finished == 1
+    with pytest.raises(InputError, match="gate differ"):
+        run(toy, num_trials=1, task=replace(toy.make_task(), gate="density"), **plan)
 
 
 def test_trials_of_other_shapes_train_beside_each_other(toy):

@@ -13,6 +13,8 @@ from counterfactual_training.errors import InputError
 from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.evaluation.performance import accuracy, predict_logits
 from counterfactual_training.experiments.trained import Recipe, fit, named_dataset, protected_columns
+from counterfactual_training.gates import KINDS as GATES
+from counterfactual_training.gates import Gate
 from counterfactual_training.search import GENERATORS
 from counterfactual_training.training import OBJECTIVES
 
@@ -90,6 +92,12 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     csv.add_argument("--domain", nargs="+", metavar="COLUMN=LOW:HIGH", help="range of a column, in its own units")
     csv.add_argument("--schema", metavar="FILE", help="TOML or JSON file that describes columns")
     csv.add_argument(
+        "--gate",
+        choices=["none", *GATES],
+        help="what keeps advice among real rows: a density of each class, a network taught by counterfactuals, or both "
+        "(default: density; none, where an objective or a generator asks for the paper's method)",
+    )
+    csv.add_argument(
         "--test-share",
         type=float,
         default=0.2,
@@ -110,7 +118,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _train_named(arguments: argparse.Namespace) -> dict[str, Any]:
-    for option in ("target_column", "mutability", "domain", "schema"):
+    for option in ("target_column", "mutability", "domain", "schema", "gate"):
         if getattr(arguments, option) is not None:
             raise InputError(
                 f"--{option.replace('_', '-')} is for CSV files; {arguments.data!r} is the name of a data set."
@@ -163,6 +171,7 @@ def _train_csv(arguments: argparse.Namespace) -> dict[str, Any]:
         hidden=tuple(arguments.hidden),
         objective=arguments.objective,
         generator=arguments.generator,
+        gate=arguments.gate,
         epochs=arguments.epochs,
         learning_rate=arguments.learning_rate,
         burn_in=arguments.burn_in,
@@ -183,7 +192,7 @@ def _train_csv(arguments: argparse.Namespace) -> dict[str, Any]:
         "target_column": arguments.target_column,
         "classes": classifier.classes_.tolist(),
         "objective": arguments.objective or ("full" if papers else "vanilla"),
-        "gate": "none" if classifier.gate_ is None else "density",
+        "gate": _kind(classifier.gate_),
         "epochs": arguments.epochs,
         "train_rows": len(train),
         "test_rows": len(test),
@@ -192,3 +201,8 @@ def _train_csv(arguments: argparse.Namespace) -> dict[str, Any]:
         "share_mature": history.last("share_mature"),
         "out": arguments.out,
     }
+
+
+def _kind(gate: Gate | None) -> str:
+    parts = [] if gate is None else [str(part["kind"]) for part in gate.describe()]
+    return "both" if len(parts) > 1 else "none" if not parts else parts[0]

@@ -167,7 +167,8 @@ def _rows(tuning: Tuning, trials: Sequence[Trial]) -> list[list[str]]:
         values = [tuning.conventional[metric], *(trial.metrics[metric] for trial in columns)]
         rows.append([metric, *(f"{value:.3f}" for value in values)])
     for setting in tuning.published.settings:
-        rows.append([setting, "", *(f"{trial.settings[setting]:.3g}" for trial in columns)])
+        chosen = [trial.settings[setting] for trial in columns]
+        rows.append([setting, "", *(value if isinstance(value, str) else f"{value:.3g}" for value in chosen)])
     return rows
 
 

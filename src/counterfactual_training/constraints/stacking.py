@@ -40,6 +40,15 @@ def stack_constraints(members: Sequence[Constraints]) -> Constraints:
     )
 
 
+def unstack_constraints(constraints: Constraints, index: int) -> Constraints:
+    """One member's of what :func:`stack_constraints` joined."""
+    domain = constraints.domain
+    if domain.lower.dim() > 1:
+        domain = Domain(domain.lower[index], domain.upper[index], domain.inferred)
+    masks = {name: getattr(constraints, name) for name in ("may_increase", "may_decrease")}
+    return replace(constraints, domain=domain, **{n: m[index] if m.dim() > 1 else m for n, m in masks.items()})
+
+
 def _listed(value: Any) -> Any:
     return value.tolist() if isinstance(value, Tensor) else value
 

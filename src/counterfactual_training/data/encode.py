@@ -20,7 +20,7 @@ from counterfactual_training.data.frame import UNSEEN, as_frame, match_columns, 
 from counterfactual_training.data.infer import report
 from counterfactual_training.data.schema import Schema
 from counterfactual_training.data.storage import restore_categories, restore_numbers
-from counterfactual_training.errors import FileError, InputError, unknown
+from counterfactual_training.errors import FileError, InputError, from_outside, unknown
 
 Unknown = Literal["error", "unknown"]
 Missing = Literal["error", "impute"]
@@ -102,7 +102,7 @@ class Encoder(TransformerMixin, BaseEstimator):
         if constant:
             warnings.warn(
                 f"Constant in the training data: {show(constant)}. They carry no information and will not move.",
-                stacklevel=2,
+                stacklevel=from_outside(),
             )
         return self
 

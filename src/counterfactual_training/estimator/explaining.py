@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from counterfactual_training.errors import ModelError
 from counterfactual_training.estimator.explanation import Explanation
 from counterfactual_training.estimator.finding import Finder
 from counterfactual_training.estimator.inputs import target_classes
@@ -37,7 +38,11 @@ def explain_rows(
     """
     before = finder.logits(finder.encode(frame)).softmax(-1).numpy()
     y_target = target_classes(target, classes, before)
-    found = finder.find(frame, y_target, generator, fall_back, sparsify)
+    try:
+        found = finder.find(frame, y_target, generator, fall_back, sparsify)
+    except ModelError:
+        finder.refuse_far(frame)
+        raise
     threshold = float(generator.decision_threshold)
     missed = finder.implausible(found, y_target, generator)
     hindered = find_obstacles(finder, found, y_target, (found.status == int(Status.EXHAUSTED)) & ~missed)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.data.encode import Encoder
+from counterfactual_training.errors import InputError
 from counterfactual_training.estimator.shortening import Shortener
 from counterfactual_training.estimator.swapping import swap_categories
 from counterfactual_training.gates import Gate, Gated, towards_real
@@ -32,6 +33,8 @@ _DIGITS = 1e-6
 # … and a small one to this share.
 _SHARE = 1e-4
 _CHUNK = 65_536
+# Standard deviations away from which a row may itself be why numbers overflow.
+_FAR = 1e6
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +101,27 @@ class Finder:
 
     def encode(self, frame: pd.DataFrame) -> Tensor:
         """Model space ``(n, d)``, as the model wants it."""
-        return torch.as_tensor(self.encoder.transform(frame)).to(self.like)
+        x = torch.as_tensor(self.encoder.transform(frame)).to(self.like)
+        self._refuse_far(frame, x, x)
+        return x
+
+    def refuse_far(self, frame: pd.DataFrame) -> None:
+        """Name the row that is so far outside that no number comes out of the model or its gate, if there is one."""
+        x = self.encode(frame)
+        self._refuse_far(frame, x, _rows_of(self.searched, x).to(x))
+
+    def _refuse_far(self, frame: pd.DataFrame, x: Tensor, computed: Tensor) -> None:
+        """Refuse rows x ``(n, d)`` of which what was computed ``(n, ...)`` is not finite, if it is their own fault."""
+        far = x.abs().nan_to_num(torch.inf)
+        blamed = ~computed.isfinite().all(-1) & (far.amax(-1) > _FAR)
+        if bool(blamed.any()):
+            row = int(blamed.nonzero()[0])
+            column = self.encoder.columns_[int(self._owner(x.device)[far[row].argmax()])].feature.name
+            raise InputError(
+                f"Row {frame.index[row]}: {column!r} is {frame[column].iloc[row]}, so far outside anything else seen "
+                f"in training that the model cannot compute with it; so it is with {int(blamed.sum())} of {len(frame)} "
+                "row(s). Check the unit, or leave these rows out."
+            )
 
     def logits(self, x: Tensor) -> Tensor:
         """``(n, k)``, on the CPU."""

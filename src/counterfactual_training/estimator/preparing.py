@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.data.encode import Encoder, Scale
-from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.errors import InputError, from_outside, unknown
 from counterfactual_training.estimator import settings
 from counterfactual_training.estimator.finding import Finder
 from counterfactual_training.estimator.inputs import resolve_schema
@@ -82,7 +82,7 @@ class Prepared:
             warnings.warn(
                 f"Too few rows to judge what is plausible: the gate stands open for {said}. Advice that leads there is "
                 "not held to real rows.",
-                stacklevel=3,
+                stacklevel=from_outside(),
             )
         return gate
 

@@ -42,7 +42,7 @@ def tune_settings(
             )
         changes = dict.fromkeys(fixed, FIXED) | dict(space or {})
     for name in fixed:
-        if name in make_space(prepared.setting, changes):
+        if name in make_space(prepared.setting, changes, prepared.gate):
             raise InputError(f"{name!r} is no parameter of the classifier and cannot be tuned by it.")
     train, held_out = validation_split(prepared.y, validation_share, prepared.setting.config.seed)
     x, y = prepared.x, prepared.y
@@ -53,6 +53,7 @@ def tune_settings(
         Measure(x[held_out], y[held_out], prepared.finder.constraints),
         prepared.setting,
         num_seeds,
+        prepared.gate,
     )
     shown = sys.stderr.isatty() if params["progress"] is None else params["progress"]
     return tune(task, goal, plan, changes, Lines() if shown else None)

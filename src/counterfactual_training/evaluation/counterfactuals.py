@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pandas as pd
 import torch
@@ -15,7 +15,7 @@ from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.data.dataset import Dataset
 from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.evaluation.groups import group_mmd
-from counterfactual_training.evaluation.performance import predict_logits
+from counterfactual_training.evaluation.performance import decider, predict_logits
 from counterfactual_training.evaluation.plausibility import (
     Langevin,
     class_samples,
@@ -26,7 +26,7 @@ from counterfactual_training.evaluation.plausibility import (
 from counterfactual_training.evaluation.protocol import PAIRED, Draw, Protocol, draw_individuals
 from counterfactual_training.evaluation.recourse import cost, redundancy, sparsity, validity, validity_strict
 from counterfactual_training.models.stack import StackedModel
-from counterfactual_training.search import Status, ecco, search
+from counterfactual_training.search import SearchResult, Status, ecco, search
 
 # Metrics that only make sense for a counterfactual that really is of the target class.
 OF_VALID = (
@@ -46,20 +46,29 @@ _PROBES = 16
 
 Data = Dataset | tuple[Tensor, Tensor]
 Columns = dict[str, Tensor]
+Find = Callable[..., SearchResult]
 
 
 def counterfactual_table(
-    model: nn.Module, data: Data, protocol: Protocol = PAIRED, constraints: Constraints | None = None
+    model: nn.Module,
+    data: Data,
+    protocol: Protocol = PAIRED,
+    constraints: Constraints | None = None,
+    find: Find = search,
 ) -> pd.DataFrame:
     """One row per individual, run and λ_energy.
 
     Columns ``run, lambda_energy, row, factual, target``, then :data:`OF_ALL` and :data:`OF_VALID` (without
     ``unfaithfulness`` where the protocol has no Langevin steps). Individuals who already are of the target class have
     no counterfactual and are left out. IP* belongs to a group (run, predicted class, target); :class:`Protocol` says
-    what of it a row holds.
+    what of it a row holds. Of a gated model (:func:`decider`) the classifier decides who is explained, what is valid
+    and how much energy there is; the search, and ``validity_strict``, are by the gated probability.
+
+    Args:
+        find: searches, called as :func:`search` is.
     """
     x, y, constraints = unpacked(data, constraints)
-    return _frames(_columns(model, x, y, constraints, protocol, ()))[0]
+    return _frames(_columns(model, x, y, constraints, protocol, (), find))[0]
 
 
 def counterfactual_tables(
@@ -67,10 +76,12 @@ def counterfactual_tables(
     data: Data,
     protocol: Protocol = PAIRED,
     constraints: Constraints | Sequence[Constraints] | None = None,
+    find: Find = search,
 ) -> list[pd.DataFrame]:
     """:func:`counterfactual_table` of each model, all models searched and measured together.
 
-    A table equals that of its model alone, up to rounding. Models that cannot be stacked are measured one by one.
+    A table equals that of its model alone, up to rounding. Models that cannot be stacked are measured one by one, and
+    so are gated ones: their gates take the time, and would take as long together.
 
     Args:
         models: of one architecture.
@@ -87,11 +98,19 @@ def counterfactual_tables(
     together = _fleet_size(protocol, x)
     if len(models) > together:
         parts = (slice(first, first + together) for first in range(0, len(models), together))
-        return [t for part in parts for t in counterfactual_tables(models[part], data, protocol, rules[part])]
-    fleet = stacked(models, x)
+        return [t for part in parts for t in counterfactual_tables(models[part], data, protocol, rules[part], find)]
+    gated = [decider(model, x) is not model for model in models]
+    if len(set(gated)) == 2:
+        tables: dict[int, pd.DataFrame] = {}
+        for kind in (False, True):
+            places = [place for place, is_gated in enumerate(gated) if is_gated is kind]
+            own = [models[i] for i in places], data, protocol, [rules[i] for i in places], find
+            tables |= zip(places, counterfactual_tables(*own), strict=True)
+        return [tables[place] for place in range(len(models))]
+    fleet = None if gated[0] else stacked(models, x)
     if fleet is None or len({structure(one) for one in rules}) > 1:
-        return [counterfactual_table(m, (x, y), protocol, c) for m, c in zip(models, rules, strict=True)]
-    return _frames(_columns(fleet, x, y, stack_constraints(rules), protocol, (len(models),)))
+        return [counterfactual_table(m, (x, y), protocol, c, find) for m, c in zip(models, rules, strict=True)]
+    return _frames(_columns(fleet, x, y, stack_constraints(rules), protocol, (len(models),), find))
 
 
 def aggregate(individuals: pd.DataFrame) -> pd.DataFrame:
@@ -135,20 +154,28 @@ def _fleet_size(protocol: Protocol, x: Tensor) -> int:
 
 
 def _columns(
-    model: nn.Module, x: Tensor, y: Tensor, constraints: Constraints, protocol: Protocol, lead: tuple[int, ...]
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    constraints: Constraints,
+    protocol: Protocol,
+    lead: tuple[int, ...],
+    find: Find,
 ) -> Columns:
     """Every column as ``(..., m)``, all λ_energy one after the other; ``lead`` is ``(members,)`` for a fleet."""
-    logits = predict_logits(model, x.expand(*lead, *x.shape), _batch_size(lead), len(lead))  # (..., n, k)
-    samples = _model_samples(model, x, constraints, protocol, logits.shape[-1], lead)
+    inner = model if lead else decider(model, x)
+    logits = predict_logits(inner, x.expand(*lead, *x.shape), _batch_size(lead), len(lead))  # (..., n, k)
+    samples = _model_samples(inner, x, constraints, protocol, logits.shape[-1], lead)
     parts = []
     for setting, lambda_energy in enumerate(protocol.lambda_energy):
         draw = _draw(protocol, y, logits.argmax(-1), logits.shape[-1], setting)
-        parts.append(_measured(model, x, y, logits, samples, constraints, protocol, draw, lambda_energy))
+        parts.append(_measured(model, inner, x, y, logits, samples, constraints, protocol, draw, lambda_energy, find))
     return {name: torch.cat([part[name] for part in parts], -1).cpu() for name in parts[0]}
 
 
 def _measured(
     model: nn.Module,
+    inner: nn.Module,
     x: Tensor,
     y: Tensor,
     logits: Tensor,
@@ -157,6 +184,7 @@ def _measured(
     protocol: Protocol,
     draw: Draw,
     lambda_energy: float,
+    find: Find,
 ) -> Columns:
     """All individuals of one λ_energy: one search, then every metric of its result; each ``(..., m)``."""
     rows, y_target = draw.row.to(x.device), draw.y_target.to(x.device)
@@ -168,14 +196,16 @@ def _measured(
         decision_threshold=protocol.decision_threshold,
         learning_rate=protocol.learning_rate,
     )
-    found = search(model, x[rows], y_target, generator, constraints, diagnose=False)
-    searched = found.status != int(Status.ALREADY_THERE)
+    found = find(model, x[rows], y_target, generator, constraints, diagnose=False)
+    factual = logits.argmax(-1).gather(-1, rows)
+    # A gate has no say in what is decided already.
+    searched = found.status != int(Status.ALREADY_THERE) if inner is model else factual != y_target
     x_cf, factuals = (at_least_single(points).flatten(rows.dim()) for points in (found.x_cf, x[rows]))
     rows_of_data = at_least_single(x).flatten(1)
-    logits_cf = predict_logits(model, found.x_cf, _batch_size(lead), len(lead))
+    logits_cf = predict_logits(inner, found.x_cf, _batch_size(lead), len(lead))
+    gated_cf = logits_cf if inner is model else predict_logits(model, found.x_cf)
     valid = validity(logits_cf, y_target) & searched
-    strict = validity_strict(logits_cf, y_target, protocol.decision_threshold) & searched
-    factual = logits.argmax(-1).gather(-1, rows)
+    strict = validity_strict(gated_cf, y_target, protocol.decision_threshold) & searched
     run = draw.run.to(x.device)
     num_classes = logits.shape[-1]
     group = (run * num_classes + factual) * num_classes + y_target

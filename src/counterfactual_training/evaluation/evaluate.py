@@ -26,6 +26,7 @@ from counterfactual_training.evaluation.checks import (
 )
 from counterfactual_training.evaluation.counterfactuals import (
     Data,
+    Find,
     aggregate,
     counterfactual_table,
     counterfactual_tables,
@@ -34,11 +35,13 @@ from counterfactual_training.evaluation.counterfactuals import (
 from counterfactual_training.evaluation.performance import (
     accuracy,
     calibration_error,
+    decider,
     macro_f1,
     predict_logits,
 )
 from counterfactual_training.evaluation.protocol import PAIRED, Protocol, draw_individuals
 from counterfactual_training.evaluation.robustness import Attack, robust_accuracy
+from counterfactual_training.search import search
 
 
 def evaluate(
@@ -46,14 +49,17 @@ def evaluate(
     data: Data,
     protocol: Protocol = PAIRED,
     constraints: Constraints | None = None,
+    find: Find = search,
 ) -> pd.DataFrame:
     """Plausibility, faithfulness, recourse, accuracy and robustness of a model on test data.
 
     Args:
-        model: returns logits; or several models, which are searched together.
+        model: returns logits; or several models, which are searched together. Of a gated one, counterfactuals are
+            searched by the gated probability, and its classifier is measured.
         data: a data set, of which the test rows are used, or rows and classes ``((n, *features), (n,))``.
         protocol: how to measure.
         constraints: of the searches and attacks; by default those of the data set, or a box inferred from the rows.
+        find: searches, called as :func:`search` is; ``search_gated`` also leads by real rows.
 
     Returns:
         Columns ``metric``, ``lambda_energy``, ``run``, ``value`` and ``num``, the count of individuals behind it; for
@@ -64,14 +70,14 @@ def evaluate(
     x, y, rules = unpacked(data, constraints)
     protected = data.protected if isinstance(data, Dataset) else ()
     if isinstance(model, nn.Module):
-        individuals = counterfactual_table(model, data, protocol, rules)
-        rest, found = _of_model(model, x, y, protocol, rules, individuals, protected)
+        individuals = counterfactual_table(model, data, protocol, rules, find)
+        rest, found = _of_model(decider(model, x), x, y, protocol, rules, individuals, protected)
         warn(found)
         return pd.concat([aggregate(individuals), rest], ignore_index=True)
     parts, found_by_member = [], []
-    tables = counterfactual_tables(model, data, protocol, rules)
+    tables = counterfactual_tables(model, data, protocol, rules, find)
     for member, (one, individuals) in enumerate(zip(model, tables, strict=True)):
-        rest, found = _of_model(one, x, y, protocol, rules, individuals, protected)
+        rest, found = _of_model(decider(one, x), x, y, protocol, rules, individuals, protected)
         parts.append(rest.assign(member=member))
         found_by_member.append(found)
     warn(_summed(found_by_member))

@@ -32,6 +32,30 @@ def predict_logits(model: nn.Module, x: Tensor, batch_size: int = 4096, row_dim:
         return torch.cat([at_least_single(check_tensor(model(batch))) for batch in batches], row_dim)
 
 
+def decider(model: nn.Module, x: Tensor, num_classes: int | None = None) -> nn.Module:
+    """The part of a model that decides: itself, or of a gated one with k + 1 outputs its ``model``.
+
+    Without a number of classes, a model is gated if it has one more output than its ``model``.
+    """
+    inner = getattr(model, "model", None)
+    inner = inner if isinstance(inner, nn.Module) and hasattr(model, "scale") else None
+    if inner is None and num_classes is None:
+        return model
+    width = predict_logits(model, x[:1]).shape[-1]
+    if width == num_classes:
+        return model
+    if inner is not None:
+        own = predict_logits(inner, x[:1]).shape[-1]
+        if width == own + 1 and num_classes in (None, own):
+            return inner
+        if num_classes is None:
+            return model
+    raise ModelError(
+        f"{type(model).__name__} has {width} outputs for {num_classes} classes. A gated model has one more output "
+        "than classes, its classifier as .model, and that classifier's factor as .scale."
+    )
+
+
 def accuracy(logits: Tensor, y: Tensor) -> Tensor:
     """Share of rows whose arg-max is their label: logits ``(..., n, k)``, y ``(..., n)``, result ``(...)``."""
     check_labels(logits, y)

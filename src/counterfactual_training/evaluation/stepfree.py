@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.core.losses import log_odds
 from counterfactual_training.core.precision import at_least_single
-from counterfactual_training.errors import InputError, ModelError
+from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.bootstrap import compare, holm
 from counterfactual_training.evaluation.judges import JUDGED, Array, Judge, nearest_unlike, real_rows
-from counterfactual_training.evaluation.performance import predict_logits
+from counterfactual_training.evaluation.performance import decider, predict_logits
 from counterfactual_training.evaluation.recourse import cost, sparsity
 from counterfactual_training.search import Generator, SearchResult, generic, make_generator, search
 
@@ -117,20 +117,6 @@ def scale_of(model: nn.Module, x: Tensor, y: Tensor, confidence: float = CONFIDE
         middle = math.sqrt(low * high)
         low, high = (middle, high) if float(log_odds(middle * logits, labels).median()) < goal else (low, middle)
     return math.sqrt(low * high)
-
-
-def decider(model: nn.Module, x: Tensor, num_classes: int) -> nn.Module:
-    """The part of a model that decides: itself, or of a gated one with k + 1 outputs its ``model``."""
-    width = predict_logits(model, x[:1]).shape[-1]
-    if width == num_classes:
-        return model
-    inner = getattr(model, "model", None)
-    if width == num_classes + 1 and isinstance(inner, nn.Module) and hasattr(model, "scale"):
-        return inner
-    raise ModelError(
-        f"{type(model).__name__} has {width} outputs for {num_classes} classes. A gated model has one more output "
-        "than classes, its classifier as .model, and that classifier's factor as .scale."
-    )
 
 
 def at_one_scale(model: nn.Module, x: Tensor, y: Tensor, num_classes: int) -> nn.Module:

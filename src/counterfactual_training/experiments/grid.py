@@ -94,8 +94,18 @@ class GridCell:
 
     @property
     def is_conventional(self) -> bool:
-        """Whether it is a baseline: trained without counterfactuals."""
+        """Whether it is trained without counterfactuals."""
         return is_conventional(self.values)
+
+    @property
+    def gate(self) -> str:
+        """Kind of the gate that is fitted to the trained model, or ``"none"``."""
+        return str(self.values.get("gate", "none"))
+
+    @cached_property
+    def ungated(self) -> GridCell:
+        """What is trained; a gate comes after."""
+        return replace(self, settings=tuple(pair for pair in self.settings if pair[0] != "gate"))
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -116,7 +126,7 @@ class Point:
         seed: the grid's; the model's own may differ, see :class:`Grid`.
         values: what the grid says of this setting, by dotted name.
         cell: the model.
-        baseline: the conventional model of the same shape and seed that it is compared with.
+        baseline: the conventional model of the same shape and seed that it is compared with; it has no gate.
     """
 
     data: str
@@ -133,8 +143,8 @@ class Grid:
     Attributes:
         values: by dotted name, one value or several; what is not named is as published for the data set.
         own_seeds: every setting trains from a seed of its own, derived from its content and shared only with its
-            baseline; else all settings train from the same seeds, and those that decide the same numbers (an energy
-            penalty without ECCo, say) share one model.
+            baseline and with settings that differ by their gate; else all settings train from the same seeds, and those
+            that decide the same numbers (an energy penalty without ECCo, say) share one model.
         quick: whether it was shortened to a taste.
     """
 
@@ -192,7 +202,8 @@ class Grid:
     def point(self, data: str, seed: int, default: Settings, chosen: Settings) -> Point:
         """One combination of the grid's values, the rest by default."""
         settings = {**default, **chosen}
-        conventional = {**settings, "objective.name": "vanilla"}
+        # A gate is fitted to a model: those that differ by it alone train from the same seed.
+        conventional = {k: v for k, v in settings.items() if k != "gate"} | {"objective.name": "vanilla"}
         own = _derived(seed, data, conventional) if self.own_seeds else seed
         return Point(
             data,

@@ -15,7 +15,7 @@ from counterfactual_training.experiments.grid import ROWS, Grid, Measurement
 from counterfactual_training.experiments.grid_settings import KEYS, TYPES
 
 _TABLES = ("generator", "objective", "training", "model", "evaluation")
-_TOP = ("name", "title", "data", "seeds", "own_seeds", "protected")
+_TOP = ("name", "title", "data", "seeds", "own_seeds", "protected", "gate")
 _PROTOCOL = {f.name: f for f in fields(Protocol) if f.name not in ("name", "individuals")}
 _EVALUATION = ("on", "protected", "protocol", *_PROTOCOL)
 

@@ -15,6 +15,8 @@ MIN_MEMBERS = 15
 _TASKS_PER_WORKER = 2
 # Features of all counterfactuals of a fleet's epoch; more do not fit into the processor's cache, or into memory.
 _MAX_VALUES = 20_000_000
+# To fit one; a cell's own, however many train together.
+_GATE_SECONDS = {"none": 0.0, "density": 0.2, "learned": 2.0, "both": 2.2}
 
 
 class Size(NamedTuple):
@@ -37,7 +39,10 @@ def cost(cell: GridCell, size: Size) -> float:
         active = 1 - values["training.burn_in"]
         update += active * (7e-5 * batches * wide + 3e-7 * num * steps * wide * slow)
     individuals = (protocol.num_individuals or size.rows) * protocol.num_runs * len(protocol.lambda_energy)
-    return values["training.epochs"] * update + 3e-5 * individuals * wide
+    measured = 3e-5 * individuals * wide + _GATE_SECONDS[cell.gate]
+    if cell.gate in ("density", "both"):  # a thousand kernels per class, at every step
+        measured += 4e-3 * individuals
+    return values["training.epochs"] * update + measured
 
 
 def plan(cells: Sequence[GridCell], sizes: Mapping[str, Size], workers: int) -> list[GridTask]:
@@ -78,10 +83,17 @@ def _steps(cell: GridCell) -> int:
 
 
 def _cut(cells: list[GridCell], shares: float, most: int) -> list[list[GridCell]]:
-    """Nearly equal parts: enough of them that none is too long or too large, but none needlessly small."""
-    wanted = min(round(shares), len(cells) // MIN_MEMBERS)
-    number = max(1, wanted, -(-len(cells) // most))
-    return [cells[i::number] for i in range(number)]
+    """Nearly equal parts: enough of them that none is too long or too large, but none needlessly small.
+
+    Cells that differ by their gate alone stay together: they are trained as one.
+    """
+    models: dict[GridCell, list[GridCell]] = {}
+    for cell in cells:
+        models.setdefault(cell.ungated, []).append(cell)
+    members = list(models.values())
+    wanted = min(round(shares), len(members) // MIN_MEMBERS)
+    number = max(1, wanted, -(-len(members) // most))
+    return [[cell for same in members[i::number] for cell in same] for i in range(number)]
 
 
 def _most(cell: GridCell, size: Size) -> int:

@@ -17,6 +17,8 @@ from counterfactual_training.experiments.grid_store import GridStore, Outcome
 RATIOS = ("implausibility", "implausibility_mmd", "cost")
 _SUMMED = (*RATIOS, "validity")
 _NUMBERS = ("accuracy", "f1")
+# How a setting was trained, if it is a baseline; all others are compared with these.
+CONVENTIONAL = "conventional"
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +31,7 @@ class GridResults:
     Attributes:
         tidy: a row per setting, metric and λ_energy; means over evaluation runs and their spread.
         summary: a row per setting; reductions are negative changes in %.
-        changes: a row per setting trained with counterfactuals, metric, λ_energy and run: the change in %.
+        changes: a row per setting that is no baseline, metric, λ_energy and run: the change in %.
         maturity: share of mature counterfactuals per setting and epoch.
         marginal: per data set, axis and value, over all settings that have it.
     """
@@ -58,8 +60,9 @@ class GridResults:
             head = _head(point, grid)
             tidy += [{**head, **row} for row in _tidy(outcome, point.cell)]
             summary.append({**head, **_summary(outcome, baseline)})
-            if not point.cell.is_conventional:
+            if head["training"] != CONVENTIONAL:
                 changes += [{**head, **row} for row in _changes(outcome, baseline, point.cell)]
+            if not point.cell.is_conventional:
                 maturity += [{**head, **row} for row in _maturity(outcome)]
         wide = pd.DataFrame(summary)
         return cls(
@@ -104,7 +107,9 @@ def _head(point: Point, grid: Grid) -> dict[str, Any]:
     """What names a setting in every table: the data set, the seed, the axes."""
     values = dict(point.values)
     axes = {name: _shown(values[name]) for name in grid.axes}
-    training = "conventional" if point.cell.is_conventional else "counterfactual"
+    training = CONVENTIONAL if point.cell.is_conventional else "counterfactual"
+    if point.cell.gate != "none":
+        training += ", gated"
     return {"data": point.data, "seed": point.seed, "training": training, **axes, "cell": point.cell.id}
 
 
@@ -171,7 +176,7 @@ def _marginal(grid: Grid, summary: pd.DataFrame) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     if not len(summary):
         return pd.DataFrame(rows)
-    trained = summary[summary["training"] == "counterfactual"]
+    trained = summary[summary["training"] != CONVENTIONAL]
     for data in grid.data:
         for axis, values in grid.axes.items():
             for value in map(_shown, values):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.data.dataset import PaperSettings
 from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.gates import KINDS as GATES
 from counterfactual_training.models import mlp
 from counterfactual_training.models.classifiers import ACTIVATIONS
 from counterfactual_training.models.vae import VAE
@@ -85,6 +86,7 @@ def _make_keys() -> dict[str, Key]:
     default = TrainConfig()
     keys = [
         Key("protected", bool, lambda value: None),
+        Key("gate", str, _among("gate", dict.fromkeys(["none", *GATES]))),
         Key("model.hidden", tuple, _widths),
         Key("model.activation", str, _among("activation", ACTIVATIONS)),
         Key("generator.name", str, _among("generator", GENERATORS)),
@@ -111,11 +113,12 @@ KEYS = _make_keys()
 
 
 def published(paper: PaperSettings) -> Settings:
-    """Every setting as the paper had it for a data set."""
+    """Every setting as the paper had it for a data set; it had no gates."""
     generator = ecco(decision_threshold=paper.decision_threshold)
     config = TrainConfig(batch_size=paper.batch_size, num_counterfactuals=paper.num_counterfactuals)
     return {
         "protected": False,
+        "gate": "none",
         "model.hidden": inspect.signature(mlp).parameters["hidden"].default,
         "model.activation": inspect.signature(mlp).parameters["activation"].default,
         "generator.name": "ecco",
@@ -129,9 +132,10 @@ def published(paper: PaperSettings) -> Settings:
 def canonical(settings: Settings) -> Settings:
     """The same settings without those that decide nothing, so that equal training runs look equal.
 
-    An objective is its weights. A conventional model knows no counterfactuals; only ECCo knows an energy penalty.
+    An objective is its weights. A conventional model knows no counterfactuals; only ECCo knows an energy penalty. A
+    cell without a gate does not name it, as cells did before there were gates.
     """
-    out = dict(settings)
+    out = {name: value for name, value in settings.items() if (name, value) != ("gate", "none")}
     objective = _objective(settings)
     del out["objective.name"]
     out |= {f"objective.{name}": float(getattr(objective, name)) for name in _WEIGHTS}

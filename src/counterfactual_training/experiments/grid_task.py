@@ -18,11 +18,12 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.data.dataset import Dataset
 from counterfactual_training.evaluation.counterfactuals import aggregate, counterfactual_tables
 from counterfactual_training.evaluation.evaluate import attack_curves, performance
-from counterfactual_training.evaluation.performance import predict_logits
+from counterfactual_training.evaluation.performance import decider, predict_logits
 from counterfactual_training.evaluation.protocol import Protocol
 from counterfactual_training.experiments.grid import GridCell, Measurement, digest
 from counterfactual_training.experiments.grid_settings import model_of, setting_of
 from counterfactual_training.experiments.grid_store import Outcome, is_full
+from counterfactual_training.gates import fit_gate, search_gated
 from counterfactual_training.models.vae import VAE
 from counterfactual_training.training import Callback, Fleet, History, Member, Run, TrainResult
 
@@ -112,7 +113,8 @@ def run_task(benches: Mapping[str, Bench], task: GridTask) -> TaskResult:
 def _run(bench: Bench, task: GridTask, started: float) -> list[Outcome]:
     found = _train(bench, task)
     trained = time.perf_counter()
-    measured = measure([result.model for result in found], bench, task.cells[0].measurement)
+    pairs = zip(task.cells, found, strict=True)
+    measured = measure([_gated(cell, result.model, bench) for cell, result in pairs], bench, task.cells[0].measurement)
     count = len(found)
     seconds = {"train": (trained - started) / count, "evaluate": (time.perf_counter() - trained) / count}
     return [
@@ -121,8 +123,16 @@ def _run(bench: Bench, task: GridTask, started: float) -> list[Outcome]:
     ]
 
 
+def _gated(cell: GridCell, model: nn.Module, bench: Bench) -> nn.Module:
+    """The trained model with the cell's gate, fitted to the rows it was trained on under the rules of evaluation."""
+    if cell.gate == "none":
+        return model
+    rules = bench.constraints[cell.measurement.protected]
+    return fit_gate(model, *bench.rows["train"], cell.gate, constraints=rules, seed=cell.seed)
+
+
 def _train(bench: Bench, task: GridTask) -> list[TrainResult]:
-    """The fleet; on a disk too full for its checkpoint, once more without one."""
+    """A result for each cell, from the fleet; on a disk too full for its checkpoint, once more without one."""
     try:
         return _fleet(bench, task, task.checkpoint)
     except OSError as error:
@@ -137,27 +147,33 @@ def _train(bench: Bench, task: GridTask) -> list[TrainResult]:
 
 
 def _fleet(bench: Bench, task: GridTask, checkpoint: str | None) -> list[TrainResult]:
-    return Fleet([_member(cell, bench) for cell in task.cells]).train(
+    # Cells that differ by their gate alone are one model.
+    members = {cell: place for place, cell in enumerate(dict.fromkeys(cell.ungated for cell in task.cells))}
+    found = Fleet([_member(cell, bench) for cell in members]).train(
         *bench.rows["train"],
         validation=bench.rows["validation"],
         checkpoint=checkpoint,
         callbacks=[_Heartbeat(task.heartbeat)],
         progress=False,
     )
+    return [found[members[cell.ungated]] for cell in task.cells]
 
 
 def measure(
     models: Sequence[nn.Module], bench: Bench, measurement: Measurement
 ) -> list[tuple[dict[str, np.ndarray], dict[str, float]]]:
-    """Of each model: metrics ``(λ, runs)`` of its counterfactuals, and single numbers of its predictions."""
+    """Of each model: metrics ``(λ, runs)`` of its counterfactuals, and single numbers of its predictions.
+
+    Of a gated one, counterfactuals are those of the gated model, predictions those of its classifier.
+    """
     protocol, rules = measurement.protocol, bench.constraints[measurement.protected]
-    tables = counterfactual_tables(models, bench.rows[measurement.on], protocol, rules)
+    tables = counterfactual_tables(models, bench.rows[measurement.on], protocol, rules, search_gated)
     means = aggregate(pd.concat([table.assign(member=i) for i, table in enumerate(tables)], ignore_index=True))
     of_member = dict(tuple(means.groupby("member")))
     empty = means.iloc[:0]
     x, y = bench.rows["test"]
     out = []
-    for i, model in enumerate(models):
+    for i, model in enumerate(decider(model, x) for model in models):
         numbers = performance(predict_logits(model, x), y)
         for attack, curve in attack_curves(model, x, y, protocol, rules).items():
             pairs = zip(protocol.epsilons, curve.tolist(), strict=True)

@@ -23,6 +23,7 @@ from counterfactual_training.search import ecco
 from counterfactual_training.training import Setting, TrainConfig, make_objective
 from counterfactual_training.training.setting import in_parts
 from counterfactual_training.tuning import METRICS, Goal, Measure, Plan, Task, Tuning, train_batch
+from counterfactual_training.tuning.space import GATE
 from counterfactual_training.tuning.storage import open_study
 
 _NOTE = "confirmation"
@@ -105,16 +106,19 @@ def confirm(
 
 def _looked(data: Dataset, task: Task, tuning: Tuning, effort: Effort) -> dict[str, Any]:
     best = tuning.best
+    tuned, gate = task.tried(best.settings)
     settings = {
         "conventional": task.start.conventional(),
         "published": task.start,
-        "tuned": task.start.with_numbers(best.settings),
+        "tuned": tuned,
     }
     # Other seeds than those of the study: it may have been lucky with its own.
     fresh = [setting.seeded(effort.seed + 1000) for setting in settings.values()]
     trained = train_batch(replace(task, num_seeds=effort.confirm_seeds), fresh)
     measure = Measure(data.x_test, data.y_test, data.constraints)
-    numbers = measure([[model] for outcome in trained for model in outcome.models])
+    gates = ("none", task.gate, gate)
+    models = [one for outcome, kind in zip(trained, gates, strict=True) for one in task.gated(outcome.models, kind)]
+    numbers = measure([[model] for model in models])
     names = [name for name in settings for _ in range(effort.confirm_seeds)]
     table = pd.DataFrame(numbers, columns=list(METRICS)).assign(model=names)
     return {
@@ -137,7 +141,9 @@ def _nested(table: pd.DataFrame) -> dict[str, dict[str, float | None]]:
 def best_file(data: str, tuning: Tuning, effort: Effort) -> str:
     """The chosen setting as a grid file of one cell."""
     best = tuning.best
-    parts = in_parts(tuning.settings(best))
+    numbers: dict[str, Any] = tuning.settings(best)
+    gate = numbers.pop(GATE, "none")
+    parts = in_parts(numbers)
     tables: dict[str, dict[str, Any]] = {
         "generator": {"name": "ecco", **parts["generator"]},
         "objective": {"name": "full", **parts["objective"]},
@@ -150,6 +156,7 @@ def best_file(data: str, tuning: Tuning, effort: Effort) -> str:
         f"# Written by ct tune {counterfactual_training.__version__}; `ct grid run` trains it again.",
         f'name = "{data}-tuned"',
         f'data = ["{data}"]',
+        *([f'gate = "{gate}"'] if gate != "none" else []),
     ]
     for table, values in tables.items():
         lines += ["", f"[{table}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]

@@ -14,13 +14,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterfactual_training.constraints import Constraints
+from counterfactual_training.constraints.stacking import unstack_constraints
 from counterfactual_training.gates.density import Density
 from counterfactual_training.gates.gated import Both, Gate, Gated
+from counterfactual_training.models import StackedModel
 from counterfactual_training.search import Generator, SearchResult, Status, search
 
 # Real rows looked at first, nearest first.
 _CANDIDATES = 50
 _HALVINGS = 12
+# Of a result, what changes where a row is led.
+_LED = ("x_cf", "status", "confidence", "converged")
 # Points that are looked at together, by the model and by the gate: a bound on memory.
 _TOGETHER, _BLOCK = 50_000, 2000
 
@@ -36,13 +40,32 @@ def search_gated(
 ) -> SearchResult:
     """As :func:`search`; rows of a table x ``(n, d)`` that it does not bring through a gate are led by real rows.
 
-    Of images, of a model without a gate, or with one that remembers no rows, it is :func:`search`.
+    Of images, of a model without a gate, or with one that remembers no rows, it is :func:`search`. All members of a
+    fleet (see :class:`Gated`) are searched at once, ``(M, n, d)``; those rows that are led are led member by member.
     """
     found = search(model, x, y_target, generator, constraints, diagnose=diagnose)
-    missed = (found.status == int(Status.EXHAUSTED)) | (found.status == int(Status.INFEASIBLE))
-    if x.dim() > 2 or not isinstance(model, Gated) or not bool(missed.any()) or real_rows(model.gate) is None:
+    table = x.dim() == y_target.dim() + 1
+    if not (table and isinstance(model, Gated) and real_rows(model.gate) is not None):
         return found
-    threshold = float(generator.decision_threshold)
+    if y_target.dim() == 1:
+        return _led(model, x, y_target, found, float(generator.decision_threshold), constraints)
+    if not isinstance(model.model, StackedModel):  # nothing that could be taken apart
+        return found
+    parts = []
+    for i, threshold in enumerate(torch.as_tensor(generator.decision_threshold).flatten().expand(len(x)).tolist()):
+        member = Gated(model.model.unstack(i), model.gate, float(model.scale))
+        own = replace(found, **{name: getattr(found, name)[i] for name in _LED})
+        parts.append(_led(member, x[i], y_target[i], own, threshold, unstack_constraints(constraints, i)))
+    return replace(found, **{name: torch.stack([getattr(part, name) for part in parts]) for name in _LED})
+
+
+def _led(
+    model: Gated, x: Tensor, y_target: Tensor, found: SearchResult, threshold: float, constraints: Constraints
+) -> SearchResult:
+    """What a search found for rows ``(n, d)``, those that it did not bring to τ led by real rows."""
+    missed = (found.status == int(Status.EXHAUSTED)) | (found.status == int(Status.INFEASIBLE))
+    if not bool(missed.any()):
+        return found
     points = towards_real(model, x[missed], y_target[missed], constraints.to(x), threshold)
     with torch.no_grad():
         confidence = model(points).softmax(-1).gather(-1, y_target[missed].unsqueeze(-1)).squeeze(-1)

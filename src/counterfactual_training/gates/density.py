@@ -16,6 +16,8 @@ _NARROWEST = 0.3
 _HEAVY = 3.0
 # The logarithm of a kernel that is not there. Minus infinity would make gradients NaN.
 _NOTHING = -1e30
+# A number as far from all rows as matters. Beyond it squares overflow, and gradients become NaN.
+_FARTHEST = 1e9
 
 
 class Density(Calibrated):
@@ -124,7 +126,7 @@ class Density(Calibrated):
 
         ‖x − c‖² / νh² is one product of matrices: a search goes through here at every step.
         """
-        x, centres = x[..., columns], self.centres[..., columns]
+        x, centres = x[..., columns].clamp(-_FARTHEST, _FARTHEST), self.centres[..., columns]
         d, width = centres.shape[-1], self.width.clamp_min(1e-12)
         norms = torch.stack([torch.ones_like(width), centres.square().sum(-1)], -1)
         weights = torch.cat([-2 * centres, norms], -1) / (_HEAVY * width.square()).unsqueeze(-1)

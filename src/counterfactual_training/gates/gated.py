@@ -78,6 +78,11 @@ class Gated(nn.Module):
     has to give empty space to one of them; this need not. It is an ordinary classifier with k + 1 outputs, so every
     search and every metric takes it; a search for class k stops by the gated probability. Decisions are ``model``'s.
 
+    A fleet may share one gate: a density knows rows only, so one search serves all M members of
+    ``Gated(StackedModel(models), fit_gate(models[0], x, y).gate)``, each as if alone; it maps ``(M, n, d)`` to
+    ``(M, n, k + 1)``. Members then have the same rows and the same immutable features. A learned gate is taught by the
+    mistakes of one model, and :func:`fit_gate` takes lone models: gates of their own are searched one by one.
+
     Attributes:
         model: f, maps ``(..., n, *features)`` to logits ``(..., n, k)``.
         gate: g.

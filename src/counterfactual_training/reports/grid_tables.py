@@ -50,7 +50,7 @@ def best_tables(summary: pd.DataFrame, axes: Sequence[str]) -> list[TextTable]:
     out = []
     metrics = ("implausibility", "implausibility change %", "cost change %", "validity", "accuracy", "share mature")
     header = ("rank", *(label(axis) for axis in axes), "IP", "IP %", "cost %", "validity", "accuracy", "share mature")
-    for data, part in summary[summary["training"] == "counterfactual"].groupby("data", sort=False):
+    for data, part in summary[summary["training"] != "conventional"].groupby("data", sort=False):
         best = part[part["validity"] >= 0.5].sort_values("implausibility").head(_BEST)
         rows = tuple(
             (f"{rank}", *(_value(row[axis]) for axis in axes), *(number(row[metric]) for metric in metrics))

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor, nn
 
+from counterfactual_training.gates import fit_gate
 from counterfactual_training.training import Callback, Fleet, History, Member, Run, Setting
 from counterfactual_training.tuning.goal import Goal, Limits, Metrics, excess
 from counterfactual_training.tuning.measures import Measure
+from counterfactual_training.tuning.space import GATE, Choice
 from counterfactual_training.tuning.trials import Study
 
 # Trials of one objective are compared with earlier ones after these shares of the epochs.
@@ -36,6 +38,7 @@ class Task:
         measure: of trained models, on validation rows.
         start: the setting to be improved.
         num_seeds: trainings per trial, whose measures are averaged.
+        gate: of the setting to be improved, fitted to the trained model before it is measured; ``"none"`` for none.
     """
 
     make_model: Callable[[int], nn.Module]
@@ -44,6 +47,19 @@ class Task:
     measure: Measure
     start: Setting
     num_seeds: int = 1
+    gate: str = "none"
+
+    def tried(self, settings: Mapping[str, Choice]) -> tuple[Setting, str]:
+        """The starting setting and gate, with some of their values changed."""
+        numbers: dict[str, Any] = {name: value for name, value in settings.items() if name != GATE}
+        return self.start.with_numbers(numbers), str(settings.get(GATE, self.gate))
+
+    def gated(self, models: Sequence[nn.Module], gate: str) -> list[nn.Module]:
+        """Trained models, each with a gate of this kind, by the training rows and the rules of the measure."""
+        if gate == "none":
+            return list(models)
+        rules, seed = self.measure.constraints, self.start.config.seed
+        return [fit_gate(model, self.x, self.y, gate, constraints=rules, seed=seed) for model in models]
 
 
 class Look(NamedTuple):
@@ -144,6 +160,7 @@ class Pruner:
     limits: Limits
     pace: Sequence[float]  # accuracy of the reference models, epoch by epoch
     measure: Measure
+    finish: Callable[[int, list[nn.Module]], list[nn.Module]] = lambda place, models: models  # with a gate, say
     on_epoch: Callable[[int], None] = lambda epoch: None
     violations: dict[int, dict[str, float]] = field(default_factory=dict)
 
@@ -152,7 +169,8 @@ class Pruner:
         self.on_epoch(looks[0].epoch)
         reasons = {look.trial: reason for look in looks if (reason := self._collapsed(look)) is not None}
         hopeful = [look for look in looks if look.trial not in reasons and self._at_rung(look)]
-        for look, metrics in zip(hopeful, self.measure.quick([look.models() for look in hopeful]), strict=True):
+        models = [self.finish(look.trial, look.models()) for look in hopeful]
+        for look, metrics in zip(hopeful, self.measure.quick(models), strict=True):
             if self.study.report(self.numbers[look.trial], look.epoch, self._standing(metrics)):
                 self.violations[look.trial] = self.limits.violations(metrics)
                 reasons[look.trial] = f"behind the median after {look.epoch} epochs"

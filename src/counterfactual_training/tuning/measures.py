@@ -14,6 +14,7 @@ from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.checks import MeasurementWarning
 from counterfactual_training.evaluation.evaluate import evaluate, summarise
 from counterfactual_training.evaluation.protocol import Protocol
+from counterfactual_training.gates import search_gated
 
 # Every validation row once, at all strengths of the energy penalty that the paper averages over, and a budget of attack
 # that hurts. What is not tuned is not measured; IP* of two counterfactuals costs nothing.
@@ -45,7 +46,8 @@ class Measure:
     def __call__(self, trials: Sequence[Sequence[nn.Module]], quiet: bool = True) -> list[dict[str, float]]:
         """The measures of :data:`METRICS` of each trial, averaged over its models, which differ in their seed only.
 
-        All models are searched together. Unless ``quiet``, what would mislead about them is said in a warning.
+        All models are searched together, gated ones one by one. Unless ``quiet``, what would mislead about them is said
+        in a warning.
         """
         return self._means(trials, self.protocol, quiet)
 
@@ -60,7 +62,7 @@ class Measure:
         with warnings.catch_warnings():
             # Without IP*, which is not tuned, small groups mislead nobody.
             warnings.filterwarnings("ignore", "" if quiet else "small_groups", MeasurementWarning)
-            table = evaluate(models, (self.x, self.y), protocol, self.constraints)
+            table = evaluate(models, (self.x, self.y), protocol, self.constraints, search_gated)
         numbers = summarise(table).unstack("metric").reindex(columns=list(METRICS)).sort_index()
         ends = np.cumsum([len(trial) for trial in trials])
         parts = np.split(numbers.to_numpy(dtype=np.float64), ends[:-1])

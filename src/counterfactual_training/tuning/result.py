@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from counterfactual_training.errors import InputError
-from counterfactual_training.training.setting import Value
 from counterfactual_training.tuning.goal import Goal, Limits, Metrics, excess, front
 from counterfactual_training.tuning.measures import METRICS
+from counterfactual_training.tuning.space import Choice
 from counterfactual_training.tuning.trials import Trial
 
 
@@ -21,7 +21,7 @@ class Tuning:
     Attributes:
         goal, limits: what was wanted, and the bounds that followed from the reference models.
         conventional: measures of the model trained without counterfactuals.
-        start: all numbers of the setting that tuning started from.
+        start: all numbers of the setting that tuning started from, and its gate.
         trials: every trial, by number.
         importances: for each objective, the share of its variance that each setting explains.
     """
@@ -29,7 +29,7 @@ class Tuning:
     goal: Goal
     limits: Limits
     conventional: Metrics
-    start: Mapping[str, Value]
+    start: Mapping[str, Choice]
     trials: Sequence[Trial]
     importances: Sequence[Mapping[str, float]] = ()
 
@@ -69,8 +69,8 @@ class Tuning:
         not_worse = [t for t in self.front if all(a <= b for a, b in zip(t.values, start, strict=True))]
         return max(not_worse or self.front, key=lambda trial: (_gain(trial.values, start), -trial.number))
 
-    def settings(self, trial: Trial) -> dict[str, Value]:
-        """All numbers of a trial: the tuned ones, and the others as they were at the start."""
+    def settings(self, trial: Trial) -> dict[str, Choice]:
+        """All settings of a trial: the tuned ones, and the others as they were at the start."""
         return {**self.start, **trial.settings}
 
     def table(self) -> pd.DataFrame:

@@ -11,11 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from counterfactual_training.errors import FileError, InputError, unknown
+from counterfactual_training.gates import KINDS
 from counterfactual_training.training import Setting
 from counterfactual_training.training.setting import OF_CONFIG, OF_OBJECTIVE, WHOLE, Value
 
+# The one thing to tune that is no number, and that no training knows: what is fitted to the trained model.
+GATE, GATES = "gate", ("none", *KINDS)
+# A number of a setting, or the kind of a gate.
+Choice = Value | str
 # What there is to tune; a generator of one's own may add to it.
 TUNABLE = (
+    GATE,
     "decision_threshold", "max_steps", "search_learning_rate", "epsilon", "lambda_cost", "lambda_energy", *OF_OBJECTIVE,
     *OF_CONFIG,
 )  # fmt: skip
@@ -67,19 +73,19 @@ class Range:
 class Choices:
     """One of a few values."""
 
-    values: tuple[Value, ...]
+    values: tuple[Choice, ...]
 
     def __post_init__(self) -> None:
         if not self.values or len(set(self.values)) < len(self.values):
             raise InputError(f"Choices are one or more different values, got {list(self.values)}.")
 
-    def holds(self, value: Value) -> bool:
+    def holds(self, value: Choice) -> bool:
         return value in self.values
 
-    def near(self, value: Value, rng: random.Random) -> Value:
+    def near(self, value: Choice, rng: random.Random) -> Choice:
         return rng.choice(self.values)
 
-    def including(self, value: Value) -> Choices:
+    def including(self, value: Choice) -> Choices:
         return self if self.holds(value) else Choices((value, *self.values))
 
 
@@ -103,15 +109,18 @@ RANGES: Space = {
 }
 
 
-def make_space(start: Setting, changes: Mapping[str, Any] | str | Path | None = None) -> dict[str, Domain]:
+def make_space(
+    start: Setting, changes: Mapping[str, Any] | str | Path | None = None, gate: str = "none"
+) -> dict[str, Domain]:
     """The ranges to search: :data:`RANGES`, those of them that this setting has, with the given ones changed.
 
     Args:
         start: the setting that is to be improved; every range is made wide enough for it.
         changes: by name, a pair ``(low, high)``, a list of choices, a table with ``low``, ``high`` and ``log`` or with
-            ``choices``, or :data:`FIXED`; or a TOML file with the same.
+            ``choices``, or :data:`FIXED`; or a TOML file with the same. The gate has choices only.
+        gate: that the setting to be improved has.
     """
-    values = start.numbers()
+    values: dict[str, Any] = {**start.numbers(), GATE: gate}
     wanted: dict[str, Any] = {name: domain for name, domain in RANGES.items() if name in values}
     for name, given in (_read(changes) if isinstance(changes, str | Path) else changes or {}).items():
         if name not in {*TUNABLE, *values}:
@@ -127,10 +136,10 @@ def make_space(start: Setting, changes: Mapping[str, Any] | str | Path | None = 
     return {name: domain.including(values[name]) for name, domain in wanted.items()}
 
 
-def neighbours(space: Space, start: Mapping[str, Value], num: int, seed: int) -> list[dict[str, Value]]:
+def neighbours(space: Space, start: Mapping[str, Any], num: int, seed: int) -> list[dict[str, Choice]]:
     """Settings that differ from the start in a third of the numbers, and not by much."""
     rng = random.Random(seed)  # noqa: S311 - nobody must not guess them
-    found = []
+    found: list[dict[str, Choice]] = []
     for _ in range(num):
         moved = set(rng.sample(sorted(space), -(-len(space) // 3)))
         found.append(
@@ -141,6 +150,8 @@ def neighbours(space: Space, start: Mapping[str, Value], num: int, seed: int) ->
 
 def _domain(name: str, given: Any) -> Domain:
     whole = name in WHOLE
+    if name == GATE:
+        return _gates(given)
     if isinstance(given, Range | Choices):
         return given
     if isinstance(given, Mapping):
@@ -150,6 +161,17 @@ def _domain(name: str, given: Any) -> Domain:
     if isinstance(given, Sequence) and not isinstance(given, str):
         return Choices(tuple(_number(name, value) for value in given))
     raise InputError(f"{name} = {given!r} is no range: give (low, high), a list of choices, or {FIXED!r}.")
+
+
+def _gates(given: Any) -> Choices:
+    kinds = given.values if isinstance(given, Choices) else given
+    kinds = kinds["choices"] if isinstance(kinds, Mapping) and set(kinds) == {"choices"} else kinds
+    if not isinstance(kinds, list | tuple):
+        raise InputError(f"{GATE} = {given!r} is no list of choices, such as {list(GATES)}.")
+    for kind in kinds:
+        if kind not in GATES:
+            raise InputError(unknown("gate", str(kind), GATES))
+    return Choices(tuple(kinds))
 
 
 def _of_table(name: str, table: Mapping[str, Any], whole: bool) -> Domain:

@@ -15,7 +15,7 @@ from counterfactual_training.training import TrainConfig
 from counterfactual_training.tuning.batch import Look, Pruner, Task, mean_accuracy, train_batch
 from counterfactual_training.tuning.goal import Goal, Limits, Metrics
 from counterfactual_training.tuning.result import Tuning, num_finished
-from counterfactual_training.tuning.space import Domain, Space, make_space, neighbours
+from counterfactual_training.tuning.space import GATE, Choice, Domain, Space, make_space, neighbours
 from counterfactual_training.tuning.storage import Storage, open_study
 from counterfactual_training.tuning.trials import Study, Trial
 
@@ -81,7 +81,7 @@ def tune(
         listener: hears of the progress.
     """
     plan = plan or Plan()
-    space = make_space(task.start, changes)
+    space = make_space(task.start, changes, task.gate)
     signs = tuple(target.sign for target in goal.targets)
     study = open_study(plan.storage, plan.study, signs, task.start.config.epochs, plan.seed)
     _check_same(study, plan.study, description(task, goal, space))
@@ -100,6 +100,7 @@ def description(task: Task, goal: Goal, space: Space) -> dict[str, Any]:
         "start": task.start.numbers(),
         "training": {k: v for k, v in asdict(task.start.config).items() if k != "threads"},
         "num_seeds": task.num_seeds,
+        "gate": task.gate,
         "rows": _digest(task.x, task.y, task.measure.x, task.measure.y),
     }
 
@@ -122,7 +123,7 @@ def _check_same(study: Study, name: str, wanted: dict[str, Any]) -> None:
         study.set_note("description", wanted)
         return
     # A study of an older version knows nothing of settings that came later: it had their defaults.
-    found = {**found, "training": {**asdict(TrainConfig()), **found["training"]}}
+    found = {"gate": "none", **found, "training": {**asdict(TrainConfig()), **found["training"]}}
     wanted = {**wanted, "training": {**asdict(TrainConfig()), **wanted["training"]}}
     other = [key for key in wanted if found.get(key) != wanted[key]]
     if other:
@@ -160,14 +161,17 @@ class _Tuner:
 
     def _batch(self, asked: list[Trial], limits: Limits, references: dict[str, Any]) -> None:
         started, conventional = time.monotonic(), references["conventional"]
-        settings = [self.task.start.with_numbers(trial.settings) for trial in asked]
+        tried = [self.task.tried(trial.settings) for trial in asked]
+        settings = [setting for setting, _ in tried]
         numbers = [trial.number for trial in asked]
         pruner = Pruner(self.study, numbers, settings, self.goal, limits, references["pace"], self.task.measure)
+        pruner.finish = lambda place, models: self.task.gated(models, tried[place][1])
         state = self._state(limits, conventional)
         pruner.on_epoch = lambda epoch: self._announce(state, epoch)
         trained = train_batch(self.task, settings, pruner)
         self.study.alive()
-        whole = [outcome.models for outcome in trained if outcome.stopped is None]
+        pairs = zip(trained, tried, strict=True)
+        whole = [self.task.gated(outcome.models, gate) for outcome, (_, gate) in pairs if outcome.stopped is None]
         measured = iter(self.task.measure(whole))
         seconds = (time.monotonic() - started) / len(asked)
         for place, (number, outcome) in enumerate(zip(numbers, trained, strict=True)):
@@ -194,7 +198,8 @@ class _Tuner:
             pair = (self.task.start.conventional(), self.task.start)
             trained = train_batch(self.task, pair, self._watch_references)
             # Here, once, it is said what would mislead about every measure to come.
-            conventional, published = self.task.measure([outcome.models for outcome in trained], quiet=False)
+            models = [trained[0].models, self.task.gated(trained[1].models, self.task.gate)]
+            conventional, published = self.task.measure(models, quiet=False)
             paces = zip(*(mean_accuracy(outcome.histories) for outcome in trained), strict=False)
             pace = [min(pair) for pair in paces]
             pace += pace[-1:] * (self.task.start.config.epochs - len(pace))  # one of them may have ended early
@@ -203,7 +208,7 @@ class _Tuner:
             seconds = time.monotonic() - started
             self.study.complete(claimed.number, self.goal.values(published), published, violations, seconds)
             # Random settings are mostly bad ones. Half of the first batch looks around the start instead.
-            for near in neighbours(self.space, self.task.start.numbers(), self.plan.batch // 2, self.plan.seed):
+            for near in neighbours(self.space, self._start, self.plan.batch // 2, self.plan.seed):
                 self.study.enqueue(near)
 
     def _watch_references(self, looks: list[Look]) -> dict[int, str]:
@@ -217,7 +222,7 @@ class _Tuner:
         if any(trial.state == "RUNNING" for trial in known):
             return None
         if not any(trial.state == "WAITING" for trial in known):
-            values = self.task.start.numbers()
+            values = self._start
             self.study.enqueue({name: values[name] for name in self.space}, published=True)
         asked = self.study.ask(self.space, 1)
         if asked and not asked[0].published:
@@ -226,7 +231,11 @@ class _Tuner:
         return asked[0] if asked else None
 
     def _state(self, limits: Limits, conventional: Metrics) -> Tuning:
-        return Tuning(self.goal, limits, conventional, self.task.start.numbers(), self.study.trials())
+        return Tuning(self.goal, limits, conventional, self._start, self.study.trials())
+
+    @property
+    def _start(self) -> dict[str, Choice]:
+        return {**self.task.start.numbers(), GATE: self.task.gate}
 
     def _announce(self, state: Tuning | None, epoch: int) -> None:
         finished, total = 0 if state is None else state.num_finished, self.plan.num_trials

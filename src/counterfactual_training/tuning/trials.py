@@ -10,9 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from counterfactual_training.training.setting import Value
 from counterfactual_training.tuning.extra import optuna
-from counterfactual_training.tuning.space import Domain, Range, Space
+from counterfactual_training.tuning.space import Choice, Domain, Range, Space
 from counterfactual_training.tuning.worker import EVERY_SECONDS, Worker, is_dead
 
 # Draws that repeat a trial are given back; after so many in a row there is nothing new left.
@@ -26,7 +25,7 @@ class Trial:
 
     Attributes:
         state: ``COMPLETE``, ``PRUNED``, ``FAIL``, ``RUNNING`` or ``WAITING``.
-        settings: the tuned numbers.
+        settings: the tuned numbers, and the kind of gate if that is tuned.
         values: the objectives, each to be minimised.
         metrics: all that was measured, on validation rows.
         violations: by how much bounds were missed.
@@ -36,7 +35,7 @@ class Trial:
 
     number: int
     state: str
-    settings: dict[str, Value]
+    settings: dict[str, Choice]
     values: tuple[float, ...] = ()
     metrics: dict[str, float] = field(default_factory=dict)
     violations: dict[str, float] = field(default_factory=dict)
@@ -85,7 +84,7 @@ class Study:
     def trials(self) -> list[Trial]:
         return [self._plain(trial) for trial in self._study.get_trials(deepcopy=False)]
 
-    def enqueue(self, settings: Mapping[str, Value], **attributes: Any) -> None:
+    def enqueue(self, settings: Mapping[str, Choice], **attributes: Any) -> None:
         """A setting to be tried next."""
         self._study.enqueue_trial(dict(settings), user_attrs=attributes)
 
