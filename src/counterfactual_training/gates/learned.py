@@ -54,6 +54,11 @@ class Learned(Calibrated):
     noise is of none, and a counterfactual x′ for the class t is not of t in so far as it is implausible. π is its
     conformal p-value. The x′ are searched on the gated model itself, so that the gate meets its own mistakes.
 
+    Immutable features are given: n is about ``p_k(free | given) / q(free | given)``, because noise and real rows of a
+    class have the same given features, those of its real rows and now and then of anybody. Each point of noise then
+    counts against one class, and π looks at the free features only. So does :meth:`plausibility`: a row that is strange
+    in what is given alone is not told by this gate, but by a :class:`Density` beside it.
+
     Attributes:
         network: maps ``(n, d)`` to ``(n, k)``.
     """
