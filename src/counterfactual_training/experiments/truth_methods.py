@@ -192,7 +192,7 @@ def wide(fit: Fit) -> nn.Module:
 
 def two_heads(fit: Fit) -> nn.Module:
     """A classifier and a gate trained together, and a density; epochs are the baseline's."""
-    config = GateConfig(epochs=fit.caps.epochs, batch_size=fit.setting("vanilla").config.batch_size)
+    config = GateConfig(epochs=fit.caps.epochs)
     return train_two_heads(fit.x, fit.y, constraints=fit.constraints, config=config, seed=fit.seed)
 
 
