@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
@@ -20,8 +19,7 @@ from counterfactual_training.evaluation.plausibility import implausibility_by_cl
 from counterfactual_training.evaluation.stepfree import FIXED_STEPS, Rescaled, draw_individuals, scale_of
 from counterfactual_training.experiments.cells import FULL, Cell
 from counterfactual_training.experiments.fitting import untrained
-from counterfactual_training.gates import GateConfig, fit_gate, train_two_heads
-from counterfactual_training.models import mlp
+from counterfactual_training.gates import fit_gate
 from counterfactual_training.search import search
 from counterfactual_training.training import CHEAP_RECOURSE, Setting, train
 
@@ -180,22 +178,6 @@ def gated(kind: str, method: str = "BL") -> Callable[[Fit], nn.Module]:
     return make
 
 
-def wide(fit: Fit) -> nn.Module:
-    """The network of two heads with one, trained conventionally, with the epochs and the pace of the other."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(fit.seed)
-        model = mlp(fit.data.num_features, fit.data.num_classes, GateConfig.hidden, "swish")
-    setting = fit.setting("vanilla")
-    config = replace(setting.config, learning_rate=GateConfig.learning_rate)
-    return fit.trained(replace(setting, config=config), model)
-
-
-def two_heads(fit: Fit) -> nn.Module:
-    """A classifier and a gate trained together, and a density; epochs are the baseline's."""
-    config = GateConfig(epochs=fit.caps.epochs)
-    return train_two_heads(fit.x, fit.y, constraints=fit.constraints, config=config, seed=fit.seed)
-
-
 # A gate compares people with those who have the same protected features, so it is made anew where there are some.
 METHODS: dict[str, Method] = {
     "BL": Method(conventional),
@@ -206,6 +188,4 @@ METHODS: dict[str, Method] = {
     "K": Method(gated("density"), protects=True),
     "G": Method(gated("learned"), protects=True),
     "K + G": Method(gated("both"), protects=True),
-    "wide": Method(wide, twin="wide"),
-    "two heads + K": Method(two_heads, twin="wide", protects=True),
 }

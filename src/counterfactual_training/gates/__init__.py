@@ -5,7 +5,6 @@ from counterfactual_training.gates.density import Density
 from counterfactual_training.gates.fit import KINDS, fit_gate, make_gate
 from counterfactual_training.gates.gated import Both, Gate, Gated
 from counterfactual_training.gates.learned import GateConfig, Learned
-from counterfactual_training.gates.two_heads import train_two_heads
 
 __all__ = [
     "KINDS",
@@ -20,5 +19,4 @@ __all__ = [
     "real_rows",
     "search_gated",
     "towards_real",
-    "train_two_heads",
 ]

@@ -17,7 +17,7 @@ from counterfactual_training.search import evaluating
 
 KINDS = ("density", "learned", "both")
 # Share of the real rows of a class that a gate stops; less where two gates stand in a row.
-_ALONE, IN_A_ROW = 0.1, 0.05
+_ALONE, _IN_A_ROW = 0.1, 0.05
 
 
 def make_gate(spec: Sequence[Mapping[str, Any]]) -> Gate:
@@ -56,7 +56,7 @@ def fit_gate(
     if kind not in KINDS:
         raise InputError(unknown("gate", kind, KINDS))
     constraints = constraints if constraints is not None else Constraints.infer(x)
-    quantile = IN_A_ROW if kind == "both" else _ALONE
+    quantile = _IN_A_ROW if kind == "both" else _ALONE
     parts: list[Gate] = []
     with evaluating(model):
         with torch.no_grad():

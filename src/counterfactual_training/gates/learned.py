@@ -94,7 +94,10 @@ class Learned(Calibrated):
             torch.default_generator.manual_seed(seed)
             gate = cls.empty([x[0].numel(), *config.hidden, num_classes]).to(x)
         gate.feature_dims = x.dim() - 1
-        gate.learn(Gated(model, gate, scale), x, y, constraints, config, quantile, rng)
+        if bool(constraints.immutable.all()):  # nobody can change anything: there is nothing to judge
+            gate.origin = torch.full_like(gate.origin, _OPEN)
+        else:
+            gate.learn(Gated(model, gate, scale), x, y, constraints, config, quantile, rng)
         return gate.requires_grad_(False).eval()
 
     def learn(
@@ -106,41 +109,27 @@ class Learned(Calibrated):
         config: GateConfig,
         quantile: float,
         rng: torch.Generator,
-        weight: float | None = None,
     ) -> None:
-        """Train the network of this gate, which is ``gated``'s, and calibrate it on rows that it did not see.
-
-        Args:
-            weight: of the gate's loss, where ``gated.model`` is trained with it, by cross-entropy on all rows; ``None``
-                leaves the model as it is.
-        """
+        """Train the network of this gate, which is ``gated``'s, and calibrate it on rows that it did not see."""
         network, num_classes = self.network, len(self.slope)
         order = torch.randperm(len(x), generator=rng).to(x.device)
         held = torch.cat([_share(order[y[order] == label], config.most_rows) for label in range(num_classes)])
         kept = torch.ones_like(y, dtype=torch.bool).index_fill(0, held, False)
         rows, labels = x[kept].flatten(1), y[kept]
         negatives = Negatives(gated, rows, labels, constraints, x.shape[1:], config, rng)
-        trained = (network,) if weight is None else (network, gated.model)
-        shared = dict.fromkeys(parameter for part in trained for parameter in part.parameters())
-        optimizer = torch.optim.Adam(shared, config.learning_rate)
+        optimizer = torch.optim.Adam(network.parameters(), config.learning_rate)
         for epoch in range(config.epochs):
             if epoch >= config.burn_in:
                 negatives.search()
             shuffled = torch.randperm(len(rows), generator=rng)[: config.most_rows].to(x.device)
-            batches = shuffled.split(config.batch_size)
-            everyone = order if weight is None else torch.randperm(len(x), generator=rng).to(x.device)
-            for batch, decided in zip(batches, everyone.tensor_split(len(batches)), strict=True):
+            for batch in shuffled.split(config.batch_size):
                 loss = _loss(network, rows[batch], labels[batch], negatives)
-                if weight is not None:
-                    loss = functional.cross_entropy(gated.model(x[decided]), y[decided]) + weight * loss
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
         with torch.no_grad():
             scores = torch.cat([network(part) for part in x[held].flatten(1).split(8192)])
         self.slope, self.origin = calibrate(scores, y[held], num_classes, quantile)
-        if bool(negatives.given.all()):  # nobody can change anything: there is nothing to judge
-            self.origin = torch.full_like(self.origin, _OPEN)
 
     @classmethod
     def empty(cls, sizes: Sequence[int]) -> Learned:

@@ -23,8 +23,6 @@ _METHODS = {
     "K": "BL with a gate that is a density of real rows",
     "G": "BL with a gate learned with counterfactuals as negatives",
     "K + G": "BL with both gates",
-    "wide": "conventional training of two layers of 128 units",
-    "two heads + K": "those layers shared by classes and a learned gate, trained together, with gate K",
 }
 _TAUS = {_STEPS: "published steps", _HALF: "line, τ = .5", _SURE: "line, τ = .95\\*"}
 _COUNTED = {"nn5": "5-NN", "boosting": "boosting", "ip_star": "IP*", "cost": "cost"}
