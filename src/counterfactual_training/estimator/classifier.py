@@ -304,7 +304,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
     def plausibility(self, X: Any) -> np.ndarray:  # noqa: N803
         """How much each row looks like a real one of each class ``(n, k)``: from 0 to 1, in the order of ``classes_``.
 
-        A row that is low everywhere is unlike anything seen in training.
+        A row that is low everywhere is unlike anything seen in training. ``gate="learned"`` takes columns that cannot
+        change as given, and tells by the others only.
         """
         check_is_fitted(self, "model_")
         if self.gate_ is None:

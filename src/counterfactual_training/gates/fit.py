@@ -49,8 +49,7 @@ def fit_gate(
         model: any trained classifier, wherever it was trained; maps ``(n, *features)`` to logits ``(n, k)``.
         x, y: rows that it was trained on, and their classes.
         kind: ``"density"`` (quick, for tables), ``"learned"`` (for images), or ``"both"``.
-        constraints: of the features. A density compares people with people alike in what is immutable; a learned gate
-            does not, so that people whose immutable features are rare in a class hardly pass it.
+        constraints: of the features. What is immutable is given: people are compared with people alike in it.
         scale: of the logits, see :class:`Gated`.
         config: of a gate that is learned.
     """

@@ -41,7 +41,8 @@ class Gate(nn.Module):
     def plausibility(self, x: Tensor) -> Tensor:
         """σ(g) ``(..., n, k)`` in [0, 1]: near 1 among the real rows of a class, near 0 where there are none.
 
-        Of the whole row: what a person cannot change, and a search takes as given, counts too.
+        Of the whole row, as far as the gate can: in a density what a person cannot change, and a search takes as given,
+        counts too.
         """
         return self(x).exp()
 

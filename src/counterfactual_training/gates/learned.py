@@ -16,6 +16,9 @@ from counterfactual_training.gates.gated import Gated
 from counterfactual_training.gates.negatives import Negatives
 from counterfactual_training.models import mlp
 
+# Below every score: with this origin all rows pass.
+_OPEN = -1e30
+
 
 @dataclass(frozen=True)
 class GateConfig:
@@ -51,6 +54,11 @@ class Learned(Calibrated):
     noise is of none, and a counterfactual x′ for the class t is not of t in so far as it is implausible. π is its
     conformal p-value. The x′ are searched on the gated model itself, so that the gate meets its own mistakes.
 
+    Immutable features are given: n is about ``p_k(free | given) / q(free | given)``, because noise and real rows of a
+    class have the same given features, those of its real rows and now and then of anybody. Each point of noise then
+    counts against one class, and π looks at the free features only. So does :meth:`plausibility`: a row that is strange
+    in what is given alone is not told by this gate, but by a :class:`Density` beside it.
+
     Attributes:
         network: maps ``(n, d)`` to ``(n, k)``.
     """
@@ -85,12 +93,29 @@ class Learned(Calibrated):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             gate = cls.empty([x[0].numel(), *config.hidden, num_classes]).to(x)
-        network, gate.feature_dims = gate.network, x.dim() - 1
+        gate.feature_dims = x.dim() - 1
+        if bool(constraints.immutable.all()):  # nobody can change anything: there is nothing to judge
+            gate.origin = torch.full_like(gate.origin, _OPEN)
+        else:
+            gate.learn(Gated(model, gate, scale), x, y, constraints, config, quantile, rng)
+        return gate.requires_grad_(False).eval()
+
+    def learn(
+        self,
+        gated: Gated,
+        x: Tensor,
+        y: Tensor,
+        constraints: Constraints,
+        config: GateConfig,
+        quantile: float,
+        rng: torch.Generator,
+    ) -> None:
+        """Train the network of this gate, which is ``gated``'s, and calibrate it on rows that it did not see."""
+        network, num_classes = self.network, len(self.slope)
         order = torch.randperm(len(x), generator=rng).to(x.device)
         held = torch.cat([_share(order[y[order] == label], config.most_rows) for label in range(num_classes)])
         kept = torch.ones_like(y, dtype=torch.bool).index_fill(0, held, False)
         rows, labels = x[kept].flatten(1), y[kept]
-        gated = Gated(model, gate, scale)
         negatives = Negatives(gated, rows, labels, constraints, x.shape[1:], config, rng)
         optimizer = torch.optim.Adam(network.parameters(), config.learning_rate)
         for epoch in range(config.epochs):
@@ -98,20 +123,13 @@ class Learned(Calibrated):
                 negatives.search()
             shuffled = torch.randperm(len(rows), generator=rng)[: config.most_rows].to(x.device)
             for batch in shuffled.split(config.batch_size):
-                real = network(rows[batch]).gather(-1, labels[batch].unsqueeze(-1))
-                noise = network(negatives.noise(len(batch)))
-                x_cf, target, weight = negatives.recall(len(batch) // 2)
-                against = network(x_cf).gather(-1, target.unsqueeze(-1)).squeeze(-1)
-                loss = functional.softplus(-real).mean() + functional.softplus(noise).mean()
-                if len(x_cf):
-                    loss = loss + (weight * functional.softplus(against)).mean()
+                loss = _loss(network, rows[batch], labels[batch], negatives)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
         with torch.no_grad():
             scores = torch.cat([network(part) for part in x[held].flatten(1).split(8192)])
-        gate.slope, gate.origin = calibrate(scores, y[held], num_classes, quantile)
-        return gate.requires_grad_(False).eval()
+        self.slope, self.origin = calibrate(scores, y[held], num_classes, quantile)
 
     @classmethod
     def empty(cls, sizes: Sequence[int]) -> Learned:
@@ -126,6 +144,19 @@ class Learned(Calibrated):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.passes(self.network(x.flatten(x.dim() - self.feature_dims)))
+
+
+def _loss(network: nn.Module, x: Tensor, y: Tensor, negatives: Negatives) -> Tensor:
+    """Of a batch of real rows x ``(n, d)``, with as many points of noise and half as many counterfactuals."""
+    real = network(negatives.lend(x)).gather(-1, y.unsqueeze(-1))
+    points, among = negatives.noise(len(x))
+    noise = network(points)
+    if negatives.conditional:
+        noise = noise.gather(-1, among.unsqueeze(-1))
+    x_cf, target, weight = negatives.recall(len(x) // 2)
+    against = network(x_cf).gather(-1, target.unsqueeze(-1)).squeeze(-1)
+    loss = functional.softplus(-real).mean() + functional.softplus(noise).mean()
+    return loss + (weight * functional.softplus(against)).mean() if len(x_cf) else loss
 
 
 def _share(rows: Tensor, most: int) -> Tensor:

@@ -16,13 +16,20 @@ if TYPE_CHECKING:
 
 _NEIGHBOURS = 5
 _REFERENCES = 400
+# Share of rows, real or not, with the given columns of anybody: where a class has nobody like this person, it is judged
+# as a whole.
+_LENT = 0.25
 _JITTER = (0.1, 1.6)  # standard deviations of the noise around real rows, drawn on a logarithmic scale
 
 
 class Negatives:
     """Noise and counterfactuals for a gate in training.
 
+    Immutable columns are given: noise keeps those of a real row, and is held against the class of that row only, so
+    that they tell nothing by themselves.
+
     Attributes:
+        given, conditional: ``(d,)`` mask of the columns that nobody can change; whether there are any.
         x_cf, target, weight: the counterfactuals of the last epochs ``(r, d)``, their classes and weights ``(r,)``.
     """
 
@@ -38,27 +45,42 @@ class Negatives:
     ) -> None:
         self.gated, self.rows, self.labels, self.config, self.rng = gated, rows, labels, config, rng
         self.constraints, self.feature_shape = constraints, feature_shape
-        self.typical = Typicality(rows, labels)
-        self.groups = [list(group.columns) for group in constraints.groups]
-        in_groups = {column for group in self.groups for column in group}
-        self.numbers = torch.tensor([j for j in range(rows.shape[1]) if j not in in_groups], dtype=torch.long)
+        self.given = constraints.immutable.flatten().to(rows.device)
+        self.conditional = bool(self.given.any())
+        self.typical = Typicality(self._free(rows), labels)
+        groups = [list(group.columns) for group in constraints.groups]
+        self.groups = [group for group in groups if not bool(self.given[group].any())]
+        fixed = {column for group in groups for column in group} | set(self.given.nonzero().flatten().tolist())
+        self.numbers = torch.tensor([j for j in range(rows.shape[1]) if j not in fixed], dtype=torch.long)
         sample = rows[:100_000][:, self.numbers]
         ends = sample.quantile(sample.new_tensor([0.005, 0.995]), 0) if sample.numel() else sample[:2]
         self.low, self.high = ends[0] - 0.3, ends[1] + 0.3
         self.x_cf, self.target, self.weight = rows[:0], labels[:0], rows[:0, 0]
 
-    def noise(self, n: int) -> Tensor:
-        """``(n, d)`` points, a third each: numbers anywhere in range, columns of different rows, jittered rows."""
-        shuffled = self._shuffled(n)
+    def noise(self, n: int) -> tuple[Tensor, Tensor]:
+        """``(n, d)`` points, a third each: numbers anywhere in range, columns of different rows, jittered rows.
+
+        Second, the classes ``(n,)`` of the rows whose given columns they have.
+        """
+        base = self._draw(len(self.rows), n)
+        shuffled = self._shuffled(base)
         boxed, jittered = shuffled[: n // 3], shuffled[n // 3 : 2 * (n // 3)]
         boxed[:, self.numbers] = self.low + (self.high - self.low) * self._uniform(len(boxed), len(self.numbers))
-        real = self.rows[self._draw(len(self.rows), len(jittered))]
+        base[n // 3 : 2 * (n // 3)] = self._draw(len(self.rows), len(jittered))
+        real = self.rows[base[n // 3 : 2 * (n // 3)]]
         low, high = torch.tensor(_JITTER).log()
         size = torch.exp(low + (high - low) * self._uniform(len(real), 1))
         normal = torch.randn(len(real), len(self.numbers), generator=self.rng).to(real)
         real[:, self.numbers] += size * normal
         jittered.copy_(real)
-        return shuffled
+        return self.lend(shuffled), self.labels[base]
+
+    def lend(self, x: Tensor) -> Tensor:
+        """Points x ``(n, d)``, some of them with the given columns of any row; x itself where nothing is given."""
+        if not self.conditional:
+            return x
+        anybody = self.rows[self._draw(len(self.rows), len(x))]
+        return torch.where((self._uniform(len(x), 1) < _LENT) & self.given, anybody, x)
 
     def search(self) -> None:
         """Counterfactuals of some rows, by the gated model as it is now."""
@@ -73,7 +95,7 @@ class Negatives:
         generator = line(max_steps=config.max_steps, decision_threshold=threshold)
         found = search(self.gated, x, target, generator, self.constraints, diagnose=False)
         x_cf, target = found.x_cf.flatten(1)[found.mature], target[found.mature]
-        weight = (1 - 2 * self.typical.p_value(x_cf, target)).clamp_min(0.0)
+        weight = (1 - 2 * self.typical.p_value(self._free(x_cf), target)).clamp_min(0.0)
         for name, new in {"x_cf": x_cf, "target": target, "weight": weight}.items():
             setattr(self, name, torch.cat([getattr(self, name), new])[-config.replay :])
 
@@ -82,14 +104,17 @@ class Negatives:
         rows = self._draw(len(self.x_cf), n if len(self.x_cf) else 0)
         return self.x_cf[rows], self.target[rows], self.weight[rows]
 
-    def _shuffled(self, n: int) -> Tensor:
-        """Every feature from a row of its own; the columns of a category from one row."""
-        points = self.rows[self._draw(len(self.rows), n)]
+    def _shuffled(self, base: Tensor) -> Tensor:
+        """Rows of these numbers ``(n,)``, every feature from a row of its own; the columns of a category from one."""
+        n, points = len(base), self.rows[base]
         rows = self._draw(len(self.rows), n * len(self.numbers)).reshape(n, -1)
         points[:, self.numbers] = self.rows[rows, self.numbers]
         for group in self.groups:
             points[:, group] = self.rows[self._draw(len(self.rows), n)][:, group]
         return points
+
+    def _free(self, x: Tensor) -> Tensor:
+        return x[:, ~self.given] if self.conditional else x
 
     def _draw(self, high: int, n: int) -> Tensor:
         return torch.randint(max(1, high), (n,), generator=self.rng).to(self.rows.device)

@@ -197,7 +197,7 @@ def _methods(truth: pd.DataFrame, performance: pd.DataFrame) -> str:
     """Better / worse than the twin, by method."""
     rows = []
     accuracy = performance[performance["metric"] == "accuracy"]
-    for model in (name for name in dict.fromkeys(truth["model"]) if name != "BL"):
+    for model in dict.fromkeys(truth.loc[truth["model"] != truth["twin"], "model"]):
         cells = []
         for metric in _COUNTED:
             for tau in (_HALF, _SURE):
@@ -222,7 +222,7 @@ def _score(verdicts: Mapping[str, Sequence[str]]) -> str:
 def _prices(truth: pd.DataFrame) -> str:
     """Medians over data sets of the change in distance and in cost."""
     rows = []
-    for model in (name for name in dict.fromkeys(truth["model"]) if name != "BL"):
+    for model in dict.fromkeys(truth.loc[truth["model"] != truth["twin"], "model"]):
         cells = []
         for tau in (_HALF, _SURE):
             for metric in ("nn5", "cost"):

@@ -1,0 +1,61 @@
+"""A learned gate takes what nobody can change as given."""
+
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from counterfactual_training import Constraints, mlp
+from counterfactual_training.gates import GateConfig, Gated, Learned
+from counterfactual_training.gates.negatives import Negatives
+
+CONFIG = GateConfig(epochs=15, num_counterfactuals=60, hidden=(32,), batch_size=50)
+LATTER = Constraints.build(2, mutability={1: "none"})
+
+
+def corners(n: int = 600) -> tuple[Tensor, Tensor]:
+    """Two classes at (−3, −3) and (3, 3)."""
+    y = torch.arange(n) % 2
+    return 0.4 * torch.randn(n, 2, generator=torch.Generator().manual_seed(0)) + (6.0 * y - 3)[:, None], y
+
+
+def learned(constraints: Constraints) -> Learned:
+    x, y = corners()
+    torch.manual_seed(0)
+    return Learned.fit(mlp(2, 2, ()).requires_grad_(False), x, y, 2, constraints=constraints, config=CONFIG)
+
+
+def test_people_unlike_a_class_pass_if_what_they_can_change_is_like_it():
+    of_first = torch.tensor([[3.0, -3.0], [0.0, -3.0], [-3.0, -3.0]])  # as the second class, in between, as they were
+    conditional, joint = (learned(rules)(of_first)[:, 1].exp() for rules in (LATTER, Constraints.build(2)))
+    assert float(conditional[0]) > 0.9 > 0.1 > float(joint[0])
+    assert float(conditional[1:].max()) < 0.1
+
+
+def test_most_real_rows_pass_given_what_they_cannot_change():
+    x, y = corners()
+    passed = learned(LATTER)(x).gather(-1, y[:, None]).exp() > 0.5
+    assert 0.82 < float(passed.float().mean()) < 0.97  # calibrated to 0.9
+
+
+def test_where_nothing_can_change_there_is_nothing_to_judge():
+    x, _ = corners()
+    gate = learned(Constraints.build(2, mutability={0: "none", 1: "none"}))
+    assert_close(gate(100 * x), torch.zeros(len(x), 2))
+    assert bool(gate.judged.all())  # it is not for want of rows
+
+
+def test_noise_has_the_given_columns_of_the_class_it_counts_against():
+    x, y = corners()
+    group = torch.nn.functional.one_hot(y, 2).to(x)  # given too, a category
+    rows = torch.cat([x, group], 1)
+    rules = Constraints.build(4, mutability={1: "none", 2: "none", 3: "none"}, groups=[(2, 3)])
+    gate = Learned.empty([4, 8, 2])
+    rng = torch.Generator().manual_seed(0)
+    negatives = Negatives(Gated(mlp(4, 2), gate), rows, y, rules, rows.shape[1:], CONFIG, rng)
+    points, among = negatives.noise(900)
+    known = {tuple(row) for row in rows[:, 1:].tolist()}
+    assert all(tuple(row) in known for row in points[:, 1:].tolist())
+    own = points[:, 2:].argmax(-1) == among
+    assert 0.8 < float(own.float().mean()) < 0.95  # one in four has those of anybody, who is of the class half the time
+    assert len(set(points[:, 0].tolist()) - set(rows[:, 0].tolist())) > 500  # what is free is anywhere
+    assert_close(negatives.lend(rows)[:, :1], rows[:, :1], rtol=0, atol=0)
