@@ -110,7 +110,7 @@ def measure(name: str, frame: pd.DataFrame, y: np.ndarray, seed: int) -> list[di
     """A line per variant; what is said of counterfactuals is paired with the default."""
     rows = cut(frame, y, seed, EXPLAINED)
     classes = np.unique(y)
-    labels = torch.from_numpy(np.searchsorted(classes, rows.others))
+    labels = np.searchsorted(classes, rows.others)
     lines: list[dict[str, Any]] = []
     made: dict[str, tuple[ct.CounterfactualClassifier, float]] = {}
     reference: tuple[pd.DataFrame, np.ndarray] | None = None
@@ -119,16 +119,19 @@ def measure(name: str, frame: pd.DataFrame, y: np.ndarray, seed: int) -> list[di
             made[str(params)] = fit(rows, seed, params)
         classifier, seconds = made[str(params)]
         p = classifier.predict_proba(rows.rest).astype(np.float64)
+        p /= p.sum(1, keepdims=True)
         said, arrived, validity = explain(rows, classifier, THRESHOLD, **search)
         reference = reference or (said, arrived)
         line = {
             "table": name,
             "seed": seed,
             "variant": kind,
-            "accuracy": float(np.mean(p.argmax(1) == labels.numpy())),
+            "accuracy": float(np.mean(p.argmax(1) == labels)),
             "auc": float(roc_auc_score(labels, p[:, 1])),
             "log_loss": float(log_loss(labels, p)),
-            "calibration_error": float(calibration_error(torch.from_numpy(p).clamp_min(1e-30).log(), labels)),
+            "calibration_error": float(
+                calibration_error(torch.from_numpy(p).clamp_min(1e-30).log(), torch.from_numpy(labels))
+            ),
             "validity": validity,
             "seconds": seconds,
         }
