@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import environments, evaluation, fleet, growth, line, lone, peers, regimes
+from benchmarks import environments, evaluation, fleet, gates, growth, line, lone, peers, regimes
 from benchmarks.report import Record, Table, circumstances, ratios, write_page
 from benchmarks.search import against_matrix_products, leaving
 from benchmarks.training import per_row_gradient
@@ -56,6 +56,7 @@ PARTS = {
     "fleet": Part("Fleets, before and after", fleet.run, ("jax",)),
     "regimes": Part("Training regimes", regimes.run),
     "growth": Part("Growth of time and memory", growth.run),
+    "gates": Part("Gates", gates.run),
 }
 
 

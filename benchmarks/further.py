@@ -18,7 +18,7 @@ import zipfile
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -45,8 +45,9 @@ CLASSIFIERS: dict[str, dict[str, Any]] = {
 }
 MEANS = ("nn5", "lof", "boosting", "cost")
 
-# By table: package, file, label, numbers, categories. Two labels are made from a number of the file.
-TABLES: dict[str, tuple[str, str, str, str, str]] = {
+# Package, file, label, numbers, categories; * for all that are neither label nor category.
+Table = tuple[str, str, str, str, str]
+TABLES: dict[str, Table] = {
     "Hdma, mortgages denied": (
         "pydataset", "Ecdat/Hdma", "deny", "dir hir lvr ccs mcs uria", "pbcr dmi self single comdominiom black",
     ),
@@ -82,9 +83,9 @@ def read(folder: Path, package: str, name: str) -> pd.DataFrame:
             return pd.read_csv(inner.extractfile(member), index_col=0)  # type: ignore[arg-type]
 
 
-def load(folder: Path, table: str) -> tuple[pd.DataFrame, np.ndarray]:
-    """Rows and labels of one of :data:`TABLES`."""
-    package, name, label, numbers, categories = TABLES[table]
+def load(folder: Path, table: Table) -> tuple[pd.DataFrame, np.ndarray]:
+    """Rows and labels, such as of one of :data:`TABLES`."""
+    package, name, label, numbers, categories = table
     frame = read(folder, package, name)
     kinds = categories.split()
     counted = [c for c in frame if c not in (label, *kinds)] if numbers == "*" else numbers.split()
@@ -93,8 +94,21 @@ def load(folder: Path, table: str) -> tuple[pd.DataFrame, np.ndarray]:
     return frame[counted + kinds].astype(dict.fromkeys(kinds, str)), y.astype(object)
 
 
-def measure(name: str, frame: pd.DataFrame, y: np.ndarray, seed: int) -> list[dict[str, Any]]:
-    """A line per classifier and τ."""
+class Cut(NamedTuple):
+    """A table cut into rows to fit, people to explain and rows for a judge; two classes."""
+
+    x: pd.DataFrame
+    labels: np.ndarray
+    rest: pd.DataFrame  # people first, then the judge's rows
+    others: np.ndarray
+    people: pd.DataFrame
+    asked: np.ndarray  # the class that each of them wants
+    target: torch.Tensor  # its index
+    points: Callable[[pd.DataFrame], torch.Tensor]  # rows in the judge's space
+    judge: Judge
+
+
+def cut(frame: pd.DataFrame, y: np.ndarray, seed: int, explained: int = EXPLAINED) -> Cut:
     x, rest, labels, others = train_test_split(frame, y, test_size=0.4, random_state=seed, stratify=y)
     x, labels = x[:FITTED], labels[:FITTED]
     categories = [c for c in frame if not pd.api.types.is_numeric_dtype(frame[c])]
@@ -108,42 +122,64 @@ def measure(name: str, frame: pd.DataFrame, y: np.ndarray, seed: int) -> list[di
     classes = np.unique(y)
     index = {label: i for i, label in enumerate(classes)}
     judge = Judge.fit(
-        points(rest[EXPLAINED:]), torch.tensor([index[label] for label in others[EXPLAINED:]]), len(classes)
+        points(rest[explained:]), torch.tensor([index[label] for label in others[explained:]]), len(classes)
     )
-    people, asked = (
-        rest[:EXPLAINED],
-        np.array([classes[1 - index[label]] for label in others[:EXPLAINED]], dtype=object),
-    )
+    asked = np.array([classes[1 - index[label]] for label in others[:explained]], dtype=object)
     target = torch.tensor([index[label] for label in asked])
+    return Cut(x, labels, rest, others, rest[:explained], asked, target, points, judge)
+
+
+def fit(rows: Cut, seed: int, params: dict[str, Any]) -> tuple[ct.CounterfactualClassifier, float]:
+    """A classifier, and the seconds of processor time that it took."""
+    started = time.process_time()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # constant columns, classes too small to judge
+        classifier = ct.CounterfactualClassifier(random_state=seed, progress=False, unseen="unknown", **params)
+        classifier.fit(rows.x, rows.labels)
+    return classifier, time.process_time() - started
+
+
+def explain(
+    rows: Cut, classifier: ct.CounterfactualClassifier, threshold: float, **search: Any
+) -> tuple[pd.DataFrame, np.ndarray, float]:
+    """What the judge says of each person's counterfactual, who arrived, and their share of those who had to move."""
+    told = classifier.explain(rows.people, target=list(rows.asked), decision_threshold=threshold, **search)
+    arrived = told.status == "converged"
+    after, before = rows.points(told.frame), rows.points(rows.people)
+    said = pd.DataFrame(rows.judge(after, rows.target)).assign(cost=(after - before).abs().sum(-1).numpy())
+    return said, arrived, float(arrived[told.status != "already_there"].mean())
+
+
+def measure(name: str, frame: pd.DataFrame, y: np.ndarray, seed: int) -> list[dict[str, Any]]:
+    """A line per classifier and τ."""
+    rows = cut(frame, y, seed)
+    shown = (rows.points, rows.x, rows.labels, rows.rest, rows.others)
     accuracy = {
-        "boosting_accuracy": _score(HistGradientBoostingClassifier(random_state=seed), points, x, labels, rest, others),
-        "logistic_accuracy": _score(LogisticRegression(max_iter=2000), points, x, labels, rest, others),
+        "boosting_accuracy": _score(HistGradientBoostingClassifier(random_state=seed), *shown),
+        "logistic_accuracy": _score(LogisticRegression(max_iter=2000), *shown),
     }
     lines: list[dict[str, Any]] = []
     reference: dict[float, tuple[pd.DataFrame, np.ndarray]] = {}
     for kind, params in CLASSIFIERS.items():
-        started = time.process_time()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # constant columns, classes too small to judge
-            classifier = ct.CounterfactualClassifier(random_state=seed, progress=False, unseen="unknown", **params).fit(
-                x, labels
-            )
-        seconds = time.process_time() - started
-        own = float(np.mean(classifier.predict(rest) == others))
+        classifier, seconds = fit(rows, seed, params)
+        own = float(np.mean(classifier.predict(rows.rest) == rows.others))
         for threshold in THRESHOLDS:
-            told = classifier.explain(people, target=list(asked), decision_threshold=threshold)
-            there = told.status == "already_there"
-            arrived = told.status == "converged"
-            after, before = points(told.frame), points(people)
-            said = pd.DataFrame(judge(after, target)).assign(cost=(after - before).abs().sum(-1).numpy())
-            reference.setdefault(threshold, (said, arrived))
-            twin, twin_arrived = reference[threshold]
-            both = arrived & twin_arrived
+            said, arrived, validity = explain(rows, classifier, threshold)
+            twin, twin_arrived = reference.setdefault(threshold, (said, arrived))
             line = {"table": name, "seed": seed, "classifier": kind, "tau": threshold, "accuracy": own, **accuracy}
-            line |= {"validity": float(arrived[~there].mean()), "pairs": int(both.sum()), "seconds": seconds}
-            line |= {metric: float(said[metric][both].mean()) for metric in MEANS}
-            lines.append(line | {f"{metric}_twin": float(twin[metric][both].mean()) for metric in MEANS})
+            line |= {"validity": validity, "seconds": seconds}
+            lines.append(line | paired(said, twin, arrived & twin_arrived))
     return lines
+
+
+def paired(said: pd.DataFrame, twin: pd.DataFrame, both: np.ndarray) -> dict[str, float]:
+    """Means over the people for whom two classifiers have a valid counterfactual."""
+    means = {metric: float(said[metric][both].mean()) for metric in MEANS}
+    return {
+        "pairs": int(both.sum()),
+        **means,
+        **{f"{metric}_twin": float(twin[metric][both].mean()) for metric in MEANS},
+    }
 
 
 def _score(model: Any, points: Callable[[pd.DataFrame], torch.Tensor], *rows: Any) -> float:
@@ -190,7 +226,7 @@ def main() -> None:
     torch.set_num_threads(1)
     cancer = load_breast_cancer(as_frame=True)
     tables = {"breast cancer": (cancer.data, np.where(cancer.target == 1, "benign", "malignant").astype(object))}
-    tables |= {name: load(arguments.archives, name) for name in TABLES}
+    tables |= {name: load(arguments.archives, table) for name, table in TABLES.items()}
     lines: list[dict[str, Any]] = []
     for name, (frame, y) in tables.items():
         for seed in range(arguments.seeds):

@@ -76,9 +76,9 @@ def measure(axis: str, value: int) -> dict[str, float]:
     call = CALLS[what]
     call(**({"members": 2} if what == "fleet" else {"rows": 200, "counterfactuals": 50}))()  # what first use loads
     run = call(**{name: value})
-    before = _reset_peak()
+    before = reset_peak()
     seconds = [timed(run)]
-    taken = max(0, _status("VmHWM") - before)
+    taken = max(0, resident("VmHWM") - before)
     seconds += [timed(run) for _ in range(2)]
     return {"value": value, "seconds": min(seconds), "bytes": taken}
 
@@ -121,17 +121,17 @@ def fleet(members: int) -> Callable[[], object]:
 CALLS: dict[str, Callable[..., Callable[[], object]]] = {"search": search, "training": training, "fleet": fleet}
 
 
-def _reset_peak() -> int:
+def reset_peak() -> int:
     """Give back what is free and forget the peak so far; bytes resident now."""
     if sys.platform == "linux":
         ctypes.CDLL(None).malloc_trim(0)
     reset = Path("/proc/self/clear_refs")
     if os.access(reset, os.W_OK):
         reset.write_text("5", encoding="ascii")
-    return _status("VmRSS")
+    return resident("VmRSS")
 
 
-def _status(name: str) -> int:
+def resident(name: str) -> int:
     """Bytes that the kernel tells of this process; 0 where it tells nothing."""
     path = Path("/proc/self/status")
     lines = path.read_text(encoding="ascii").splitlines() if path.exists() else []

@@ -146,6 +146,16 @@ def test_cheap_recourse_is_trained_by_the_rules_that_it_is_measured_by(monkeypat
     assert setting.constraints.domain is fit.free_constraints.domain
 
 
+def test_the_default_is_its_network_and_a_gate_on_the_same_rows():
+    fit = fit_of(make_bench("Moon", False, TINY), "Moon", 0, TINY, False)
+    gated, network = fit.model("default"), fit.model("default net")
+    assert gated.model is network and METHODS["default"].twin == "default net"
+    classifier = ct.CounterfactualClassifier(epochs=1, random_state=0, progress=False).fit(fit.x.numpy(), fit.y.numpy())
+    assert [type(layer) for layer in network] == [type(layer) for layer in classifier.model_]
+    assert [p.shape for p in network.parameters()] == [p.shape for p in classifier.model_.parameters()]
+    assert type(gated.gate) is type(classifier.gate_)
+
+
 def test_gates_are_measured_like_any_model(tmp_path):
     failures, tables = run(tmp_path, ["K"], data=["LS"], seeds=1)
     table, accuracy = tables["truth"], tables["truth_performance"]

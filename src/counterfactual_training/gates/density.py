@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +18,16 @@ _HEAVY = 3.0
 _NOTHING = -1e30
 # A number as far from all rows as matters. Beyond it squares overflow, and gradients become NaN.
 _FARTHEST = 1e9
+# Most rows of a class to calibrate by, and rows that are judged together: a bound on memory.
+_CALIBRATED, _BLOCK = 2000, 500
+
+
+class _Kernels(NamedTuple):
+    """Same at every point: mask ``(d,)`` of c columns, matrix ``(k·m, c + 2)`` and height ``(k, m)`` of kernels."""
+
+    columns: Tensor
+    weights: Tensor
+    peak: Tensor
 
 
 class Density(Calibrated):
@@ -45,6 +55,7 @@ class Density(Calibrated):
 
     def __init__(self, centres: Tensor, width: Tensor, given: Tensor, line: Line) -> None:
         super().__init__(line)
+        self._made: tuple[tuple[Tensor, ...], list[_Kernels]] | None = None
         for name, tensor in {"centres": centres, "width": width, "given": given}.items():
             self.register_buffer(name, tensor)
         for name, tensor in line._asdict().items():
@@ -72,8 +83,9 @@ class Density(Calibrated):
         """
         feature_dims, x = x.dim() - 1, x.flatten(1)
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed)).to(x.device)
-        by_class = [x[order[y[order] == label]] for label in range(num_classes)]
-        judged = [own if len(own) >= FEWEST_ROWS else own[:0] for own in by_class]
+        by_class = [order[y[order] == label] for label in range(num_classes)]
+        used = 2 * size + _CALIBRATED  # no more are copied, however many there are
+        judged = [x[own[: used if len(own) >= FEWEST_ROWS else 0]] for own in by_class]
         num_kernels = min(size, max(1, *map(len, judged)))
         centres, width = x.new_zeros(num_classes, num_kernels, x.shape[1]), x.new_zeros(num_classes, num_kernels)
         for label, own in enumerate(judged):
@@ -109,43 +121,64 @@ class Density(Calibrated):
     def plausibility(self, x: Tensor) -> Tensor:
         """σ(g) of whole rows: what is given counts too, so that a row unlike anything seen is told."""
         x = x.flatten(x.dim() - self.feature_dims)
-        scores = torch.logsumexp(self._kernels(x, torch.ones_like(self.given), None), -1)
+        whole = self._kernels_in(torch.ones_like(self.given))
+        parts = x.split(_BLOCK, -2) if x.shape[-2] else (x,)
+        scores = torch.cat([torch.logsumexp(self._at(part, whole, None), -1) for part in parts], -2)
         return torch.where(self.judged, torch.sigmoid(self.whole_slope * (scores - self.whole_origin)), 1.0)
 
     def scores(self, x: Tensor, leave_out: Tensor | None = None) -> Tensor:
         """log p̂ ``(..., n, k)`` of rows ``(..., n, *features)``, up to a constant, without kernels ``(n, m)``."""
         x = x.flatten(x.dim() - self.feature_dims)
-        free = self._kernels(x, ~self.given, leave_out)
-        if not bool(self.given.any()):
+        free, *given = (self._at(x, kernels, leave_out) for kernels in self._ready())
+        if not given:
             return torch.logsumexp(free, -1)
-        known = self._kernels(x, self.given, leave_out)
-        return torch.logsumexp(free + known, -1) - torch.logsumexp(known, -1)
+        return torch.logsumexp(free + given[0], -1) - torch.logsumexp(given[0], -1)
 
-    def _kernels(self, x: Tensor, columns: Tensor, leave_out: Tensor | None) -> Tensor:
-        """Logarithms ``(..., n, k, m)`` of all kernels at x ``(..., n, d)``, in some columns.
+    def _at(self, x: Tensor, kernels: _Kernels, leave_out: Tensor | None) -> Tensor:
+        """Logarithms ``(..., n, k, m)`` of kernels at x ``(..., n, d)``.
 
         ‖x − c‖² / νh² is one product of matrices: a search goes through here at every step.
         """
-        x, centres = x[..., columns].clamp(-_FARTHEST, _FARTHEST), self.centres[..., columns]
-        d, width = centres.shape[-1], self.width.clamp_min(1e-12)
-        norms = torch.stack([torch.ones_like(width), centres.square().sum(-1)], -1)
-        weights = torch.cat([-2 * centres, norms], -1) / (_HEAVY * width.square()).unsqueeze(-1)
+        x = x[..., kernels.columns].clamp(-_FARTHEST, _FARTHEST)
         norm = x.square().sum(-1, keepdim=True)
         points = torch.cat([x, norm, torch.ones_like(norm)], -1)
-        distance = (points @ weights.flatten(0, 1).mT).unflatten(-1, width.shape).clamp_min(0.0)
-        peak = (-d * width.log()).masked_fill(self.width == 0, _NOTHING)
-        kernels = torch.add(peak, torch.log1p(distance), alpha=-(_HEAVY + d) / 2)
-        return kernels if leave_out is None else kernels.masked_fill(leave_out.unsqueeze(-2), _NOTHING)
+        distance = (points @ kernels.weights.mT).unflatten(-1, kernels.peak.shape).clamp_min(0.0)
+        out = torch.add(kernels.peak, torch.log1p(distance), alpha=-(_HEAVY + x.shape[-1]) / 2)
+        return out if leave_out is None else out.masked_fill(leave_out.unsqueeze(-2), _NOTHING)
 
-    def _calibration_scores(self, by_class: list[Tensor], most: int = 2000) -> tuple[Tensor, Tensor]:
+    def _ready(self) -> list[_Kernels]:
+        """Kernels in the free columns and, if some are given, in those; made once for the rows that are here."""
+        tensors = (self.centres, self.width, self.given)
+        if self._made is None or any(a is not b for a, b in zip(self._made[0], tensors, strict=True)):
+            masks = [~self.given, self.given] if bool(self.given.any()) else [~self.given]
+            with torch.inference_mode(False), torch.no_grad():  # gradients will go through, whoever asks first
+                self._made = tensors, [self._kernels_in(columns) for columns in masks]
+        return self._made[1]
+
+    def _kernels_in(self, columns: Tensor) -> _Kernels:
+        centres = self.centres[..., columns]
+        width = self.width.clamp_min(1e-12)
+        norms = torch.stack([torch.ones_like(width), centres.square().sum(-1)], -1)
+        weights = torch.cat([-2 * centres, norms], -1) / (_HEAVY * width.square()).unsqueeze(-1)
+        peak = (-centres.shape[-1] * width.log()).masked_fill(self.width == 0, _NOTHING)
+        return _Kernels(columns, weights.flatten(0, 1), peak)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._made = None  # other rows are written into the same tensors
+        super()._load_from_state_dict(*args, **kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_made": None}
+
+    def _calibration_scores(self, by_class: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Scores ``(a, k)`` and classes ``(a,)`` of rows that are no centres; of the centres where others are few."""
         num_kernels = self.width.shape[1]
         scores, classes = [self.width.new_zeros(0, len(by_class))], [torch.zeros(0, dtype=torch.long)]
         for label, own in enumerate(by_class):
             others = own[num_kernels:]
             if len(others) >= num_kernels // 2:
-                scores += [self.scores(part) for part in others[:most].split(250)]
-                classes.append(torch.full((len(others[:most]),), label))
+                scores += [self.scores(part) for part in others[:_CALIBRATED].split(250)]
+                classes.append(torch.full((len(others[:_CALIBRATED]),), label))
             else:
                 itself = torch.eye(num_kernels, dtype=torch.bool, device=self.width.device)[: len(own)]
                 pairs = zip(own[:num_kernels].split(250), itself.split(250), strict=True)

@@ -25,6 +25,8 @@ _METHODS = {
     "G": "BL with a gate learned with counterfactuals as negatives",
     "K + G": "BL with both gates",
     "best": "BL with both gates on tables, with G on images; chosen on rows cut from the training rows",
+    "default net": "the network that the classifier trains by default",
+    "default": "default net with gate K, as the classifier is by default",
 }
 _TAUS = {_STEPS: "published steps", _HALF: "line, τ = .5", _SURE: "line, τ = .95\\*"}
 _COUNTED = {"nn5": "5-NN", "boosting": "boosting", "ip_star": "IP*", "cost": "cost"}
