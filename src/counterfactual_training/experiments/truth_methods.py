@@ -220,10 +220,7 @@ METHODS: dict[str, Method] = {
     "K": Method(gated("density"), protects=True),
     "G": Method(gated("learned"), protects=True),
     "K + G": Method(gated("both"), protects=True),
-<<<<<<< HEAD
     "best": Method(best, protects=True),
-=======
     "default net": Method(default_network),
     "default": Method(gated(DEFAULT.gate, "default net"), twin="default net", protects=True),
->>>>>>> bench
 }
