@@ -36,7 +36,7 @@ class GateConfig:
     """
 
     hidden: tuple[int, ...] = (128, 128)
-    epochs: int = 12
+    epochs: int = 30
     batch_size: int = 250
     learning_rate: float = 2e-3
     most_rows: int = 10_000
