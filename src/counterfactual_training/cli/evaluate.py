@@ -24,7 +24,8 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         parents=[common],
         help="measure a saved model on test rows",
         description="Measure plausibility, cost and validity of a model's counterfactuals, its accuracy, and its "
-        "accuracy under attack.",
+        "accuracy under attack. Counterfactuals are those of the protocol, with its fixed steps and without a gate; "
+        "`ct truth` measures methods, gates among them, free of both.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

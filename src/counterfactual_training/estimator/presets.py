@@ -40,6 +40,11 @@ class Preset:
     explainer: Generator | None = None
 
 
+def usual_batch_size(num_rows: int) -> int:
+    """A hundredth of the rows, from 30 to 1000."""
+    return min(1000, max(30, num_rows // 100))
+
+
 # Chosen for accuracy and log-loss on twelve tables, the bends on eight of them; on none of the paper's test rows.
 DEFAULT = Preset(
     Setting(objective=make_objective("vanilla"), config=TrainConfig(shuffle=True)),

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError, ModelError, unknown
-from counterfactual_training.estimator.presets import PRESETS, Preset, Scaling
+from counterfactual_training.estimator.presets import PRESETS, Preset, Scaling, usual_batch_size
 from counterfactual_training.gates import KINDS as GATES
 from counterfactual_training.models import VAE, linear, mlp
 from counterfactual_training.search import GENERATORS, Generator, LatentSpace
@@ -144,7 +144,7 @@ def _objective(params: Params) -> Objective:
 def _config(params: Params, num_rows: int, seed: int) -> TrainConfig:
     return replace(
         make_preset(params).config,
-        batch_size=_number(params, "batch_size", min(1000, max(30, num_rows // 100))),
+        batch_size=_number(params, "batch_size", usual_batch_size(num_rows)),
         num_counterfactuals=_number(params, "num_counterfactuals", min(5000, max(100, num_rows // 4))),
         seed=seed,
         **_stated(params, ("epochs", "learning_rate", "burn_in", "shuffle")),

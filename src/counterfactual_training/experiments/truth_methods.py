@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.data.dataset import Dataset
 from counterfactual_training.errors import InputError, unknown
-from counterfactual_training.estimator.presets import DEFAULT
+from counterfactual_training.estimator.presets import DEFAULT, usual_batch_size
 from counterfactual_training.evaluation.plausibility import implausibility_by_class
 from counterfactual_training.evaluation.stepfree import FIXED_STEPS, Rescaled, draw_individuals, scale_of
 from counterfactual_training.experiments.cells import FULL, IMAGES, Cell
@@ -166,8 +166,8 @@ def default_network(fit: Fit) -> nn.Module:
         torch.manual_seed(fit.seed)
         model = mlp(fit.x.shape[-1], fit.data.num_classes, DEFAULT.hidden, DEFAULT.activation, squash=True)
     bend(model, fit.x, DEFAULT.bent)
-    config = replace(DEFAULT.setting.config, epochs=fit.caps.epochs, seed=fit.seed)
-    config = replace(config, batch_size=min(1000, max(30, len(fit.x) // 100)))
+    size = usual_batch_size(len(fit.x))
+    config = replace(DEFAULT.setting.config, epochs=fit.caps.epochs, batch_size=size, seed=fit.seed)
     stop = EarlyStopping(DEFAULT.n_iter_no_change, metric="validation_loss", mode="min")
     return train(
         model, fit.x, fit.y, setting=replace(DEFAULT.setting, config=config, constraints=fit.constraints),
