@@ -1,5 +1,7 @@
 """A gated classifier is one with one more class, and its decisions are the model's."""
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -110,6 +112,27 @@ def test_most_real_rows_pass_and_nothing_far_away_does():
     assert 0.84 < float(passed) < 0.96  # calibrated to 0.9
     assert float(gate.plausibility(torch.tensor([[0.0, 0.0], [0.0, 50.0], [1e8, 0.0]])).max()) < 0.01
     assert float(gate.plausibility(fresh).gather(-1, 1 - labels[:, None]).max()) < 0.01
+
+
+def test_a_density_follows_its_rows_whatever_was_asked_before():
+    x, y = moat()
+    used, other = Density.fit(x, y, 2), Density.fit(x + 5.0, y, 2)
+    with torch.inference_mode():
+        before = used(x)
+    point = x.clone().requires_grad_()
+    (slope_there,) = torch.autograd.grad(used(point).sum(), point)
+    assert bool(slope_there.abs().sum() > 0) and used(x).equal(before)
+    used.load_state_dict(other.state_dict())
+    assert used(x).equal(other(x)) and not used(x).equal(before)
+    assert copy.deepcopy(used)(x).equal(other(x))
+    assert_close(used.double()(x.double()), other(x).double(), rtol=1e-3, atol=1e-3)
+
+
+def test_rows_are_judged_alike_alone_and_among_many():
+    x, y = moat(1200)
+    gate = Density.fit(x, y, 2)
+    assert_close(gate.plausibility(x)[700:703], gate.plausibility(x[700:703]))
+    assert gate.plausibility(x[:0]).shape == (0, 2)
 
 
 def test_a_class_with_few_rows_is_not_judged():
