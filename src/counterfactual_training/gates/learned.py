@@ -16,6 +16,8 @@ from counterfactual_training.gates.gated import Gated
 from counterfactual_training.gates.negatives import Negatives
 from counterfactual_training.models import mlp
 
+# Copied to learn from, however many there are; all epochs together see no more than a few times as many.
+_MOST_ROWS = 100_000
 # Below every score: with this origin all rows pass.
 _OPEN = -1e30
 
@@ -114,7 +116,9 @@ class Learned(Calibrated):
         network, num_classes = self.network, len(self.slope)
         order = torch.randperm(len(x), generator=rng).to(x.device)
         held = torch.cat([_share(order[y[order] == label], config.most_rows) for label in range(num_classes)])
-        kept = torch.ones_like(y, dtype=torch.bool).index_fill(0, held, False)
+        kept = torch.ones_like(y, dtype=torch.bool).index_fill(0, held, False).nonzero().squeeze(-1)
+        if len(kept) > _MOST_ROWS:
+            kept = kept[torch.randperm(len(kept), generator=rng)[:_MOST_ROWS].to(x.device)]
         rows, labels = x[kept].flatten(1), y[kept]
         negatives = Negatives(gated, rows, labels, constraints, x.shape[1:], config, rng)
         optimizer = torch.optim.Adam(network.parameters(), config.learning_rate)
