@@ -19,7 +19,7 @@ _REFERENCES = 400
 # Share of rows, real or not, with the given columns of anybody: where a class has nobody like this person, it is judged
 # as a whole.
 _LENT = 0.25
-_SAMPLED = 10_000  # rows that the range of numbers is taken from
+_SAMPLED = 10_000  # rows, at most, that the range of numbers is taken from
 _JITTER = (0.1, 1.6)  # standard deviations of the noise around real rows, drawn on a logarithmic scale
 
 
@@ -53,7 +53,7 @@ class Negatives:
         self.groups = [group for group in groups if not bool(self.given[group].any())]
         fixed = {column for group in groups for column in group} | set(self.given.nonzero().flatten().tolist())
         self.numbers = torch.tensor([j for j in range(rows.shape[1]) if j not in fixed], dtype=torch.long)
-        sample = rows[:_SAMPLED][:, self.numbers]
+        sample = rows[:: 1 + len(rows) // _SAMPLED][:, self.numbers]
         ends = sample.quantile(sample.new_tensor([0.005, 0.995]), 0) if sample.numel() else sample[:2]
         self.low, self.high = ends[0] - 0.3, ends[1] + 0.3
         self.x_cf, self.target, self.weight = rows[:0], labels[:0], rows[:0, 0]
