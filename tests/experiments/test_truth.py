@@ -185,6 +185,12 @@ def test_what_is_done_is_not_done_again_and_a_new_method_is_added(done, monkeypa
     assert run(root, ["flat"], again)[0] == [] and again.getvalue() == "" and len(made) == 4
 
 
+def test_methods_of_tables_leave_images_alone():
+    kept = truth._meant_for(truth.Piece("MNIST", 0), list(METHODS))
+    assert {"BL", "CT", "N5c", "G", "best"} <= set(kept) and not {"K", "K + G", "default"} & set(kept)
+    assert truth._meant_for(truth.Piece("CH", 0), list(METHODS)) == list(METHODS)
+
+
 def test_one_method_that_fails_does_not_lose_the_others(tmp_path, monkeypatch):
     def broken(fit):
         raise InputError("no such network")

@@ -203,7 +203,12 @@ def run_truth(
 
 
 def _finished(place: Place, piece: Piece, methods: Sequence[str]) -> bool:
-    return place.floors(piece.data).exists() and all(place.numbers(*piece, name).exists() for name in methods)
+    wanted = _meant_for(piece, methods)
+    return place.floors(piece.data).exists() and all(place.numbers(*piece, name).exists() for name in wanted)
+
+
+def _meant_for(piece: Piece, methods: Sequence[str]) -> list[str]:
+    return [name for name in methods if METHODS[name].images or piece.data not in IMAGES]
 
 
 # ---- one data set and seed -------------------------------------------------------------------------------------------
@@ -218,7 +223,7 @@ def _run_piece(plan: Plan, piece: Piece) -> list[TruthFailure]:
         _write(place.floors(piece.data), floors.assign(data=piece.data))
     known = _stored(plan, bench, piece)
     failures = []
-    for name in plan.methods:
+    for name in _meant_for(piece, plan.methods):
         if not place.numbers(*piece, name).exists():
             outcome = attempt(_run_method, (plan, bench, known, piece), name)
             if isinstance(outcome, Failed):

@@ -128,11 +128,13 @@ class Method:
         make: a module with k outputs, or gated with k + 1, from a :class:`Fit`.
         twin: the method it is compared with.
         protects: whether it trains anew where features are protected; else one model serves both settings.
+        images: whether it takes images too; a density of pixels says little.
     """
 
     make: Callable[[Fit], nn.Module]
     twin: str = "BL"
     protects: bool = False
+    images: bool = True
 
 
 def conventional(fit: Fit) -> nn.Module:
@@ -216,11 +218,11 @@ METHODS: dict[str, Method] = {
     "BL rescaled": Method(rescaled_baseline),
     "CT": Method(published_ct, protects=True),
     "N5c": Method(cheap_recourse, protects=True),
-    "N5c + K": Method(gated("density", "N5c"), protects=True),
-    "K": Method(gated("density"), protects=True),
+    "N5c + K": Method(gated("density", "N5c"), protects=True, images=False),
+    "K": Method(gated("density"), protects=True, images=False),
     "G": Method(gated("learned"), protects=True),
-    "K + G": Method(gated("both"), protects=True),
+    "K + G": Method(gated("both"), protects=True, images=False),
     "best": Method(best, protects=True),
-    "default net": Method(default_network),
-    "default": Method(gated(DEFAULT.gate, "default net"), twin="default net", protects=True),
+    "default net": Method(default_network, images=False),
+    "default": Method(gated(DEFAULT.gate, "default net"), twin="default net", protects=True, images=False),
 }

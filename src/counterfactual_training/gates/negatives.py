@@ -132,7 +132,7 @@ class Typicality:
         for label in y.unique().tolist():
             own = x[y == label]
             split = min(_REFERENCES, max(1, len(own) // 2))
-            self.references[label] = own[:split]
+            self.references[label] = own[:split].clone()  # a view would keep all rows alive
             self.distances[label] = self._distance(own[split:][:1000], label).sort().values
 
     def p_value(self, x: Tensor, y: Tensor) -> Tensor:
