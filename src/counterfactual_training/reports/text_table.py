@@ -54,9 +54,8 @@ class TextTable:
         left = self.text_columns
         marks = ["-" * width if j < left else "-" * (width - 1) + ":" for j, width in enumerate(widths)]
         drawn = ["| " + " | ".join(_padded(line, widths, left)) + " |" for line in (lines[0], marks, *lines[1:])]
-        body = "\n".join(drawn)
-        notes = "\n\n".join(self.notes)
-        return f"### {self.title}\n\n{body}\n" + (f"\n{notes}\n" if notes else "")
+        parts = [f"### {self.title}", "\n".join(drawn), *self.notes]
+        return "\n\n".join(parts if self.title else parts[1:]) + "\n"
 
     def latex(self) -> str:
         """A ``table`` that needs no package."""
