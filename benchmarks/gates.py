@@ -17,6 +17,7 @@ import counterfactual_training as ct
 from benchmarks.environments import Environments
 from benchmarks.growth import reset_peak, resident
 from benchmarks.report import Table, Value
+from counterfactual_training.estimator.presets import usual_batch_size
 from counterfactual_training.gates import KINDS, search_gated
 from counterfactual_training.models import mlp
 
@@ -76,7 +77,7 @@ def _lines(x: torch.Tensor, y: torch.Tensor) -> list[list[Value]]:
     torch.manual_seed(0)
     model = mlp(x.shape[1], 2, (64, 64), "swish", squash=True)
     objective = ct.make_objective("vanilla")
-    batch = min(1000, max(30, len(x) // 100))  # as the classifier has it
+    batch = usual_batch_size(len(x))
 
     def train(epochs: int, rows: int) -> None:
         config = ct.TrainConfig(epochs, batch, shuffle=True)
