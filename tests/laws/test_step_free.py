@@ -66,6 +66,19 @@ def test_shorter_steps_change_little(model, constraints):
     assert float(apart.max()) < STEP_TOLERANCE and float(apart.median()) < STEP_TOLERANCE / 10
 
 
+@pytest.mark.parametrize("constraints", [name for name in CONSTRAINTS if name not in CONTINUOUS])
+@pytest.mark.parametrize("model", ["linear", "mlp"])
+def test_shorter_steps_snap_few_rows_elsewhere(model, constraints):
+    """Another way up may cross from one category's half to another's."""
+    plain = found(model, constraints)
+    shorter = found(model, constraints, learning_rate=0.025, max_steps=600)
+    apart = (plain.x_cf - shorter.x_cf).abs().amax(-1)
+    assert torch.equal(plain.status, shorter.status)
+    assert int((apart > STEP_TOLERANCE).sum()) <= ROWS // 20
+    past = plain.confidence[plain.mature] - 0.5
+    assert float(past.min()) >= 0
+
+
 @pytest.mark.parametrize("threshold", [0.3, 0.5, 0.95])
 @pytest.mark.parametrize("constraints", CONTINUOUS)
 @pytest.mark.parametrize("model", ["linear", "mlp"])
