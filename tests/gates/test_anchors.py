@@ -6,7 +6,7 @@ from test_gated import moat, slope
 
 from counterfactual_training import Constraints, ecco, line
 from counterfactual_training.constraints.stacking import stack_constraints
-from counterfactual_training.gates import Gated, fit_gate, real_rows, search_gated, towards_real
+from counterfactual_training.gates import Gated, fit_gate, remembered_rows, search_gated, towards_real
 from counterfactual_training.models import StackedModel
 from counterfactual_training.search import Status, search
 
@@ -40,9 +40,9 @@ def test_the_most_plausible_point_within_reach():
 
 
 def test_a_gate_without_rows():
-    x, y = moat(60)
-    gated = fit_gate(slope(), x, y, "learned", config=None)
-    assert real_rows(gated.gate) is None
+    x, y = moat(80)
+    gated = fit_gate(slope(), x, y, "learned")
+    assert remembered_rows(gated.gate) is None
     assert torch.equal(towards_real(gated, x, 1 - y, Constraints.infer(x), 0.5), x)
 
 

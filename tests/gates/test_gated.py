@@ -149,7 +149,7 @@ def test_rows_are_judged_alike_alone_and_among_many():
 def test_a_class_with_few_rows_is_not_judged():
     x, y = moat(200)
     keep = (y == 0) | (torch.arange(200) < 10)  # five rows of class 1
-    gate = fit_gate(slope(), x[keep], y[keep]).gate
+    gate = Density.fit(x[keep], y[keep], 2)
     assert gate.judged.tolist() == [True, False]
     assert_close(gate.plausibility(torch.randn(5, 2) * 100)[:, 1], torch.ones(5))
     assert float(gate.plausibility(torch.tensor([[30.0, 0.0]]))[0, 0]) < 0.01
@@ -185,7 +185,7 @@ def test_people_are_compared_with_people_like_them():
     nothing = Density.fit(x, y, 1, given=torch.tensor([True, True]))
     assert_close(nothing(x), torch.zeros(1000, 1))  # where nothing can change there is nothing to judge
     rows = Constraints.build(2, mutability={1: "none"})
-    assert bool((fit_gate(slope(), x, y, constraints=rows).gate.given == given).all())
+    assert bool((fit_gate(slope(), *moat(), constraints=rows).gate.given == given).all())
 
 
 def test_images_keep_their_shape():

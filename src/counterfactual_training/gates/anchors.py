@@ -16,7 +16,7 @@ from torch.nn import functional
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.constraints.stacking import unstack_constraints
 from counterfactual_training.gates.density import Density
-from counterfactual_training.gates.gated import Both, Gate, Gated
+from counterfactual_training.gates.gated import Gate, Gated
 from counterfactual_training.models import StackedModel
 from counterfactual_training.search import Generator, SearchResult, Status, search
 
@@ -45,7 +45,7 @@ def search_gated(
     """
     found = search(model, x, y_target, generator, constraints, diagnose=diagnose)
     table = x.dim() == y_target.dim() + 1
-    if not (table and isinstance(model, Gated) and real_rows(model.gate) is not None):
+    if not (table and isinstance(model, Gated) and remembered_rows(model.gate) is not None):
         return found
     if y_target.dim() == 1:
         return _led(model, x, y_target, found, float(generator.decision_threshold), constraints)
@@ -77,9 +77,9 @@ def _led(
     return replace(found, x_cf=x_cf, status=status, confidence=reached, converged=reached >= threshold)
 
 
-def real_rows(gate: Gate) -> Tensor | None:
+def remembered_rows(gate: Gate) -> Tensor | None:
     """Rows ``(k, m, d)`` that a gate remembers, NaN where a class has fewer; ``None`` if it remembers none."""
-    for part in gate.parts if isinstance(gate, Both) else (gate,):
+    for part in gate.lone:
         if isinstance(part, Density):
             return part.centres.masked_fill((part.width == 0).unsqueeze(-1), torch.nan)
     return None
@@ -96,7 +96,7 @@ def towards_real(gated: Gated, x: Tensor, y_target: Tensor, constraints: Constra
     Returns:
         ``(n, d)``; x itself where no real row, brought into the bounds, has the target with τ by the model alone.
     """
-    found, remembered = x.clone(), real_rows(gated.gate)
+    found, remembered = x.clone(), remembered_rows(gated.gate)
     if remembered is None:
         return found
     for target in y_target.unique().tolist():
