@@ -10,7 +10,7 @@ import pytest
 
 import counterfactual_training as ct
 
-GATES = ["Gated", "Gate", "GateConfig", "fit_gate"]
+GATES = ["Gated", "Gate", "GateConfig", "fit_gate", "search_gated"]
 LOW_LEVEL = ["search", "SearchResult", "Objective", "Explanations", "train", "TrainConfig", "Constraints", "Generator"]
 METHODS = [
     "generic",

@@ -37,7 +37,7 @@ def test_your_own_network_and_loop(tmp_path, monkeypatch):
     exec(compile(FLEET.replace("TrainConfig(", "TrainConfig(epochs=2, "), "README.md", "exec"), scope)  # noqa: S102
     assert [r.history.last("epoch") for r in scope["results"]] == [2] * 15
     exec(compile(GATE, "README.md", "exec"), scope)  # noqa: S102
-    assert scope["gated"](x).shape == (300, 3)
+    assert scope["gated"](x).shape == (300, 3) and scope["found"].x_cf.shape == x.shape
 
 
 @pytest.mark.parametrize("command", COMMANDS)

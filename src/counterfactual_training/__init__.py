@@ -12,7 +12,7 @@ from counterfactual_training.data import Dataset, Encoder, Feature, Schema, load
 from counterfactual_training.data.synthetic import loan
 from counterfactual_training.estimator import CounterfactualClassifier, Explanation
 from counterfactual_training.evaluation import PAIRED, PUBLISHED, Protocol, evaluate, summarise
-from counterfactual_training.gates import Gate, GateConfig, Gated, fit_gate
+from counterfactual_training.gates import Gate, GateConfig, Gated, fit_gate, search_gated
 from counterfactual_training.models import cnn, fit_vae, linear, mlp
 from counterfactual_training.search import (
     Binding,
@@ -102,6 +102,7 @@ __all__ = [
     "register_generator",
     "revise",
     "search",
+    "search_gated",
     "summarise",
     "train",
 ]

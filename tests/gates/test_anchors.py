@@ -6,7 +6,7 @@ from test_gated import moat, slope
 
 from counterfactual_training import Constraints, ecco, line
 from counterfactual_training.constraints.stacking import stack_constraints
-from counterfactual_training.gates import Gated, fit_gate, real_rows, search_gated, towards_real
+from counterfactual_training.gates import Gated, fit_gate, remembered_rows, search_gated, towards_real
 from counterfactual_training.models import StackedModel
 from counterfactual_training.search import Status, search
 
@@ -39,10 +39,38 @@ def test_the_most_plausible_point_within_reach():
     torch.testing.assert_close(found[:, 0], torch.zeros(5))
 
 
+@pytest.mark.parametrize("members", [None, 2])
+def test_the_status_says_when_the_gate_binds_and_when_a_rule_does(members):
+    """The first feature may pass the boundary, but not come to the rows of class 1; or not even the boundary."""
+    x, y = moat()
+    start, target = x[y == 0][:5], torch.ones(5, dtype=torch.long)
+    past, short = (Constraints.build(2, domain={0: (-9.0, end)}) for end in (1.0, -0.5))
+    model, gate = slope(), fit_gate(slope(), x, y).gate
+    if members is not None:
+        start, target, model = start.expand(2, 5, 2), target.expand(2, 5), StackedModel([slope(), slope()])
+        past, short = (stack_constraints([rules, rules]) for rules in (past, short))
+    found = search_gated(Gated(model, gate), start, target, line(), past)
+    assert set(found.status_names) == {"implausible"} and not bool(found.converged.any())
+    by_rule = search_gated(Gated(model, gate), start, target, line(), short)
+    assert not bool(by_rule.converged.any()) and "implausible" not in by_rule.status_names
+    assert set(search_gated(Gated(model, gate), start, target).status_names) == {"converged"}
+    assert "implausible" not in search(Gated(model, gate), start, target, line(), past).status_names
+
+
+def test_a_model_in_training_mode_is_searched_in_eval_mode():
+    x, y = moat()
+    model = torch.nn.Sequential(torch.nn.Dropout(0.9), slope())
+    gated = fit_gate(model, x, y)
+    assert gated.train().training
+    ten = ecco(decision_threshold=0.6, max_steps=10)  # too few to cross the moat: rows are led
+    once, again = (search_gated(gated, x[:40], 1 - y[:40], ten) for _ in range(2))
+    assert gated.training and bool(once.converged.all()) and once.x_cf.equal(again.x_cf)
+
+
 def test_a_gate_without_rows():
-    x, y = moat(60)
-    gated = fit_gate(slope(), x, y, "learned", config=None)
-    assert real_rows(gated.gate) is None
+    x, y = moat(80)
+    gated = fit_gate(slope(), x, y, "learned")
+    assert remembered_rows(gated.gate) is None
     assert torch.equal(towards_real(gated, x, 1 - y, Constraints.infer(x), 0.5), x)
 
 

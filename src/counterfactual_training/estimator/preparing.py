@@ -18,7 +18,7 @@ from counterfactual_training.errors import InputError, from_outside, unknown
 from counterfactual_training.estimator import settings
 from counterfactual_training.estimator.finding import Finder
 from counterfactual_training.estimator.inputs import resolve_schema
-from counterfactual_training.gates import Gate, fit_gate
+from counterfactual_training.gates import Gate, few_rows, gate_of
 from counterfactual_training.models import bend
 from counterfactual_training.training import Callback, EarlyStopping, History, Setting, train
 
@@ -75,15 +75,10 @@ class Prepared:
         if self.gate == "none":
             return None
         seed, rules = self.setting.config.seed, self.finder.constraints
-        gate = fit_gate(model, self.x, self.y, self.gate, constraints=rules, seed=seed).gate
-        few = self.classes[~gate.judged.cpu().numpy()].tolist()
-        if few:
-            said = ", ".join(map(repr, few))
-            warnings.warn(
-                f"Too few rows to judge what is plausible: the gate stands open for {said}. Advice that leads there is "
-                "not held to real rows.",
-                stacklevel=from_outside(),
-            )
+        gate = gate_of(model, self.x, self.y, self.gate, rules, seed=seed)
+        said = few_rows(gate, self.y, [repr(label) for label in self.classes.tolist()])
+        if said is not None:
+            warnings.warn(said, stacklevel=from_outside())
         return gate
 
 

@@ -1,8 +1,9 @@
 """Gates: a classifier that knows where its classes end, so that advice ends among real rows."""
 
-from counterfactual_training.gates.anchors import real_rows, search_gated, towards_real
+from counterfactual_training.gates.anchors import remembered_rows, search_gated, towards_real
+from counterfactual_training.gates.checks import few_rows
 from counterfactual_training.gates.density import Density
-from counterfactual_training.gates.fit import KINDS, fit_gate, make_gate
+from counterfactual_training.gates.fit import KINDS, fit_gate, gate_of, make_gate
 from counterfactual_training.gates.gated import Both, Gate, Gated
 from counterfactual_training.gates.learned import GateConfig, Learned
 
@@ -14,9 +15,11 @@ __all__ = [
     "GateConfig",
     "Gated",
     "Learned",
+    "few_rows",
     "fit_gate",
+    "gate_of",
     "make_gate",
-    "real_rows",
+    "remembered_rows",
     "search_gated",
     "towards_real",
 ]

@@ -15,10 +15,12 @@ from torch.nn import functional
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.constraints.stacking import unstack_constraints
+from counterfactual_training.core.broadcast import per_member
+from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.gates.density import Density
-from counterfactual_training.gates.gated import Both, Gate, Gated
+from counterfactual_training.gates.gated import Gate, Gated
 from counterfactual_training.models import StackedModel
-from counterfactual_training.search import Generator, SearchResult, Status, search
+from counterfactual_training.search import Generator, SearchResult, Status, evaluating, line, search
 
 # Real rows looked at first, nearest first.
 _CANDIDATES = 50
@@ -33,20 +35,51 @@ def search_gated(
     model: nn.Module,
     x: Tensor,
     y_target: Tensor,
-    generator: Generator,
-    constraints: Constraints,
+    generator: Generator | None = None,
+    constraints: Constraints | None = None,
     *,
     diagnose: bool = True,
 ) -> SearchResult:
     """As :func:`search`; rows of a table x ``(n, d)`` that it does not bring through a gate are led by real rows.
 
-    Of images, of a model without a gate, or with one that remembers no rows, it is :func:`search`. All members of a
-    fleet (see :class:`Gated`) are searched at once, ``(M, n, d)``; those rows that are led are led member by member.
+    A row that misses τ, though where it ended the model alone gives the target τ, is ``Status.IMPLAUSIBLE``: it is the
+    gate that binds. Images, and rows of a gate that remembers none, are searched, not led; without a gate it is
+    :func:`search`. All members of a fleet (see :class:`Gated`) are searched at once, ``(M, n, d)``; those rows that are
+    led are led member by member.
+
+    Args:
+        generator: by default :func:`line`.
+        constraints: what may move; ``None`` lets everything move.
     """
+    generator = generator if generator is not None else line()
     found = search(model, x, y_target, generator, constraints, diagnose=diagnose)
-    table = x.dim() == y_target.dim() + 1
-    if not (table and isinstance(model, Gated) and real_rows(model.gate) is not None):
+    if not isinstance(model, Gated):
         return found
+    y_target = y_target.long()
+    with evaluating(model):
+        if x.dim() == y_target.dim() + 1 and remembered_rows(model.gate) is not None:
+            rules = constraints if constraints is not None else Constraints.build(x.shape[-1])
+            found = _led_all(model, x, y_target, found, generator, rules)
+        return _told_by_the_gate(model, y_target, found, generator)
+
+
+@torch.no_grad()
+def _told_by_the_gate(model: Gated, y_target: Tensor, found: SearchResult, generator: Generator) -> SearchResult:
+    """What was found, with the status of the rows ``(..., n)`` that the gate alone keeps from τ."""
+    missed = (found.status == int(Status.EXHAUSTED)) | (found.status == int(Status.INFEASIBLE))
+    if not bool(missed.any()):
+        return found
+    rows = y_target.dim() - 1
+    logits = torch.cat([at_least_single(model.model(part)) for part in found.x_cf.split(_BLOCK, rows)], rows)
+    reached = (logits * model.scale).softmax(-1).gather(-1, y_target.unsqueeze(-1)).squeeze(-1)
+    beyond = missed & (reached >= per_member(generator.decision_threshold, 1))
+    return replace(found, status=found.status.masked_fill(beyond, int(Status.IMPLAUSIBLE)))
+
+
+def _led_all(
+    model: Gated, x: Tensor, y_target: Tensor, found: SearchResult, generator: Generator, constraints: Constraints
+) -> SearchResult:
+    """What a search found for rows ``(..., n, d)``, of one model or of a fleet, led by real rows."""
     if y_target.dim() == 1:
         return _led(model, x, y_target, found, float(generator.decision_threshold), constraints)
     if not isinstance(model.model, StackedModel):  # nothing that could be taken apart
@@ -77,9 +110,9 @@ def _led(
     return replace(found, x_cf=x_cf, status=status, confidence=reached, converged=reached >= threshold)
 
 
-def real_rows(gate: Gate) -> Tensor | None:
+def remembered_rows(gate: Gate) -> Tensor | None:
     """Rows ``(k, m, d)`` that a gate remembers, NaN where a class has fewer; ``None`` if it remembers none."""
-    for part in gate.parts if isinstance(gate, Both) else (gate,):
+    for part in gate.lone:
         if isinstance(part, Density):
             return part.centres.masked_fill((part.width == 0).unsqueeze(-1), torch.nan)
     return None
@@ -96,7 +129,7 @@ def towards_real(gated: Gated, x: Tensor, y_target: Tensor, constraints: Constra
     Returns:
         ``(n, d)``; x itself where no real row, brought into the bounds, has the target with τ by the model alone.
     """
-    found, remembered = x.clone(), real_rows(gated.gate)
+    found, remembered = x.clone(), remembered_rows(gated.gate)
     if remembered is None:
         return found
     for target in y_target.unique().tolist():

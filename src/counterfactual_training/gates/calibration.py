@@ -15,6 +15,12 @@ from counterfactual_training.gates.gated import Gate
 FEWEST_ROWS = 20
 _SPREAD = 0.2
 _TOP = log(0.98 / 0.02)
+# Equal scores count as a mass from this share of the rows on; they are equal up to this share of their size.
+_MASS, _ROUNDING = 0.02, 1e-4
+# Of a score, the shortest way from ½ to .98, as a share of its size.
+_STEEPEST = 1e-3
+# … and the longest below a mass: a density e times lower, and a share of the way to the rows least like the class.
+_BELOW_MASS, _OF_THE_WAY = 1.0, 0.1
 
 
 class Line(NamedTuple):
@@ -51,6 +57,9 @@ class Calibrated(Gate):
 def calibrate(scores: Tensor, y: Tensor, num_classes: int, quantile: float) -> Line:
     """The line through two quantiles of each class's own rows: σ(g) = ½ at ``quantile``, .98 at ``quantile + .2``.
 
+    Where many rows of a class are alike, their scores are equal, and no line lets only a part of them pass. All of them
+    do, where the lower quantile falls on them: σ(g) = .98 there, and ½ at most midway to the next lower score.
+
     Args:
         scores: ``(n, k)``, higher is more like the class; of rows the scores were not fitted to.
         y: ``(n,)`` their classes.
@@ -62,6 +71,20 @@ def calibrate(scores: Tensor, y: Tensor, num_classes: int, quantile: float) -> L
         own = own[torch.isfinite(own)]
         if len(own) >= FEWEST_ROWS:
             low, high = torch.quantile(own[:100_000], own.new_tensor([quantile, quantile + _SPREAD]))
-            origin[label] = low
-            slope[label] = _TOP / (high - low).clamp_min(1e-3 * (1 + low.abs()))
+            least, tied = _STEEPEST * (1 + low.abs()), _mass(own, low)
+            if tied is None:
+                origin[label], width = low, high - low
+            else:
+                lower = own[own < tied - _ROUNDING * (1 + tied.abs())]
+                width = (_OF_THE_WAY * (tied - scores[:, label].min())).clamp_max(_BELOW_MASS)
+                width = torch.minimum(width, (tied - lower.max()) / 2 if len(lower) else width).maximum(least)
+                origin[label] = tied - width
+            slope[label] = _TOP / width.clamp_min(least)
     return Line(slope, origin)
+
+
+def _mass(scores: Tensor, low: Tensor) -> Tensor | None:
+    """The score that many rows have in common at the quantile ``low``, or just above it; ``None`` without one."""
+    least = scores[scores >= low].min()
+    near = scores[(scores - least).abs() <= _ROUNDING * (1 + least.abs())]
+    return near.min() if len(near) >= max(2, _MASS * len(scores)) else None

@@ -18,14 +18,18 @@ _HEAVY = 3.0
 _NOTHING = -1e30
 # A number as far from all rows as matters. Beyond it squares overflow, and gradients become NaN.
 _FARTHEST = 1e9
+# The least distance between rows, as a share of their spread: rows that are all alike must have some width.
+_LEAST = 1e-3
 # Most rows of a class to calibrate by, and rows that are judged together: a bound on memory.
 _CALIBRATED, _BLOCK = 2000, 500
 
 
 class _Kernels(NamedTuple):
-    """Same at every point: mask ``(d,)`` of c columns, matrix ``(k·m, c + 2)`` and height ``(k, m)`` of kernels."""
+    """Same at every point: mask ``(d,)`` of c columns, their means ``(c,)``, matrix ``(k·m, c + 2)`` and height
+    ``(k, m)`` of kernels."""
 
     columns: Tensor
+    middle: Tensor
     weights: Tensor
     peak: Tensor
 
@@ -88,8 +92,9 @@ class Density(Calibrated):
         judged = [x[own[: used if len(own) >= FEWEST_ROWS else 0]] for own in by_class]
         num_kernels = min(size, max(1, *map(len, judged)))
         centres, width = x.new_zeros(num_classes, num_kernels, x.shape[1]), x.new_zeros(num_classes, num_kernels)
+        spread = _spread(torch.cat([own[:size] for own in judged]))
         for label, own in enumerate(judged):
-            centres[label, : len(own)], width[label, : len(own)] = own[:size], _widths(own[:size])
+            centres[label, : len(own)], width[label, : len(own)] = own[:size], _widths(own[:size], spread)
         given = torch.zeros_like(x[0], dtype=torch.bool) if given is None else given.to(x.device)
         gate = cls(centres, width, given, Line(*x.new_zeros(2, num_classes)))
         gate.slope, gate.origin = calibrate(*gate._calibration_scores(judged), num_classes, quantile)
@@ -137,9 +142,10 @@ class Density(Calibrated):
     def _at(self, x: Tensor, kernels: _Kernels, leave_out: Tensor | None) -> Tensor:
         """Logarithms ``(..., n, k, m)`` of kernels at x ``(..., n, d)``.
 
-        ‖x − c‖² / νh² is one product of matrices: a search goes through here at every step.
+        ‖x − c‖² / νh² is one product of matrices: a search goes through here at every step. Both are taken from the
+        middle of the rows, or the squares of a large offset would leave no digits for the distance.
         """
-        x = x[..., kernels.columns].clamp(-_FARTHEST, _FARTHEST)
+        x = (x[..., kernels.columns] - kernels.middle).clamp(-_FARTHEST, _FARTHEST)
         norm = x.square().sum(-1, keepdim=True)
         points = torch.cat([x, norm, torch.ones_like(norm)], -1)
         distance = (points @ kernels.weights.mT).unflatten(-1, kernels.peak.shape).clamp_min(0.0)
@@ -156,12 +162,14 @@ class Density(Calibrated):
         return self._made[1]
 
     def _kernels_in(self, columns: Tensor) -> _Kernels:
-        centres = self.centres[..., columns]
+        centres, real = self.centres[..., columns], self.width > 0
+        middle = centres[real].mean(0) if bool(real.any()) else torch.zeros_like(centres[0, 0])
+        centres = centres - middle
         width = self.width.clamp_min(1e-12)
         norms = torch.stack([torch.ones_like(width), centres.square().sum(-1)], -1)
         weights = torch.cat([-2 * centres, norms], -1) / (_HEAVY * width.square()).unsqueeze(-1)
-        peak = (-centres.shape[-1] * width.log()).masked_fill(self.width == 0, _NOTHING)
-        return _Kernels(columns, weights.flatten(0, 1), peak)
+        peak = (-centres.shape[-1] * width.log()).masked_fill(~real, _NOTHING)
+        return _Kernels(columns, middle, weights.flatten(0, 1), peak)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         self._made = None  # other rows are written into the same tensors
@@ -187,10 +195,17 @@ class Density(Calibrated):
         return torch.cat(scores), torch.cat(classes).to(self.width.device)
 
 
-def _widths(rows: Tensor) -> Tensor:
-    """h ``(m,)``: distance to the tenth neighbour over √d, at least a share of the median."""
+def _widths(rows: Tensor, spread: Tensor) -> Tensor:
+    """h ``(m,)``: distance to the tenth neighbour over √d, at least a share of the median, and of the spread."""
     if len(rows) == 0:
         return rows.new_zeros(0)
+    rows = rows - rows.mean(0)
     nearest = torch.cdist(rows, rows).topk(min(_NEIGHBOURS, len(rows) - 1) + 1, -1, largest=False).values[:, -1]
-    width = nearest.clamp_min(1e-3) / rows.shape[1] ** 0.5
+    width = nearest.clamp_min(_LEAST * spread) / rows.shape[1] ** 0.5
     return width.clamp_min(_NARROWEST * width.median())
+
+
+def _spread(rows: Tensor) -> Tensor:
+    """Root mean square distance ``()`` of a column of rows ``(m, d)`` from its mean; 1 where all rows are alike."""
+    spread = (rows - rows.mean(0)).square().mean().sqrt()
+    return torch.where(spread > 0, spread, 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.errors import InputError, from_outside, unknown
+from counterfactual_training.gates.checks import check_rows, few_rows, odd_scales
 from counterfactual_training.gates.density import Density
 from counterfactual_training.gates.gated import Both, Gate, Gated
 from counterfactual_training.gates.learned import GateConfig, Learned
@@ -45,6 +47,9 @@ def fit_gate(
 ) -> Gated:
     """The model with a gate, which knows where its classes end; the model itself stays as it is.
 
+    Gates compare distances: features must be on a common scale, standardised or near it, or the one with the largest
+    unit decides alone. It warns where they are not, and where a class has too few rows to be judged.
+
     Args:
         model: any trained classifier, wherever it was trained; maps ``(n, *features)`` to logits ``(n, k)``.
         x, y: rows that it was trained on, and their classes.
@@ -53,9 +58,32 @@ def fit_gate(
         scale: of the logits, see :class:`Gated`.
         config: of a gate that is learned.
     """
+    num_classes = check_rows(model, x, y)
+    constraints = constraints if constraints is not None else Constraints.infer(x)
+    y, odd = y.long(), odd_scales(x, constraints)
+    if odd is not None:
+        warnings.warn(odd, stacklevel=from_outside())
+    gate = gate_of(model, x, y, kind, constraints, scale=scale, config=config, seed=seed)
+    few = few_rows(gate, y, [f"class {label}" for label in range(num_classes)])
+    if few is not None:
+        warnings.warn(few, stacklevel=from_outside())
+    return Gated(model, gate, scale)
+
+
+def gate_of(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    kind: str,
+    constraints: Constraints,
+    *,
+    scale: float = 1.0,
+    config: GateConfig | None = None,
+    seed: int = 0,
+) -> Gate:
+    """The gate alone that :func:`fit_gate` fits, of rows that are known to be sound; without its warnings."""
     if kind not in KINDS:
         raise InputError(unknown("gate", kind, KINDS))
-    constraints = constraints if constraints is not None else Constraints.infer(x)
     quantile = _IN_A_ROW if kind == "both" else _ALONE
     parts: list[Gate] = []
     with evaluating(model):
@@ -69,4 +97,4 @@ def fit_gate(
                 constraints=constraints, config=config, quantile=quantile, scale=scale, seed=seed,
             )  # fmt: skip
             parts.append(learned)
-    return Gated(model, parts[0] if len(parts) == 1 else Both(*parts), scale)
+    return parts[0] if len(parts) == 1 else Both(*parts)

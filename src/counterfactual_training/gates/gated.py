@@ -37,6 +37,11 @@ class Gate(nn.Module):
         """Mask ``(k,)`` of the classes with rows enough to judge by; every row passes for the others."""
         raise NotImplementedError
 
+    @property
+    def lone(self) -> list[Gate]:
+        """The gates that stand in a row here: itself, if it is one."""
+        return [self]
+
     @torch.no_grad()
     def plausibility(self, x: Tensor) -> Tensor:
         """σ(g) ``(..., n, k)`` in [0, 1]: near 1 among the real rows of a class, near 0 where there are none.
@@ -55,20 +60,21 @@ class Both(Gate):
         self.parts = nn.ModuleList(parts)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.stack([part(x) for part in self._gates]).sum(0)
+        return torch.stack([part(x) for part in self.lone]).sum(0)
 
     def plausibility(self, x: Tensor) -> Tensor:
-        return torch.stack([part.plausibility(x) for part in self._gates]).prod(0)
+        return torch.stack([part.plausibility(x) for part in self.lone]).prod(0)
 
     def describe(self) -> list[dict[str, Any]]:
-        return [entry for part in self._gates for entry in part.describe()]
+        return [entry for part in self.lone for entry in part.describe()]
 
     @property
     def judged(self) -> Tensor:
-        return torch.stack([part.judged for part in self._gates]).any(0)
+        """By any part."""
+        return torch.stack([part.judged for part in self.lone]).any(0)
 
     @property
-    def _gates(self) -> list[Gate]:
+    def lone(self) -> list[Gate]:
         return [part for part in self.parts if isinstance(part, Gate)]
 
 

@@ -16,7 +16,8 @@ _BLOCK_VALUES = 2**22
 def check_inputs(model: nn.Module, x: Tensor, y: Tensor) -> None:
     """x ``(..., n, *features)`` finite floats, y ``(..., n)`` class indices, both where the model is."""
     if not isinstance(x, Tensor) or not isinstance(y, Tensor):
-        raise InputError(f"x and y must be torch tensors, got {type(x).__name__} and {type(y).__name__}.")
+        kinds = f"{type(x).__name__} and {type(y).__name__}"
+        raise InputError(f"x and y must be torch tensors, got {kinds}; convert them with torch.as_tensor.")
     if not x.is_floating_point():
         raise InputError(f"x must be floating point, got {x.dtype}; convert it with x.float().")
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
@@ -35,26 +36,29 @@ def check_inputs(model: nn.Module, x: Tensor, y: Tensor) -> None:
 
 
 def check_finite(x: Tensor, names: tuple[str, ...] | None = None) -> None:
-    """Refuse NaN and infinity in ``(..., n, d)``, naming columns and counting rows.
+    """Refuse NaN and infinity in ``(..., n, d)``, naming columns and the first row, and counting rows.
 
     Looks at a block of rows at a time, so that x may be mapped from a file larger than memory.
     """
     rows = x.shape[-2] if x.dim() > 1 else 1
     block = max(1, _BLOCK_VALUES // max(1, x.numel() // max(1, rows)))
-    bad_rows, bad_columns = 0, torch.zeros(x.shape[-1], dtype=torch.bool, device=x.device)
-    for part in x.split(block, -2) if x.dim() > 1 else (x,):
+    bad_rows, first, bad_columns = 0, 0, torch.zeros(x.shape[-1], dtype=torch.bool, device=x.device)
+    for i, part in enumerate(x.split(block, -2) if x.dim() > 1 else (x,)):
         if bool(torch.isfinite(part.sum())):
             continue
-        bad = ~torch.isfinite(part).reshape(-1, x.shape[-1])  # a sum may be infinite though no value is
-        bad_rows += int(bad.any(1).sum())
-        bad_columns |= bad.any(0)
+        bad = ~torch.isfinite(part).reshape(-1, *part.shape[-2:])  # a sum may be infinite though no value is
+        if not bad_rows and bool(bad.any()):
+            first = i * block + int(bad.any(-1).any(0).nonzero()[0])
+        bad_rows += int(bad.any(-1).sum())
+        bad_columns |= bad.flatten(0, -2).any(0)
     if not bad_rows:
         return
     columns = bad_columns.nonzero().flatten().tolist()
     shown = ", ".join(names[j] if names is not None else str(j) for j in columns[:10])
     more = f" and {len(columns) - 10} more" if len(columns) > 10 else ""
     raise InputError(
-        f"NaN or infinity in column(s) {shown}{more}, {bad_rows} row(s) of {x.numel() // x.shape[-1]}. "
+        f"NaN or infinity in column(s) {shown}{more}, {bad_rows} row(s) of {x.numel() // x.shape[-1]}, first in row "
+        f"{first}. "
         "Drop or impute these rows first."
     )
 
