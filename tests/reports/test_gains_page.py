@@ -18,7 +18,7 @@ def tables(verdicts=("better", "worse", ""), models=("BL", "BL rescaled", "CT", 
     cells = [
         {"data": d, "setting": s, "tau": t, "model": m, "twin": "BL", "metric": q, "value": 1.0, "baseline": 2.0,
          "real": 0.5, "unmoved": 1.5, "nearest_unlike": 0.4, "change": 50.0, "validity": 0.875, "diversity": 0.25,
-         "seeds": 2, "verdict": "" if m == "BL" else verdict}
+         "p_value": 1e-9, "seeds": 2, "verdict": "" if m == "BL" else verdict}
         for d, verdict in zip(data, verdicts, strict=True)
         for s in ("free", "protected")
         for t in ("50 × 0.1", ".5", ".95*")
@@ -76,9 +76,9 @@ def test_prose_follows_the_verdicts():
 
 def test_aims_are_told_met_or_missed():
     page = gains_page(tables(models=("BL", "N5c", "best")), ".", HEAD)
-    row = r"\| best: 5-NN, τ = \.5 +\| +≥ 3 of 3, none worse \| +1, by sign 3; worse 1 \(CH\) \| +no \|"
+    row = r"\| best: 5-NN, τ = \.5 +\| +≥ 3 of 3, none worse \| +1, 3, 3; worse 1 \(CH\) \| +no \|"
     assert re.search(row, page)
-    assert re.search(r"\| best: boosting agrees, τ = \.5 +\| +≥ 2 of 3, none worse \| +1, by sign 0; worse 1", page)
+    assert re.search(r"\| best: boosting agrees, τ = \.5 +\| +≥ 2 of 3, none worse \| +1, 0, 0; worse 1", page)
     assert re.search(
         r"\| best: lowest validity, protected, τ = \.5 +\| +≥ 95 % \| +100\.0 % \(LS; twin 200\.0 %\) \| +yes \|", page
     )
@@ -88,7 +88,7 @@ def test_aims_are_told_met_or_missed():
     assert re.search(r"\| LS +\|( +0\.25 \|){3}", page) and re.search(r"\| LS +\|( +88 \|){6}", page)
     better = gains_page(tables(verdicts=("better",) * 3, models=("BL", "N5c", "best")), ".", HEAD)
     assert re.search(
-        r"\| N5c: cost under protection, τ = \.5 +\| +≥ 2 of 3, none worse \| +3, by .+ \| +yes \|", better
+        r"\| N5c: cost under protection, τ = \.5 +\| +≥ 2 of 3, none worse \| +3, 3, 3; worse 0 \| +yes \|", better
     )
     assert "≥ 8 of 9" not in gains_page(tables(), ".", HEAD)
 

@@ -8,7 +8,18 @@ import pandas as pd
 
 from counterfactual_training.reports.style import drawn, label_edges, legend_below, note, panels
 
-_COLOURS = ("#7a7a7a", "#d9822b", "#1764ab", "#3a8f5c", "#7b4fa3", "#a03030", "#2aa5a0", "#b8a02a")
+_COLOURS = (
+    "#7a7a7a",
+    "#d9822b",
+    "#1764ab",
+    "#3a8f5c",
+    "#7b4fa3",
+    "#a03030",
+    "#2aa5a0",
+    "#b8a02a",
+    "#d16ba5",
+    "#20242c",
+)
 _FLOORS = {"real": ("real rows", ":"), "unmoved": ("people as they are, unmoved", "--")}
 
 
