@@ -83,22 +83,22 @@ def _in_short(truth: pd.DataFrame, performance: pd.DataFrame) -> str:
     there, lines = set(truth["model"]), []
     by_steps = _verdicts(truth, "CT", "ip", _STEPS)["better"]
     if "CT" in there:
-        lines.append(f"By the published steps CT lowers IP on {_of(by_steps, truth)}.")
+        lines.append(f"By the published steps CT lowers IP on {_of(by_steps, truth, 'CT')}.")
     if "BL rescaled" in there:
-        control = _of(_verdicts(truth, "BL rescaled", "ip", _STEPS)["better"], truth)
+        control = _of(_verdicts(truth, "BL rescaled", "ip", _STEPS)["better"], truth, "BL rescaled")
         lines.append(f"The conventional model with rescaled logits, nothing trained, lowers it on {control}.")
     if "CT" in there:
         ip, cost = (_verdicts(truth, "CT", metric, _HALF) for metric in ("ip", "cost"))
-        further = f"people have to go further than with conventional training on {_of(cost['worse'], truth)}"
+        further = f"people have to go further than with conventional training on {_of(cost['worse'], truth, 'CT')}"
         lines.append(
-            f"Where the search ends just past τ = .5, CT lowers IP on {_of(ip['better'], truth)}, and {further}."
+            f"Where the search ends just past τ = .5, CT lowers IP on {_of(ip['better'], truth, 'CT')}, and {further}."
         )
     for model in (name for name in ("K", "G", "K + G", "best") if name in there):
-        half, sure = (_of(_verdicts(truth, model, "nn5", tau)["better"], truth) for tau in (_HALF, _SURE))
+        half, sure = (_of(_verdicts(truth, model, "nn5", tau)["better"], truth, model) for tau in (_HALF, _SURE))
         called = "The best rule" if model == "best" else f"Gate {model}"
         lines.append(f"{called} brings people nearer to real rows (5-NN) on {half} at τ = .5, on {sure} at .95\\*.")
     if "N5c" in there:
-        shorter = _of(_verdicts(truth, "N5c", "cost", _HALF, "protected")["better"], truth)
+        shorter = _of(_verdicts(truth, "N5c", "cost", _HALF, "protected")["better"], truth, "N5c")
         lines.append(f"Training for cheap recourse (N5c) shortens ways at τ = .5 under protection on {shorter}.")
     drops = performance[(performance["model"] == "CT") & (performance["metric"] == "accuracy")]
     if drops["change"].notna().any():
@@ -129,9 +129,10 @@ def _verdicts(truth: pd.DataFrame, model: str, metric: str, tau: str, setting: s
     return {verdict: list(cell.loc[cell["verdict"] == verdict, "data"]) for verdict in ("better", "worse")}
 
 
-def _of(names: Sequence[str], truth: pd.DataFrame) -> str:
-    """``3 of 9 data sets (LS, CH, GMSC)``."""
-    return f"{len(names) or 'none'} of {truth['data'].nunique()} data sets{_list(names)}"
+def _of(names: Sequence[str], truth: pd.DataFrame, model: str) -> str:
+    """``3 of 9 data sets (LS, CH, GMSC)``, of those that the model was measured on."""
+    measured = truth.loc[truth["model"] == model, "data"].nunique()
+    return f"{len(names) or 'none'} of {measured} data sets{_list(names)}"
 
 
 def _cell(truth: pd.DataFrame, model: str, metric: str, tau: str, setting: str = "free") -> pd.DataFrame:
