@@ -18,13 +18,13 @@ _STEPS, _HALF, _SURE = "50 × 0.1", ".5", ".95*"
 _METHODS = {
     "BL": "conventional training",
     "BL rescaled": "the same model, its logits times one number; nothing trained",
-    "CT": "counterfactual training as published",
+    "CT": "counterfactual training with the published settings",
     "N5c": "counterfactual training for cheap recourse, under a budget of accuracy",
     "N5c + K": "N5c with gate K",
     "K": "BL with a gate that is a density of real rows",
     "G": "BL with a gate learned with counterfactuals as negatives",
     "K + G": "BL with both gates",
-    "best": "BL with both gates on tables, with G on images; chosen on rows cut from the training rows",
+    "best": "on tables BL with gate K and a gate learned with counterfactuals as negatives, on images with the learned one",
     "default net": "the network that the classifier trains by default",
     "default": "default net with gate K, as the classifier is by default",
 }
