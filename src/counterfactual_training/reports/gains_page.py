@@ -24,7 +24,7 @@ _METHODS = {
     "K": "BL with a gate that is a density of real rows",
     "G": "BL with a gate learned with counterfactuals as negatives",
     "K + G": "BL with both gates",
-    "best": "on tables BL with gate K and a gate learned with counterfactuals as negatives, on images with the learned one",
+    "best": "BL with gate K (on tables) and a gate learned with counterfactuals as negatives",
     "default net": "the network that the classifier trains by default",
     "default": "default net with gate K, as the classifier is by default",
 }
