@@ -40,7 +40,6 @@ class Variant(NamedTuple):
     search: dict[str, Any] = {}  # noqa: RUF012
 
 
-PRESETS["without bends"] = replace(PRESETS["default"], bent=0.0)
 VARIANTS = {
     DEFAULT: Variant(),
     "without gate": Variant({"gate": "none"}),
@@ -167,6 +166,7 @@ def _cell(measure: Measure, own: pd.Series, default: pd.Series) -> str:
 
 
 def main() -> None:
+    PRESETS["without bends"] = replace(PRESETS["default"], bent=0.0)  # for this process
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("archives", type=Path, help="folder of the downloaded packages")
     parser.add_argument("out", type=Path, help="folder of default_ablation.csv and .md")

@@ -306,10 +306,10 @@ def _compared(
     missing = np.isnan(a) | np.isnan(b)
     a, b = np.where(missing, np.nan, a), np.where(missing, np.nan, b)
     value, base = _mean(a), _mean(b)
-    real = {str(name): float(rows[metric].mean()) for name, rows in floors.groupby("model") if metric != "valid"}
+    real = {str(name): float(floor[metric].mean()) for name, floor in floors.groupby("model") if metric != "valid"}
     estimate = None if alone or missing.all() else compare(a, b, np.random.default_rng(2025), statistic)  # type: ignore[arg-type]
-    excess = base - real.get("real rows", math.nan) if metric in WITH_FLOOR else math.nan
     nothing = math.nan
+    excess = base - real.get("real rows", nothing) if metric in WITH_FLOOR else nothing
     return {
         "metric": metric,
         "value": value,
