@@ -11,8 +11,9 @@ STAMP  := $(VENV)/.installed-dev
 demo: $(USE)
 	$(BIN)/ct demo --out demo
 
+# Two processes, each test file in one of them: as quick as two cores allow.
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
