@@ -7,12 +7,10 @@ the default does; for that see ``benchmarks.further``, whose cuts and judges the
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +20,7 @@ import torch
 from sklearn.metrics import log_loss, roc_auc_score
 
 import counterfactual_training as ct
-from benchmarks.further import Table, cut, explain, fit, load, paired
+from benchmarks.further import Table, asked_for, cut, explain, fit, load, paired
 from counterfactual_training.estimator.presets import PRESETS
 from counterfactual_training.evaluation.performance import calibration_error
 from counterfactual_training.evaluation.stepfree import FIXED_STEPS
@@ -167,12 +165,7 @@ def _cell(measure: Measure, own: pd.Series, default: pd.Series) -> str:
 
 def main() -> None:
     PRESETS["without bends"] = replace(PRESETS["default"], bent=0.0)  # for this process
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("archives", type=Path, help="folder of the downloaded packages")
-    parser.add_argument("out", type=Path, help="folder of default_ablation.csv and .md")
-    parser.add_argument("--seeds", type=int, default=SEEDS)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    arguments = asked_for(__doc__, "default_ablation", SEEDS)
     started = time.perf_counter()
     lines: list[dict[str, Any]] = []
     for name, table in TABLES.items():

@@ -245,13 +245,18 @@ def page(lines: pd.DataFrame, about: str) -> str:
     return "\n".join(text) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def asked_for(about: str | None, name: str, seeds: int) -> argparse.Namespace:
+    """``archives``, ``out`` and ``seeds`` of the command line; from here on one thread."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("archives", type=Path, help="folder of the downloaded packages")
-    parser.add_argument("out", type=Path, help="folder of further.csv and further.md")
-    parser.add_argument("--seeds", type=int, default=SEEDS)
-    arguments = parser.parse_args()
+    parser.add_argument("out", type=Path, help=f"folder of {name}.csv and {name}.md")
+    parser.add_argument("--seeds", type=int, default=seeds)
     torch.set_num_threads(1)
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = asked_for(__doc__, "further", SEEDS)
     cancer = load_breast_cancer(as_frame=True)
     tables = {"breast cancer": (cancer.data, np.where(cancer.target == 1, "benign", "malignant").astype(object))}
     tables |= {name: load(arguments.archives, table) for name, table in TABLES.items()}
