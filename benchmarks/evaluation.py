@@ -15,13 +15,13 @@ import torch
 import counterfactual_training as ct
 from benchmarks.environments import Environments
 from benchmarks.report import Table, Value
-from counterfactual_training.data.dataset import Dataset
+from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.errors import CounterfactualTrainingError
 from counterfactual_training.evaluation.counterfactuals import aggregate, counterfactual_table
 from counterfactual_training.evaluation.plausibility import implausibility_mmd
 from counterfactual_training.evaluation.protocol import PUBLISHED
-from counterfactual_training.experiments.cells import TABULAR, Cell
-from counterfactual_training.experiments.fitting import fit_model, untrained
+from counterfactual_training.experiments.paper.cells import TABULAR, Cell
+from counterfactual_training.experiments.paper.fitting import fit_model, untrained
 
 COLUMNS = ("data", "rows × columns", "CT training, s", "evaluation, s", "evaluation / training")
 NOTE = """

@@ -17,7 +17,7 @@ import counterfactual_training as ct
 from benchmarks.environments import Contestants, Environments, Peer, training_turns
 from benchmarks.foreign import api
 from benchmarks.report import Table, Value
-from counterfactual_training.data.synthetic import moons
+from counterfactual_training.datasets.synthetic import moons
 
 ROWS, HIDDEN = 3000, 32
 MIDDLE, EPOCHS = 18, 40

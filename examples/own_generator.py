@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 import counterfactual_training as ct
-from counterfactual_training.data.synthetic import overlapping
+from counterfactual_training.datasets.synthetic import overlapping
 from counterfactual_training.search import SearchState
 
 

@@ -30,7 +30,7 @@ for _ in range(10):
         factuals, positives = rows[:20], torch.randperm(len(x))[:20]
         y_target, x_pos = y[positives], x[positives]  # y⁺ ~ p(y), x⁺ a real sample of that class
         found = ct.search(model, x[factuals], y_target, generator, constraints)
-        explanations = ct.Explanations(found.x_cf, x_pos, found.x_adv, y_target, y[factuals], found.mature)
+        explanations = ct.CounterfactualBatch(found.x_cf, x_pos, found.x_adv, y_target, y[factuals], found.mature)
         optimizer.zero_grad()
         objective(model, x[rows], y[rows], explanations).total.backward()
         optimizer.step()

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 import counterfactual_training as ct
-from counterfactual_training.data.synthetic import moons
+from counterfactual_training.datasets.synthetic import moons
 
 
 class Residual(nn.Module):

@@ -11,7 +11,16 @@ import pytest
 import counterfactual_training as ct
 
 GATES = ["Gated", "Gate", "GateConfig", "fit_gate", "search_gated"]
-LOW_LEVEL = ["search", "SearchResult", "Objective", "Explanations", "train", "TrainConfig", "Constraints", "Generator"]
+LOW_LEVEL = [
+    "search",
+    "SearchResult",
+    "Objective",
+    "CounterfactualBatch",
+    "train",
+    "TrainConfig",
+    "Constraints",
+    "Generator",
+]
 METHODS = [
     "generic",
     "ecco",

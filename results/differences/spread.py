@@ -7,9 +7,9 @@ import torch
 
 import counterfactual_training as ct
 from counterfactual_training.evaluation.counterfactuals import aggregate, counterfactual_tables
-from counterfactual_training.experiments.cells import Cell
-from counterfactual_training.experiments.fitting import untrained
-from counterfactual_training.experiments.measure import protocols
+from counterfactual_training.experiments.paper.cells import Cell
+from counterfactual_training.experiments.paper.fitting import untrained
+from counterfactual_training.experiments.paper.measure import protocols
 
 
 def models(name, kind="full", seeds=range(20), weights=None, search=None, sets=None, **config):

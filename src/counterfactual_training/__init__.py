@@ -8,10 +8,10 @@
 """
 
 from counterfactual_training.constraints import Constraints, Domain, OneHotGroup
-from counterfactual_training.data import Dataset, Encoder, Feature, Schema, load_dataset
-from counterfactual_training.data.synthetic import loan
+from counterfactual_training.datasets import Dataset, load_dataset
+from counterfactual_training.datasets.synthetic import loan
 from counterfactual_training.estimator import CounterfactualClassifier, Explanation
-from counterfactual_training.evaluation import PAIRED, PUBLISHED, Protocol, evaluate, summarise
+from counterfactual_training.evaluation import PAIRED, PUBLISHED, EvaluationProtocol, evaluate, summarise
 from counterfactual_training.gates import Gate, GateConfig, Gated, fit_gate, search_gated
 from counterfactual_training.models import cnn, fit_vae, linear, mlp
 from counterfactual_training.search import (
@@ -27,14 +27,15 @@ from counterfactual_training.search import (
     revise,
     search,
 )
+from counterfactual_training.tabular import Encoder, Feature, Schema
 from counterfactual_training.training import (
     AccuracyBudget,
     AverageWeights,
     BestEpoch,
     Callback,
     ClipGradient,
+    CounterfactualBatch,
     EarlyStopping,
-    Explanations,
     Fleet,
     Member,
     Objective,
@@ -60,13 +61,14 @@ __all__ = [
     "Callback",
     "ClipGradient",
     "Constraints",
+    "CounterfactualBatch",
     "CounterfactualClassifier",
     "Dataset",
     "Domain",
     "EarlyStopping",
     "Encoder",
+    "EvaluationProtocol",
     "Explanation",
-    "Explanations",
     "Feature",
     "Fleet",
     "Gate",
@@ -76,7 +78,6 @@ __all__ = [
     "Member",
     "Objective",
     "OneHotGroup",
-    "Protocol",
     "Run",
     "Schedule",
     "Schema",

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class CounterfactualTrainingError(Exception):
@@ -37,6 +40,18 @@ def unknown(what: str, given: object, valid: Iterable[object]) -> str:
     close = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
     hint = f" Did you mean {names[close[0]]}?" if close else ""
     return f"Unknown {what} {given!r}.{hint} Valid: {', '.join(names.values()) or 'none'}."
+
+
+def check_name(what: str, given: object, valid: Collection[Any], error: type[Exception] = InputError) -> None:
+    """Raise, with the nearest valid name, unless ``given`` is one of ``valid``."""
+    if given not in valid:
+        raise error(unknown(what, given, valid))
+
+
+def lookup(what: str, given: Any, table: Mapping[Any, T], error: type[Exception] = InputError) -> T:
+    """``table[given]``; the one way to look things up by a name that a user wrote."""
+    check_name(what, given, table, error)
+    return table[given]
 
 
 def from_outside() -> int:

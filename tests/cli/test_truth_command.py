@@ -10,8 +10,8 @@ import counterfactual_training as ct
 from counterfactual_training.cli import main
 from counterfactual_training.cli import truth as command
 from counterfactual_training.errors import InputError
-from counterfactual_training.experiments import gains
-from counterfactual_training.experiments.truth_methods import METHODS, Caps, Method
+from counterfactual_training.experiments.truth import gains
+from counterfactual_training.experiments.truth.methods import METHODS, Caps, Method
 from counterfactual_training.reports.gains_page import MATERIAL, gains_page
 from counterfactual_training.search import GENERATORS
 

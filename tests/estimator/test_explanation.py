@@ -1,4 +1,4 @@
-"""Explanations: valid as printed, inside the rules, said in words a clerk could say."""
+"""CounterfactualBatch: valid as printed, inside the rules, said in words a clerk could say."""
 
 import json
 import os
@@ -12,13 +12,13 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from counterfactual_training.data.encode import Encoder
-from counterfactual_training.data.feature import Feature
-from counterfactual_training.data.schema import Schema
 from counterfactual_training.errors import InputError
 from counterfactual_training.estimator import Finder, explain_rows, wording
 from counterfactual_training.estimator.obstacles import Obstacle
 from counterfactual_training.search import ecco, generic
+from counterfactual_training.tabular.encode import Encoder
+from counterfactual_training.tabular.feature import Feature
+from counterfactual_training.tabular.schema import Schema
 
 DEGREES = ["none", "BSc", "MSc"]
 TOLERANCE = 1e-6  # the same row in another batch
@@ -433,8 +433,8 @@ def test_lists():
 
 @pytest.mark.skipif(not os.environ.get("CT_DATA_HOME"), reason="CT_DATA_HOME is not set: no real data files at hand")
 def test_five_rejected_people_of_adult(make_quick, capsys):
-    from counterfactual_training.data.catalog import load_dataset
-    from counterfactual_training.data.descriptions import EDUCATION_LEVELS
+    from counterfactual_training.datasets.catalog import load_dataset
+    from counterfactual_training.datasets.descriptions import EDUCATION_LEVELS
 
     data = load_dataset("adult", allow_download=False)
     names = np.array(data.class_names)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from counterfactual_training.experiments.cells import Effort
+from counterfactual_training.experiments.paper.cells import Effort
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from counterfactual_training.evaluation.protocol import Protocol
+from counterfactual_training.datasets.loan import loan_dataset
+from counterfactual_training.evaluation.protocol import EvaluationProtocol
 from counterfactual_training.experiments.demo import METRICS, debt_per_year, make_plans, measure, run_demo, run_trials
-from counterfactual_training.experiments.loan import loan_dataset
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_advice_never_asks_anybody_to_change_age(quick):
 
 
 def test_counterfactual_training_makes_loan_counterfactuals_more_plausible(trials):
-    protocol = Protocol(num_individuals=200, epsilons=(0.3,))
+    protocol = EvaluationProtocol(num_individuals=200, epsilons=(0.3,))
     conventional, ours = (measure(trial, protocol) for trial in trials[:2])
     assert ours["implausibility"] < 0.9 * conventional["implausibility"]
     assert ours["implausibility_mmd"] < 0.8 * conventional["implausibility_mmd"]
@@ -65,7 +65,7 @@ def test_protecting_age_tilts_the_boundary_and_spares_people(trials):
     data = trials[0].data
     conventional, ours = trials[2:]
     assert debt_per_year(data, ours.model) < 0.85 * debt_per_year(data, conventional.model)
-    protocol = Protocol(num_individuals=200, epsilons=(0.3,))
+    protocol = EvaluationProtocol(num_individuals=200, epsilons=(0.3,))
     assert measure(ours, protocol)["cost"] < 0.95 * measure(conventional, protocol)["cost"]
 
 

@@ -78,7 +78,7 @@ def test_the_look_at_test_rows_trains_from_seeds_that_the_study_never_used(data,
 
 
 def test_the_best_settings_are_a_grid_file(tuned):
-    from counterfactual_training.experiments.grid_file import parse_grid
+    from counterfactual_training.experiments.grid.file import parse_grid
 
     tuning = tuned[2]
     grid = parse_grid(best_file("moons", tuning, EFFORT), "best.toml")

@@ -19,7 +19,7 @@ from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.training import learner as learner_module
 from counterfactual_training.training.by_hand import ByHand, walk_of
 from counterfactual_training.training.learner import ByBackward, Learner
-from counterfactual_training.training.objective import Batch, Explanations, Objective, make_objective
+from counterfactual_training.training.objective import Batch, CounterfactualBatch, Objective, make_objective
 
 
 def chain(widths, activation=nn.ReLU, bias=True):
@@ -123,7 +123,9 @@ def batch_of(like, d, k, lead=(), n=13, m=5, weights=WEIGHTS["none"], explained=
         own = numbers(weights.contrast, m)
         if own is not None:
             own = (own > 0).to(own)
-        found = Explanations(rows(m), rows(m), rows(m), labels(m), labels(m), own, numbers(weights.adversarial, m))
+        found = CounterfactualBatch(
+            rows(m), rows(m), rows(m), labels(m), labels(m), own, numbers(weights.adversarial, m)
+        )
     return Batch(rows(n), labels(n), numbers(weights.rows, n), found)
 
 
@@ -252,7 +254,7 @@ def _of_member(batch, i):
     def cut(value):
         return None if value is None else value[i]
 
-    found = Explanations(*(cut(value) for value in batch.explanations))
+    found = CounterfactualBatch(*(cut(value) for value in batch.explanations))
     return Batch(batch.x[i], batch.y[i], cut(batch.weight), found)
 
 

@@ -6,7 +6,7 @@ from cases import GENERATOR_NAMES, OwnModule, generator_of, vae
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from counterfactual_training import Constraints, Domain, Explanations, Objective, OneHotGroup, mlp, search
+from counterfactual_training import Constraints, CounterfactualBatch, Domain, Objective, OneHotGroup, mlp, search
 from counterfactual_training.constraints import Lattice
 from counterfactual_training.core.energy import contrastive_divergence, energy, energy_ridge, mean_rows
 from counterfactual_training.core.losses import adversarial_loss, class_loss, class_loss_gradient
@@ -196,11 +196,11 @@ def test_the_objective_of_a_fleet_is_that_of_its_members(fleet):
     weight = torch.tensor([[1, 0, 1, 1], [0, 1, 1, 0]]).double()
     lambdas = {"lambda_div": [0.5, 0.0], "lambda_reg": [0.1, 0.7], "lambda_adv": [0.0, 2.0]}
     terms = Objective(**{k: doubles(v) for k, v in lambdas.items()})(
-        stacked, x, y, Explanations(*rows, *targets, weight)
+        stacked, x, y, CounterfactualBatch(*rows, *targets, weight)
     )
     terms.total.sum().backward()
     for i, member in enumerate(members):
-        part = Explanations(*(r[i] for r in rows), *(t[i] for t in targets), weight[i])
+        part = CounterfactualBatch(*(r[i] for r in rows), *(t[i] for t in targets), weight[i])
         alone = Objective(**{k: v[i] for k, v in lambdas.items()})(member, x[i], y[i], part)
         assert_close(terms.total[i], alone.total)
         assert_close(terms.class_loss[i], alone.class_loss)

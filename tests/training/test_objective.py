@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from counterfactual_training import Explanations, Objective, linear, make_objective, mlp
+from counterfactual_training import CounterfactualBatch, Objective, linear, make_objective, mlp
 from counterfactual_training.core.energy import contrastive_divergence, energy_ridge
 from counterfactual_training.core.losses import adversarial_loss, class_loss, logistic_contrast
 from counterfactual_training.errors import InputError
@@ -17,7 +17,7 @@ from counterfactual_training.errors import InputError
 def batch():
     """A model, a mini-batch of six, counterfactuals for five others."""
     torch.manual_seed(0)
-    explanations = Explanations(
+    explanations = CounterfactualBatch(
         x_cf=torch.randn(5, 3), x_pos=torch.randn(5, 3), x_adv=torch.randn(5, 3),
         y_target=torch.randint(4, (5,)), y_adv=torch.randint(4, (5,)),
     )  # fmt: skip

@@ -6,11 +6,11 @@ import argparse
 from typing import Any
 
 from counterfactual_training.cli.output import emit, note
-from counterfactual_training.data.catalog import dataset_info, fetch_dataset, list_datasets
-from counterfactual_training.data.dataset import Variant
-from counterfactual_training.data.schema import Schema
+from counterfactual_training.datasets.catalog import dataset_info, fetch_dataset, list_datasets
+from counterfactual_training.datasets.dataset import Variant
 from counterfactual_training.experiments.trained import named_dataset
 from counterfactual_training.reports.tables import aligned
+from counterfactual_training.tabular.schema import Schema
 
 _VARIANTS = "default (the paper's rows), as_run (with the quirks of the published run), or full (all rows)"
 _EXAMPLES = """\

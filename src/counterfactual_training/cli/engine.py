@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import get_args
 
-from counterfactual_training.experiments.engine import Engine, EngineName
+from counterfactual_training.experiments.engine.engine import Engine, EngineName
 
 _DEFAULT = Engine()
 

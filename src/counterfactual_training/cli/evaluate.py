@@ -8,7 +8,7 @@ from typing import Any
 from counterfactual_training.cli.models import open_model
 from counterfactual_training.cli.output import emit
 from counterfactual_training.evaluation.evaluate import evaluate, summarise
-from counterfactual_training.evaluation.protocol import PROTOCOLS, Protocol, protocol_named
+from counterfactual_training.evaluation.protocol import PROTOCOLS, EvaluationProtocol, protocol_named
 from counterfactual_training.reports.tables import METRICS, aligned
 
 _EXAMPLES = """\
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> None:
     emit(arguments, document, f"{aligned(lines)}\n\n{attack} Protocol: {protocol.name}, {len(y):,} test rows.")
 
 
-def _protocol(arguments: argparse.Namespace) -> Protocol:
+def _protocol(arguments: argparse.Namespace) -> EvaluationProtocol:
     options = {
         "num_individuals": arguments.individuals,
         "num_runs": arguments.runs,

@@ -12,12 +12,12 @@ from counterfactual_training.cli.grid_report import write_report
 from counterfactual_training.cli.output import emit, folder, note
 from counterfactual_training.durations import duration
 from counterfactual_training.errors import CounterfactualTrainingError, InputError
-from counterfactual_training.experiments.engine import Engine
-from counterfactual_training.experiments.grid import Grid, grid_from
-from counterfactual_training.experiments.grid_file import load_grid, shipped_grids
-from counterfactual_training.experiments.grid_results import GridResults
-from counterfactual_training.experiments.grid_run import MANY_CELLS, GridRun, Prepared, expected_seconds, run_grid
-from counterfactual_training.experiments.grid_store import GridStore
+from counterfactual_training.experiments.engine.engine import Engine
+from counterfactual_training.experiments.grid.file import load_grid, shipped_grids
+from counterfactual_training.experiments.grid.grid import Grid, grid_from
+from counterfactual_training.experiments.grid.results import GridResults
+from counterfactual_training.experiments.grid.run import MANY_CELLS, GridRun, Prepared, expected_seconds, run_grid
+from counterfactual_training.experiments.grid.store import GridStore
 from counterfactual_training.reports.extra import need
 
 _DESCRIPTION = """\

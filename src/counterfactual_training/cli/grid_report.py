@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from counterfactual_training.durations import duration
-from counterfactual_training.experiments.grid_results import GridResults
-from counterfactual_training.experiments.store import versions
+from counterfactual_training.experiments.grid.results import GridResults
+from counterfactual_training.experiments.paper.store import versions
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.reports.grid_figures import detail_figure, maturity_figure, overview_figure
 from counterfactual_training.reports.grid_tables import best_tables, marginal_tables

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from counterfactual_training.cli.sources import is_csv, read_csv
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.data.dataset import Dataset
+from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.errors import FileError, InputError, unknown
 from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.experiments.trained import Trained, as_classifier, named_dataset, protected_constraints

@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas as pd
 
 from counterfactual_training.durations import duration
-from counterfactual_training.experiments.cells import FULL, Effort
-from counterfactual_training.experiments.reproduce import EXPERIMENTS, Reproduction
+from counterfactual_training.experiments.paper.cells import FULL, Effort
+from counterfactual_training.experiments.paper.reproduce import EXPERIMENTS, Reproduction
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.reports import paper_figures as draw
 from counterfactual_training.reports.figures import draw_panels

@@ -12,9 +12,9 @@ from counterfactual_training.cli.output import emit
 from counterfactual_training.cli.paper import figure1_section, remark, section
 from counterfactual_training.durations import duration
 from counterfactual_training.errors import InputError
-from counterfactual_training.experiments.reproduce import EXPERIMENTS, summarise
-from counterfactual_training.experiments.results import Results
-from counterfactual_training.experiments.store import CellResult, Store, check_versions
+from counterfactual_training.experiments.paper.reproduce import EXPERIMENTS, summarise
+from counterfactual_training.experiments.paper.results import Results
+from counterfactual_training.experiments.paper.store import CellResult, Store, check_versions
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.reports.paper_page import Section, paper_page
 from counterfactual_training.reports.text_table import TextTable

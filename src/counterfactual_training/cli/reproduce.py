@@ -17,9 +17,9 @@ from counterfactual_training.cli.output import emit, folder
 from counterfactual_training.cli.paper import MATERIAL, remark, write_files
 from counterfactual_training.cli.truth import complain, write_truth
 from counterfactual_training.errors import CounterfactualTrainingError, InputError
-from counterfactual_training.experiments.cells import FULL, QUICK, Effort
-from counterfactual_training.experiments.launch import Engine
-from counterfactual_training.experiments.reproduce import (
+from counterfactual_training.experiments.engine.launch import Engine
+from counterfactual_training.experiments.paper.cells import FULL, QUICK, Effort
+from counterfactual_training.experiments.paper.reproduce import (
     ALL,
     EXPERIMENTS,
     Reproduction,
@@ -27,9 +27,9 @@ from counterfactual_training.experiments.reproduce import (
     experiment_names,
     reproduce,
 )
-from counterfactual_training.experiments.truth import Scope, TruthFailure, run_truth
-from counterfactual_training.experiments.truth_methods import UNCAPPED
-from counterfactual_training.experiments.truth_results import truth_tables
+from counterfactual_training.experiments.truth.methods import UNCAPPED
+from counterfactual_training.experiments.truth.results import truth_tables
+from counterfactual_training.experiments.truth.truth import Scope, TruthFailure, run_truth
 from counterfactual_training.reports.extra import need
 from counterfactual_training.reports.paper_tables import text_tables
 from counterfactual_training.reports.truth_tables import truth_texts

@@ -15,10 +15,10 @@ import pandas as pd
 from counterfactual_training.cli import engine
 from counterfactual_training.cli.output import emit, folder, writable
 from counterfactual_training.errors import CounterfactualTrainingError
-from counterfactual_training.experiments.gains import picture_tables
-from counterfactual_training.experiments.truth import Scope, TruthFailure, run_truth
-from counterfactual_training.experiments.truth_methods import METHODS, UNCAPPED, Caps
-from counterfactual_training.experiments.truth_results import truth_tables
+from counterfactual_training.experiments.truth.gains import picture_tables
+from counterfactual_training.experiments.truth.methods import METHODS, UNCAPPED, Caps
+from counterfactual_training.experiments.truth.results import truth_tables
+from counterfactual_training.experiments.truth.truth import Scope, TruthFailure, run_truth
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.reports.extra import need
 from counterfactual_training.reports.gains_figures import (

@@ -14,8 +14,6 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
-from counterfactual_training.data.encode import Encoder, Missing, Unknown
-from counterfactual_training.data.schema import Schema
 from counterfactual_training.errors import InputError
 from counterfactual_training.estimator import settings
 from counterfactual_training.estimator.explaining import explain_rows
@@ -29,6 +27,8 @@ from counterfactual_training.estimator.restarts import VALIDATION_SHARE, best_re
 from counterfactual_training.estimator.tuning import tune_settings
 from counterfactual_training.gates import Gate
 from counterfactual_training.search import Generator
+from counterfactual_training.tabular.encode import Encoder, Missing, Unknown
+from counterfactual_training.tabular.schema import Schema
 from counterfactual_training.training import History, Objective, Setting
 from counterfactual_training.tuning import Goal, Plan
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from counterfactual_training.data.encode import Encoder
-from counterfactual_training.data.feature import Feature
 from counterfactual_training.estimator import wording
 from counterfactual_training.estimator.display import as_html, as_text
 from counterfactual_training.estimator.obstacles import Obstacle, Obstacles
+from counterfactual_training.tabular.encode import Encoder
+from counterfactual_training.tabular.feature import Feature
 
 
 @dataclass(frozen=True, eq=False, repr=False)

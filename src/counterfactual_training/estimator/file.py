@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from counterfactual_training.data.encode import Encoder
 from counterfactual_training.errors import FileError, InputError
 from counterfactual_training.estimator.settings import MODELS, make_model, make_training_generator, vae_of
 from counterfactual_training.gates import Gate, make_gate
 from counterfactual_training.models import VAE
 from counterfactual_training.persistence import load_file, load_weights, save_file
 from counterfactual_training.search import GENERATORS
+from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.training import OBJECTIVES, History
 
 _KIND = "counterfactual classifier"

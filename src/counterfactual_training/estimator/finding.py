@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.data.encode import Encoder
 from counterfactual_training.errors import InputError
 from counterfactual_training.estimator.shortening import Shortener
 from counterfactual_training.estimator.swapping import swap_categories
 from counterfactual_training.gates import Gate, Gated, towards_real
 from counterfactual_training.search import Generator, Status, evaluating, generic, search
+from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.threads import sensible_threads
 
 # A row that decoding took below τ is searched again, aiming at this share of the way from τ to 1.

@@ -12,9 +12,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from counterfactual_training.constraints.mutability import feature_index
-from counterfactual_training.data.frame import as_frame, match_columns
-from counterfactual_training.data.schema import Schema
 from counterfactual_training.errors import ConstraintError, InputError, unknown
+from counterfactual_training.tabular.frame import as_frame, match_columns
+from counterfactual_training.tabular.schema import Schema
 
 # What a schema states of a column, and the keyword of Schema.infer that says it.
 _FIELDS = {"kind": "kinds", "unit": "units"}

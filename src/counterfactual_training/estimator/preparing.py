@@ -13,13 +13,13 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from counterfactual_training.data.encode import Encoder, Scale
 from counterfactual_training.errors import InputError, from_outside, unknown
 from counterfactual_training.estimator import settings
 from counterfactual_training.estimator.finding import Finder
 from counterfactual_training.estimator.inputs import resolve_schema
 from counterfactual_training.gates import Gate, few_rows, gate_of
 from counterfactual_training.models import bend
+from counterfactual_training.tabular.encode import Encoder, Scale
 from counterfactual_training.training import Callback, EarlyStopping, History, Setting, train
 
 # Rows to stop early by, at least; training with fewer held out runs all its epochs, on all rows.

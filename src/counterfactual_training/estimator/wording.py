@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from counterfactual_training.data.feature import Feature
 from counterfactual_training.estimator.obstacles import Obstacle
+from counterfactual_training.tabular.feature import Feature
 
 # Columns with at most so many decimals are written out; of longer ones, what the change makes worth reading.
 _SHORT_DECIMALS = 4

@@ -6,7 +6,7 @@ from counterfactual_training.evaluation.counterfactuals import counterfactual_ta
 from counterfactual_training.evaluation.evaluate import evaluate, summarise
 from counterfactual_training.evaluation.judges import Judge
 from counterfactual_training.evaluation.plausibility import implausibility, implausibility_mmd
-from counterfactual_training.evaluation.protocol import PAIRED, PUBLISHED, Protocol
+from counterfactual_training.evaluation.protocol import PAIRED, PUBLISHED, EvaluationProtocol
 from counterfactual_training.evaluation.robustness import robust_accuracy
 from counterfactual_training.evaluation.stepfree import (
     STEP_FREE,
@@ -21,8 +21,8 @@ __all__ = [
     "PAIRED",
     "PUBLISHED",
     "STEP_FREE",
+    "EvaluationProtocol",
     "Judge",
-    "Protocol",
     "Rescaled",
     "counterfactual_table",
     "counterfactual_tables",

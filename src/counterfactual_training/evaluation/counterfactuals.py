@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from counterfactual_training.constraints import Constraints, Domain
 from counterfactual_training.constraints.stacking import stack_constraints, structure
 from counterfactual_training.core.precision import at_least_single
-from counterfactual_training.data.dataset import Dataset
+from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.evaluation.groups import group_mmd
 from counterfactual_training.evaluation.performance import decider, predict_logits
@@ -23,7 +23,7 @@ from counterfactual_training.evaluation.plausibility import (
     implausibility_by_class,
     unfaithfulness,
 )
-from counterfactual_training.evaluation.protocol import PAIRED, Draw, Protocol, draw_individuals
+from counterfactual_training.evaluation.protocol import PAIRED, Draw, EvaluationProtocol, draw_individuals
 from counterfactual_training.evaluation.recourse import cost, redundancy, sparsity, validity, validity_strict
 from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.search import SearchResult, Status, ecco, search
@@ -52,7 +52,7 @@ Find = Callable[..., SearchResult]
 def counterfactual_table(
     model: nn.Module,
     data: Data,
-    protocol: Protocol = PAIRED,
+    protocol: EvaluationProtocol = PAIRED,
     constraints: Constraints | None = None,
     find: Find = search,
 ) -> pd.DataFrame:
@@ -60,9 +60,10 @@ def counterfactual_table(
 
     Columns ``run, lambda_energy, row, factual, target``, then :data:`OF_ALL` and :data:`OF_VALID` (without
     ``unfaithfulness`` where the protocol has no Langevin steps). Individuals who already are of the target class have
-    no counterfactual and are left out. IP* belongs to a group (run, predicted class, target); :class:`Protocol` says
-    what of it a row holds. Of a gated model (:func:`decider`) the classifier decides who is explained, what is valid
-    and how much energy there is; the search, and ``validity_strict``, are by the gated probability.
+    no counterfactual and are left out. IP* belongs to a group (run, predicted class, target);
+    :class:`EvaluationProtocol` says what of it a row holds. Of a gated model (:func:`decider`) the classifier decides
+    who is explained, what is valid and how much energy there is; the search, and ``validity_strict``, are by the gated
+    probability.
 
     Args:
         find: searches, called as :func:`search` is.
@@ -74,7 +75,7 @@ def counterfactual_table(
 def counterfactual_tables(
     models: Sequence[nn.Module],
     data: Data,
-    protocol: Protocol = PAIRED,
+    protocol: EvaluationProtocol = PAIRED,
     constraints: Constraints | Sequence[Constraints] | None = None,
     find: Find = search,
 ) -> list[pd.DataFrame]:
@@ -148,7 +149,7 @@ def stacked(models: Sequence[nn.Module], x: Tensor) -> StackedModel | None:
     return fleet if torch.allclose(together, alone, rtol=1e-3, atol=1e-4, equal_nan=True) else None
 
 
-def _fleet_size(protocol: Protocol, x: Tensor) -> int:
+def _fleet_size(protocol: EvaluationProtocol, x: Tensor) -> int:
     individuals = protocol.num_runs * (protocol.num_individuals or len(x))
     return max(1, _FLEET_VALUES // max(1, individuals * x[:1].numel()))
 
@@ -158,7 +159,7 @@ def _columns(
     x: Tensor,
     y: Tensor,
     constraints: Constraints,
-    protocol: Protocol,
+    protocol: EvaluationProtocol,
     lead: tuple[int, ...],
     find: Find,
 ) -> Columns:
@@ -181,7 +182,7 @@ def _measured(
     logits: Tensor,
     samples: Tensor | None,
     constraints: Constraints,
-    protocol: Protocol,
+    protocol: EvaluationProtocol,
     draw: Draw,
     lambda_energy: float,
     find: Find,
@@ -236,7 +237,7 @@ def _measured(
     }
 
 
-def _draw(protocol: Protocol, y: Tensor, predicted: Tensor, num_classes: int, setting: int) -> Draw:
+def _draw(protocol: EvaluationProtocol, y: Tensor, predicted: Tensor, num_classes: int, setting: int) -> Draw:
     """Individuals ``(..., m)`` for every model that made the predictions ``(..., n)``.
 
     Members who miss some are filled up with a row that asks for the class it already has: it will not be searched.
@@ -255,7 +256,12 @@ def _draw(protocol: Protocol, y: Tensor, predicted: Tensor, num_classes: int, se
 
 
 def _model_samples(
-    model: nn.Module, x: Tensor, constraints: Constraints, protocol: Protocol, num_classes: int, lead: tuple[int, ...]
+    model: nn.Module,
+    x: Tensor,
+    constraints: Constraints,
+    protocol: EvaluationProtocol,
+    num_classes: int,
+    lead: tuple[int, ...],
 ) -> Tensor | None:
     """What the model takes the classes for: ``(..., k, s, d)``, if the protocol asks for it."""
     if not protocol.langevin_steps:

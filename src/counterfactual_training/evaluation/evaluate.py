@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.data.dataset import Dataset
+from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.evaluation.attacks import fgsm, pgd, random_perturbation
 from counterfactual_training.evaluation.attribution import NUM_SAMPLES, protected_sensitivity
 from counterfactual_training.evaluation.checks import (
@@ -39,7 +39,7 @@ from counterfactual_training.evaluation.performance import (
     macro_f1,
     predict_logits,
 )
-from counterfactual_training.evaluation.protocol import PAIRED, Protocol, draw_individuals
+from counterfactual_training.evaluation.protocol import PAIRED, EvaluationProtocol, draw_individuals
 from counterfactual_training.evaluation.robustness import Attack, robust_accuracy
 from counterfactual_training.search import search
 
@@ -47,7 +47,7 @@ from counterfactual_training.search import search
 def evaluate(
     model: nn.Module | Sequence[nn.Module],
     data: Data,
-    protocol: Protocol = PAIRED,
+    protocol: EvaluationProtocol = PAIRED,
     constraints: Constraints | None = None,
     find: Find = search,
 ) -> pd.DataFrame:
@@ -102,7 +102,7 @@ def performance(logits: Tensor, y: Tensor) -> dict[str, float]:
 
 
 def attack_curves(
-    model: nn.Module, x: Tensor, y: Tensor, protocol: Protocol, constraints: Constraints | None
+    model: nn.Module, x: Tensor, y: Tensor, protocol: EvaluationProtocol, constraints: Constraints | None
 ) -> dict[str, Tensor]:
     """Accuracy ``(E,)`` under each attack of the protocol."""
     limits = constraints if protocol.clamp_attacks else None
@@ -119,7 +119,7 @@ def attack_curves(
 
 
 def findings(
-    model: nn.Module, x: Tensor, y: Tensor, logits: Tensor, protocol: Protocol, individuals: pd.DataFrame
+    model: nn.Module, x: Tensor, y: Tensor, logits: Tensor, protocol: EvaluationProtocol, individuals: pd.DataFrame
 ) -> list[Finding]:
     """What would mislead about the measurements of a model: its outputs, its gradients, too few of something."""
     num_classes = logits.shape[-1]
@@ -141,7 +141,7 @@ def _of_model(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
-    protocol: Protocol,
+    protocol: EvaluationProtocol,
     constraints: Constraints,
     individuals: pd.DataFrame,
     protected: Sequence[int],
@@ -162,7 +162,7 @@ def _of_model(
     return pd.DataFrame(records).assign(lambda_energy=float("nan")), found
 
 
-def _attack_name(protocol: Protocol, attack: str, epsilon: float) -> str:
+def _attack_name(protocol: EvaluationProtocol, attack: str, epsilon: float) -> str:
     first = attack == protocol.attacks[0]
     name = "robust_accuracy" if first else f"robust_accuracy_{attack}"
     return name if first and epsilon == protocol.epsilons[0] else f"{name}@{epsilon:g}"

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from counterfactual_training.core.kernels import mmd
 from counterfactual_training.evaluation.contributions import mmd_contributions, self_likeness
-from counterfactual_training.evaluation.protocol import Protocol
+from counterfactual_training.evaluation.protocol import EvaluationProtocol
 
 # Values of all the groups that are stacked for one call.
 _STACK_VALUES = 2**24
@@ -17,7 +17,9 @@ _STACK_VALUES = 2**24
 Part = tuple[Tensor, Tensor, Tensor]
 
 
-def group_mmd(x_cf: Tensor, group: Tensor, y_target: Tensor, x: Tensor, y: Tensor, protocol: Protocol) -> Tensor:
+def group_mmd(
+    x_cf: Tensor, group: Tensor, y_target: Tensor, x: Tensor, y: Tensor, protocol: EvaluationProtocol
+) -> Tensor:
     """IP* for every row: its own contribution or its group's value, as the protocol says; NaN for those left out.
 
     Args:

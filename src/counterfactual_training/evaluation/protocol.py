@@ -15,7 +15,7 @@ ATTACKS = ("fgsm", "pgd", "random")
 
 
 @dataclass(frozen=True)
-class Protocol:
+class EvaluationProtocol:
     """One way to measure. The defaults are ours; :data:`PUBLISHED` is the paper's.
 
     Attributes:
@@ -78,8 +78,8 @@ class Protocol:
                 raise InputError(unknown("attack", attack, ATTACKS))
 
 
-PAIRED = Protocol()
-PUBLISHED = Protocol(
+PAIRED = EvaluationProtocol()
+PUBLISHED = EvaluationProtocol(
     name="published",
     individuals="by_prediction",
     num_individuals=100,
@@ -90,7 +90,7 @@ PUBLISHED = Protocol(
     langevin_steps=0,
     clamp_attacks=False,
 )
-PROTOCOLS: dict[str, Protocol] = {"paired": PAIRED, "published": PUBLISHED}
+PROTOCOLS: dict[str, EvaluationProtocol] = {"paired": PAIRED, "published": PUBLISHED}
 
 
 class Draw(NamedTuple):
@@ -102,7 +102,9 @@ class Draw(NamedTuple):
     missing: int  # individuals asked for that could not be had
 
 
-def draw_individuals(protocol: Protocol, y: Tensor, predicted: Tensor, num_classes: int, setting: int) -> Draw:
+def draw_individuals(
+    protocol: EvaluationProtocol, y: Tensor, predicted: Tensor, num_classes: int, setting: int
+) -> Draw:
     """Whose counterfactuals to search, for the ``setting``-th λ_energy.
 
     Args:
@@ -114,7 +116,7 @@ def draw_individuals(protocol: Protocol, y: Tensor, predicted: Tensor, num_class
     return _by_prediction(protocol, predicted.cpu(), num_classes, setting)
 
 
-def _same(protocol: Protocol, y: Tensor, num_classes: int) -> Draw:
+def _same(protocol: EvaluationProtocol, y: Tensor, num_classes: int) -> Draw:
     rng = torch.Generator().manual_seed(protocol.seed)
     size = len(y) if protocol.num_individuals is None else min(protocol.num_individuals, len(y))
     rows = torch.cat([torch.randperm(len(y), generator=rng)[:size] for _ in range(protocol.num_runs)])
@@ -124,7 +126,7 @@ def _same(protocol: Protocol, y: Tensor, num_classes: int) -> Draw:
     return Draw(run, rows, (y[rows] + shift) % num_classes, missing)
 
 
-def _by_prediction(protocol: Protocol, predicted: Tensor, num_classes: int, setting: int) -> Draw:
+def _by_prediction(protocol: EvaluationProtocol, predicted: Tensor, num_classes: int, setting: int) -> Draw:
     rng = torch.Generator().manual_seed(protocol.seed * 1_000_003 + setting)
     size = protocol.num_individuals or 0
     # The class pairs are drawn once; every run draws other rows for them.
@@ -142,7 +144,7 @@ def _by_prediction(protocol: Protocol, predicted: Tensor, num_classes: int, sett
     return Draw(run[found], rows[found], target[found], int((~found).sum()))
 
 
-def protocol_named(name: str, **changes: Any) -> Protocol:
+def protocol_named(name: str, **changes: Any) -> EvaluationProtocol:
     """``"paired"`` or ``"published"``, with some settings changed."""
     if name not in PROTOCOLS:
         raise InputError(unknown("protocol", name, PROTOCOLS))

@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.data.catalog import load_dataset
-from counterfactual_training.data.dataset import Dataset
+from counterfactual_training.datasets.catalog import load_dataset
+from counterfactual_training.datasets.dataset import Dataset
+from counterfactual_training.datasets.loan import loan_dataset
 from counterfactual_training.evaluation.evaluate import evaluate, summarise
-from counterfactual_training.evaluation.protocol import Protocol
-from counterfactual_training.experiments.loan import loan_dataset
+from counterfactual_training.evaluation.protocol import EvaluationProtocol
 from counterfactual_training.experiments.panels import TARGET, Panel, make_panel
 from counterfactual_training.experiments.trained import as_classifier, encoder_of
 from counterfactual_training.models import linear, mlp
@@ -85,7 +85,7 @@ class DemoResult:
     advice: pd.DataFrame
     debt_per_year: dict[str, float]
     settings: dict[str, dict[str, Any]]
-    protocol: Protocol
+    protocol: EvaluationProtocol
 
 
 def make_plans(quick: bool = False, seed: int = 0) -> tuple[Plan, Plan]:
@@ -134,7 +134,7 @@ def make_plans(quick: bool = False, seed: int = 0) -> tuple[Plan, Plan]:
 def run_demo(quick: bool = False, seed: int = 0, notify: Notify = lambda message: None) -> DemoResult:
     """Train six small classifiers and measure them; ``quick`` shows that everything works, not what it is worth."""
     # What the page does not show is not measured.
-    shown = Protocol(langevin_steps=0, attacks=("fgsm",), epsilons=(0.3,), attribution_rounds=0)
+    shown = EvaluationProtocol(langevin_steps=0, attacks=("fgsm",), epsilons=(0.3,), attribution_rounds=0)
     protocol = replace(shown, num_individuals=50 if quick else 400, seed=seed)
     plans = make_plans(quick, seed)
     trials = [trial for plan in plans for trial in run_trials(plan, notify)]
@@ -165,7 +165,7 @@ def run_trials(plan: Plan, notify: Notify = lambda message: None) -> list[Trial]
     return trials
 
 
-def measure(trial: Trial, protocol: Protocol) -> dict[str, Any]:
+def measure(trial: Trial, protocol: EvaluationProtocol) -> dict[str, Any]:
     """A row of the demo's table."""
     numbers = summarise(evaluate(trial.model, trial.data, protocol, trial.constraints))
     wanted = {name: float(numbers[name]) for name in (*METRICS, "share_mature")}

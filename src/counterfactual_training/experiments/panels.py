@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.data.dataset import Dataset
+from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.evaluation.performance import predict_logits
 from counterfactual_training.experiments.trained import encoder_of
 from counterfactual_training.search import Generator, search

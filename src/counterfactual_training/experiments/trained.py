@@ -9,16 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.data.catalog import list_datasets, load_dataset
-from counterfactual_training.data.dataset import Dataset, Variant
-from counterfactual_training.data.encode import Encoder
+from counterfactual_training.datasets.catalog import list_datasets, load_dataset
+from counterfactual_training.datasets.dataset import Dataset, Variant
+from counterfactual_training.datasets.loan import loan_dataset
 from counterfactual_training.errors import FileError, InputError, unknown
 from counterfactual_training.estimator import CounterfactualClassifier
-from counterfactual_training.experiments.fitting import fit_model, untrained
-from counterfactual_training.experiments.loan import loan_dataset
+from counterfactual_training.experiments.paper.fitting import fit_model, untrained
 from counterfactual_training.models import mlp
 from counterfactual_training.persistence import load_file, load_weights, save_file
 from counterfactual_training.search import Generator, make_generator
+from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.training import Setting, TrainConfig, make_objective
 
 KIND = "data set classifier"

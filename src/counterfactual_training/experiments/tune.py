@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 import counterfactual_training
-from counterfactual_training.data.dataset import Dataset
-from counterfactual_training.data.synthetic import stratified_split
+from counterfactual_training.datasets.dataset import Dataset
+from counterfactual_training.datasets.synthetic import stratified_split
 from counterfactual_training.errors import InputError
 from counterfactual_training.models import mlp
 from counterfactual_training.persistence import atomic_write

@@ -13,7 +13,13 @@ from counterfactual_training.training.callbacks import (
 from counterfactual_training.training.config import TrainConfig
 from counterfactual_training.training.fleet import Fleet, Member
 from counterfactual_training.training.history import History
-from counterfactual_training.training.objective import OBJECTIVES, Explanations, LossTerms, Objective, make_objective
+from counterfactual_training.training.objective import (
+    OBJECTIVES,
+    CounterfactualBatch,
+    LossTerms,
+    Objective,
+    make_objective,
+)
 from counterfactual_training.training.run import Run, TrainResult
 from counterfactual_training.training.setting import AS_PRINTED, AS_RUN, CHEAP_RECOURSE, Setting, preset
 from counterfactual_training.training.train import train
@@ -28,8 +34,8 @@ __all__ = [
     "BestEpoch",
     "Callback",
     "ClipGradient",
+    "CounterfactualBatch",
     "EarlyStopping",
-    "Explanations",
     "Fleet",
     "History",
     "LossTerms",

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from counterfactual_training.errors import ModelError
 from counterfactual_training.search import evaluating
-from counterfactual_training.training.explanations import Round, explain_round
-from counterfactual_training.training.objective import Batch, Explanations
+from counterfactual_training.training.counterfactual_batch import Round, explain_round
+from counterfactual_training.training.objective import Batch, CounterfactualBatch
 from counterfactual_training.training.run import Run
 from counterfactual_training.training.sampling import Streams, each
 from counterfactual_training.training.tally import Tally
 
-Explained = tuple[Explanations, float, float]  # of a batch, and what this process has of the means they enter
+Explained = tuple[CounterfactualBatch, float, float]  # of a batch, and what this process has of the means they enter
 
 
 def mini_batches(run: Run, rng: Streams) -> Iterator[Batch]:

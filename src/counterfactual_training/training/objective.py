@@ -18,7 +18,7 @@ from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import InputError, unknown
 
 
-class Explanations(NamedTuple):
+class CounterfactualBatch(NamedTuple):
     """Counterfactuals ready for the objective; m rows, all constants.
 
     ``weight`` ``(..., m)`` lets rows count less or not at all in divergence and ridge, ``weight_adv`` in the
@@ -33,11 +33,11 @@ class Explanations(NamedTuple):
     weight: Tensor | None = None
     weight_adv: Tensor | None = None
 
-    def split(self, sizes: list[int]) -> list[Explanations]:
+    def split(self, sizes: list[int]) -> list[CounterfactualBatch]:
         """Consecutive rows, so many for each batch."""
         dim = self.y_target.dim() - 1
         parts = [[None] * len(sizes) if value is None else value.split(sizes, dim) for value in self]
-        return [Explanations(*row) for row in zip(*parts, strict=True)]
+        return [CounterfactualBatch(*row) for row in zip(*parts, strict=True)]
 
 
 class Batch(NamedTuple):
@@ -50,10 +50,10 @@ class Batch(NamedTuple):
     x: Tensor  # (..., n, *features)
     y: Tensor  # (..., n)
     weight: Tensor | None = None  # (..., n) what each row counts in the class loss
-    explanations: Explanations | None = None
+    explanations: CounterfactualBatch | None = None
     shares: tuple[float, float, float] = (1.0, 1.0, 1.0)
 
-    def explained(self, explanations: Explanations, contrast: float, adversarial: float) -> Batch:
+    def explained(self, explanations: CounterfactualBatch, contrast: float, adversarial: float) -> Batch:
         return self._replace(explanations=explanations, shares=(self.shares[0], contrast, adversarial))
 
 
@@ -178,7 +178,7 @@ class Objective:
         model: nn.Module,
         x: Tensor,
         y: Tensor,
-        explanations: Explanations | None = None,
+        explanations: CounterfactualBatch | None = None,
         weight: Tensor | None = None,
     ) -> LossTerms:
         """The loss of a mini-batch, by one forward pass through everything that counts.
@@ -210,7 +210,7 @@ class Objective:
             total = total if term is None else total + weight_of * term
         return LossTerms(total, classes, divergence, ridge, adversarial, logits[CLASS], contrast, recourse)
 
-    def parts(self, x: Tensor, y: Tensor, weight: Tensor | None, found: Explanations | None) -> list[Part]:
+    def parts(self, x: Tensor, y: Tensor, weight: Tensor | None, found: CounterfactualBatch | None) -> list[Part]:
         """The rows that count in the loss."""
         parts = [Part(CLASS, x, y, weight)]
         if found is not None and self.needs_divergence:

@@ -12,7 +12,7 @@ from torch import Tensor
 from counterfactual_training.core.losses import class_loss
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.search import evaluating
-from counterfactual_training.training.explanations import Round
+from counterfactual_training.training.counterfactual_batch import Round
 from counterfactual_training.training.objective import Batch
 from counterfactual_training.training.run import Run
 

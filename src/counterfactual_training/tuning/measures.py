@@ -13,12 +13,12 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.checks import MeasurementWarning
 from counterfactual_training.evaluation.evaluate import evaluate, summarise
-from counterfactual_training.evaluation.protocol import Protocol
+from counterfactual_training.evaluation.protocol import EvaluationProtocol
 from counterfactual_training.gates import search_gated
 
 # Every validation row once, at all strengths of the energy penalty that the paper averages over, and a budget of attack
 # that hurts. What is not tuned is not measured; IP* of two counterfactuals costs nothing.
-VALIDATION = Protocol(
+VALIDATION = EvaluationProtocol(
     "validation", epsilons=(0.1,), attacks=("fgsm",), mmd_size=2, langevin_steps=0, attribution_rounds=0
 )
 # Enough to tell a hopeless trial from a promising one.
@@ -34,8 +34,8 @@ class Measure:
     x: Tensor
     y: Tensor
     constraints: Constraints
-    protocol: Protocol = VALIDATION
-    glance: Protocol = GLANCE
+    protocol: EvaluationProtocol = VALIDATION
+    glance: EvaluationProtocol = GLANCE
 
     def __post_init__(self) -> None:
         if len(self.y.unique()) < 2:
@@ -55,7 +55,9 @@ class Measure:
         """The same from few individuals, while the models still train."""
         return self._means(trials, self.glance, quiet=True)
 
-    def _means(self, trials: Sequence[Sequence[nn.Module]], protocol: Protocol, quiet: bool) -> list[dict[str, float]]:
+    def _means(
+        self, trials: Sequence[Sequence[nn.Module]], protocol: EvaluationProtocol, quiet: bool
+    ) -> list[dict[str, float]]:
         models = [model for trial in trials for model in trial]
         if not models:
             return []

@@ -1,0 +1,154 @@
+"""A data set as the rest of the code sees it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from counterfactual_training.constraints import Constraints
+from counterfactual_training.datasets.synthetic import stratified_split
+from counterfactual_training.tabular.encode import Encoder
+from counterfactual_training.tabular.schema import Schema
+
+Variant = Literal["default", "as_run", "full"]
+
+
+@dataclass(frozen=True)
+class PaperSettings:
+    """What the paper trained with on one data set (appendix, Note 1).
+
+    Attributes:
+        batch_size: rows per mini-batch.
+        decision_threshold: τ in training.
+        lambda_reg: λ_reg.
+        num_counterfactuals: searched per epoch.
+        num_validation: rows held out of the training rows, for the log only.
+    """
+
+    batch_size: int
+    decision_threshold: float
+    lambda_reg: float
+    num_counterfactuals: int
+    num_validation: int
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Features and classes in model space, and what they mean.
+
+    Attributes:
+        name, title: for code and for people.
+        variant: ``default``, ``as_run`` or ``full``; see :func:`load_dataset`.
+        x_train, x_test: float32 ``(n, d)``. The training rows include those that validation holds out.
+        y_train, y_test: int64 ``(n,)``.
+        class_names: one per class.
+        schema: the columns in the user's units, with the changes that make sense for a person.
+        encoder: from ``frame_train`` to ``x_train`` and back; ``None`` where both are the same numbers.
+        constraints: box and one-hot groups of the experiments, every feature free to move.
+        training_constraints: the same, as the search sees it in training.
+        protected: columns of x that the paper's mutability experiments hold fixed.
+        settings: what the paper trained with.
+    """
+
+    name: str
+    title: str
+    variant: Variant
+    x_train: Tensor
+    y_train: Tensor
+    x_test: Tensor
+    y_test: Tensor
+    class_names: tuple[str, ...]
+    feature_names: tuple[str, ...]
+    schema: Schema
+    encoder: Encoder | None
+    constraints: Constraints
+    training_constraints: Constraints
+    protected: tuple[int, ...]
+    settings: PaperSettings
+    _frames: tuple[pd.DataFrame, pd.DataFrame] | None = field(default=None, repr=False)
+
+    @property
+    def num_features(self) -> int:
+        """Columns in model space, d."""
+        return self.x_train.shape[1]
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def frame_train(self) -> pd.DataFrame:
+        """The training rows in the user's units."""
+        return self._frames[0] if self._frames else self._as_frame(self.x_train)
+
+    @property
+    def frame_test(self) -> pd.DataFrame:
+        """The test rows in the user's units."""
+        return self._frames[1] if self._frames else self._as_frame(self.x_test)
+
+    @property
+    def protected_names(self) -> tuple[str, ...]:
+        return tuple(self.feature_names[j] for j in self.protected)
+
+    def protect(self, constraints: Constraints) -> Constraints:
+        """The same constraints with the protected columns immutable."""
+        may_move = torch.ones(self.num_features, dtype=torch.bool)
+        may_move[list(self.protected)] = False
+        return replace(
+            constraints,
+            may_increase=constraints.may_increase & may_move,
+            may_decrease=constraints.may_decrease & may_move,
+        )
+
+    def validation_split(self, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Row numbers ``(train, validation)`` of the training rows, stratified, as many as the paper held out."""
+        return stratified_split(self.y_train, self.settings.num_validation, rng)
+
+    def info(self) -> dict[str, Any]:
+        """Sizes, classes and shares as plain values."""
+        train, test = (y.bincount(minlength=self.num_classes) for y in (self.y_train, self.y_test))
+        shares = ((train + test) / (train + test).sum()).tolist()
+        return {
+            "name": self.name,
+            "title": self.title,
+            "variant": self.variant,
+            "rows": len(self.y_train) + len(self.y_test),
+            "train_rows": len(self.y_train),
+            "test_rows": len(self.y_test),
+            "features": len(self.schema.features),
+            "columns": self.num_features,
+            "one_hot_groups": len(self.constraints.groups),
+            "classes": [{"index": index, "name": name} for index, name in enumerate(self.class_names)],
+            "train_classes": dict(zip(self.class_names, train.tolist(), strict=True)),
+            "test_classes": dict(zip(self.class_names, test.tolist(), strict=True)),
+            "shares": dict(zip(self.class_names, shares, strict=True)),
+            "protected": list(self.protected_names),
+            "schema": self._schema_info(),
+            **asdict(self.settings),
+        }
+
+    def _schema_info(self) -> dict[str, Any]:
+        """The schema as JSON; of an image, whose pixels are all alike, what one of them is."""
+        spec = self.schema.to_dict()
+        same = len(spec) > 1 and all(feature.kind == "pixel" for feature in self.schema)
+        return {f"{self.feature_names[0]} … {self.feature_names[-1]}": next(iter(spec.values()))} if same else spec
+
+    def __repr__(self) -> str:
+        info = self.info()
+        shares = ", ".join(f"{name} {share:.1%}" for name, share in info["shares"].items())
+        wide = f" ({info['columns']} columns)" if info["columns"] != info["features"] else ""
+        held = info["protected"]
+        protected = ", ".join(held) if len(held) <= 3 else f"{len(held)} of them, {held[0]} … {held[-1]}"
+        return (
+            f"Dataset {self.name!r} ({self.variant}): {self.title}\n"
+            f"  {info['train_rows']:,} rows to train, {info['test_rows']:,} to test\n"
+            f"  {info['features']} features{wide}, protected: {protected}\n"
+            f"  {self.num_classes} classes: {shares}"
+        )
+
+    def _as_frame(self, x: Tensor) -> pd.DataFrame:
+        return pd.DataFrame(x.numpy(), columns=list(self.feature_names))

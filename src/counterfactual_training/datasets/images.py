@@ -1,0 +1,89 @@
+"""MNIST as the paper prepared it: flat pixels in [−1, 1], a class-balanced pool to train on."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from counterfactual_training.constraints import Constraints
+from counterfactual_training.datasets.dataset import Dataset, PaperSettings, Variant
+from counterfactual_training.datasets.synthetic import DATA_SEED
+from counterfactual_training.errors import FileError
+from counterfactual_training.tabular.feature import Feature
+from counterfactual_training.tabular.schema import Schema
+
+MNIST_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+MNIST_TITLE = "MNIST handwritten digits"
+MNIST_SETTINGS = PaperSettings(1000, 0.5, 0.01, 5000, 1000)
+SIDE = 28
+PER_CLASS = 1100
+PROTECTED_ROWS = 5
+
+
+def load_mnist(variant: Variant, read: Callable[[str], bytes]) -> Dataset:
+    """Digits; ``read`` gives the content of a data file. ``full`` trains on all 60,000 images."""
+    images, labels, test_images, test_labels = (parse_idx(read(name), name) for name in MNIST_FILES)
+    y_train = torch.from_numpy(labels.astype(np.int64))
+    if variant != "full":
+        chosen = draw_balanced(y_train, PER_CLASS, torch.Generator().manual_seed(DATA_SEED))
+        images, y_train = images[chosen.numpy()], y_train[chosen]
+    names = tuple(f"pixel {row},{column}" for row in range(SIDE) for column in range(SIDE))
+    constraints = Constraints.build(SIDE * SIDE, domain=(-1.0, 1.0), names=names)
+    edge = PROTECTED_ROWS * SIDE
+    return Dataset(
+        name="mnist",
+        title=MNIST_TITLE,
+        variant=variant,
+        x_train=_pixels(images),
+        y_train=y_train,
+        x_test=_pixels(test_images),
+        y_test=torch.from_numpy(test_labels.astype(np.int64)),
+        class_names=tuple(map(str, range(10))),
+        feature_names=names,
+        schema=Schema(tuple(Feature(name, "pixel", domain=(-1.0, 1.0)) for name in names)),
+        encoder=None,
+        constraints=constraints,
+        training_constraints=constraints,
+        # The top and bottom pixel rows, where digits have little ink.
+        protected=(*range(edge), *range(SIDE * SIDE - edge, SIDE * SIDE)),
+        settings=MNIST_SETTINGS,
+    )
+
+
+def draw_balanced(y: Tensor, per_class: int, rng: torch.Generator) -> Tensor:
+    """Row numbers: ``per_class`` of each class drawn with replacement, all in random order."""
+    parts = []
+    for label in y.unique():
+        rows = (y == label).nonzero().flatten()
+        parts.append(rows[torch.randint(len(rows), (per_class,), generator=rng)])
+    rows = torch.cat(parts)
+    return rows[torch.randperm(len(rows), generator=rng)]
+
+
+def parse_idx(content: bytes, name: str) -> np.ndarray:
+    """The array of bytes in an idx file."""
+    if len(content) < 4 or content[:3] != b"\0\0\x08":
+        raise FileError(f"{name} is not an idx file of bytes.")
+    dims = content[3]
+    start = 4 + 4 * dims
+    if len(content) < start:
+        raise FileError(f"{name} is truncated in its header.")
+    shape = struct.unpack(f">{dims}I", content[4:start])
+    if len(content) - start != int(np.prod(shape)):
+        raise FileError(f"{name} announces {shape} bytes but holds {len(content) - start:,}.")
+    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
+
+
+def _pixels(images: np.ndarray) -> Tensor:
+    """Bytes ``(n, 28, 28)`` to float32 ``(n, 784)`` in [−1, 1], row by row."""
+    flat = torch.from_numpy(images.reshape(len(images), -1).astype(np.float32))
+    return flat.div_(127.5).sub_(1.0)

@@ -1,0 +1,1 @@
+"""A grid: every combination of settings, trained in fleets."""

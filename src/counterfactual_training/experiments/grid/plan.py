@@ -1,0 +1,100 @@
+"""From cells to tasks: fleets by shape, cut so that all workers are busy and members of a fleet need alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from counterfactual_training.experiments.grid.grid import GridCell
+from counterfactual_training.experiments.grid.task import GridTask
+
+MAX_MEMBERS = 135
+# Below this a fleet loses more to overhead per operation than it gains by being alike.
+MIN_MEMBERS = 15
+_TASKS_PER_WORKER = 2
+# Features of all counterfactuals of a fleet's epoch; more do not fit into the processor's cache, or into memory.
+_MAX_VALUES = 20_000_000
+# To fit one; a cell's own, however many train together.
+_GATE_SECONDS = {"none": 0.0, "density": 0.2, "learned": 2.0, "both": 2.2}
+
+
+class Size(NamedTuple):
+    """Of a data set: training rows and features."""
+
+    rows: int
+    features: int
+
+
+def cost(cell: GridCell, size: Size) -> float:
+    """Seconds on one core as a member of a large fleet, by a fit to measurements; good enough to order and to warn."""
+    values, protocol = cell.values, cell.measurement.protocol
+    batches = size.rows / values["training.batch_size"]
+    hidden = sum(values["model.hidden"]) or 1
+    wide = 1 + size.features * hidden / 1200
+    update = 2.4e-5 * batches * wide
+    if not cell.is_conventional:
+        num, steps = max(values["training.num_counterfactuals"], batches), values["generator.max_steps"]
+        slow = 2.3 if cell.generator == "revise" else 1.0
+        active = 1 - values["training.burn_in"]
+        update += active * (7e-5 * batches * wide + 3e-7 * num * steps * wide * slow)
+    individuals = (protocol.num_individuals or size.rows) * protocol.num_runs * len(protocol.lambda_energy)
+    measured = 3e-5 * individuals * wide + _GATE_SECONDS[cell.gate]
+    if cell.gate in ("density", "both"):  # a thousand kernels per class, at every step
+        measured += 4e-3 * individuals
+    return values["training.epochs"] * update + measured
+
+
+def plan(cells: Sequence[GridCell], sizes: Mapping[str, Size], workers: int) -> list[GridTask]:
+    """Every cell in one task, the longest task first."""
+    costs = {cell: cost(cell, sizes[cell.data]) for cell in cells}
+    target = sum(costs.values()) / max(1, _TASKS_PER_WORKER * workers)
+    parts: list[list[GridCell]] = []
+    for fleet in _by_shape(cells):
+        for alike in _alike(fleet):
+            parts += _cut(alike, sum(costs[cell] for cell in alike) / target, _most(alike[0], sizes[alike[0].data]))
+    parts.sort(key=lambda part: -sum(costs[cell] for cell in part))
+    return [GridTask(tuple(part)) for part in parts]
+
+
+def _by_shape(cells: Sequence[GridCell]) -> list[list[GridCell]]:
+    found: dict[object, list[GridCell]] = {}
+    for cell in cells:
+        # Members without a search would wait for those with one; a latent space cannot be stacked with any other.
+        found.setdefault((cell.shape, cell.is_conventional, cell.generator == "revise"), []).append(cell)
+    return list(found.values())
+
+
+def _alike(fleet: list[GridCell]) -> list[list[GridCell]]:
+    """Members with the same number of search steps, for all wait for the slowest; few of a kind join the next."""
+    ordered = sorted(fleet, key=_steps)
+    out: list[list[GridCell]] = []
+    for _, same in groupby(ordered, key=_steps):
+        group = list(same)
+        if out and len(out[-1]) + len(group) <= MIN_MEMBERS:
+            out[-1] += group
+        else:
+            out.append(group)
+    return out
+
+
+def _steps(cell: GridCell) -> int:
+    return int(cell.values.get("generator.max_steps", 0))
+
+
+def _cut(cells: list[GridCell], shares: float, most: int) -> list[list[GridCell]]:
+    """Nearly equal parts: enough of them that none is too long or too large, but none needlessly small.
+
+    Cells that differ by their gate alone stay together: they are trained as one.
+    """
+    models: dict[GridCell, list[GridCell]] = {}
+    for cell in cells:
+        models.setdefault(cell.ungated, []).append(cell)
+    members = list(models.values())
+    wanted = min(round(shares), len(members) // MIN_MEMBERS)
+    number = max(1, wanted, -(-len(members) // most))
+    return [[cell for same in members[i::number] for cell in same] for i in range(number)]
+
+
+def _most(cell: GridCell, size: Size) -> int:
+    return max(1, min(MAX_MEMBERS, _MAX_VALUES // (cell.values["training.num_counterfactuals"] * size.features)))

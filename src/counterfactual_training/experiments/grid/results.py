@@ -1,0 +1,206 @@
+"""What a grid gave, as tables: every number, changes against the baseline, one row per setting, means per axis."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from counterfactual_training.experiments.grid.grid import Grid, GridCell, Point, cells_of
+from counterfactual_training.experiments.grid.store import GridStore, Outcome
+
+# Compared with the baseline by their ratio.
+RATIOS = ("implausibility", "implausibility_mmd", "cost")
+_SUMMED = (*RATIOS, "validity")
+_NUMBERS = ("accuracy", "f1")
+# How a setting was trained, if it is a baseline; all others are compared with these.
+CONVENTIONAL = "conventional"
+
+
+@dataclass(frozen=True, eq=False)
+class GridResults:
+    """Tables of the finished points of a grid; ``missing`` points are not in them.
+
+    The baseline of a setting is the mean of all conventional models of the grid with the same data set, architecture,
+    epochs, batch size and learning rate: with it, the luck of a single one does not shift a whole figure.
+
+    Attributes:
+        tidy: a row per setting, metric and λ_energy; means over evaluation runs and their spread.
+        summary: a row per setting; reductions are negative changes in %.
+        changes: a row per setting that is no baseline, metric, λ_energy and run: the change in %.
+        maturity: share of mature counterfactuals per setting and epoch.
+        marginal: per data set, axis and value, over all settings that have it.
+    """
+
+    grid: Grid
+    tidy: pd.DataFrame
+    summary: pd.DataFrame
+    changes: pd.DataFrame
+    maturity: pd.DataFrame
+    marginal: pd.DataFrame
+    points: int
+    missing: int
+    models: int
+    seconds: float
+
+    @classmethod
+    def load(cls, grid: Grid, points: Sequence[Point], store: GridStore) -> GridResults:
+        """Of all points whose model and baseline are done."""
+        done = store.done()
+        finished = [p for p in points if p.cell.id in done and p.baseline.id in done]
+        outcomes = {cell: store.load(cell) for cell in cells_of(finished)}
+        baselines = _baselines(finished, outcomes)
+        tidy, summary, changes, maturity = [], [], [], []
+        for point in finished:
+            outcome, baseline = outcomes[point.cell], baselines[_group(point.baseline)]
+            head = _head(point, grid)
+            tidy += [{**head, **row} for row in _tidy(outcome, point.cell)]
+            summary.append({**head, **_summary(outcome, baseline)})
+            if head["training"] != CONVENTIONAL:
+                changes += [{**head, **row} for row in _changes(outcome, baseline, point.cell)]
+            if not point.cell.is_conventional:
+                maturity += [{**head, **row} for row in _maturity(outcome)]
+        wide = pd.DataFrame(summary)
+        return cls(
+            grid,
+            pd.DataFrame(tidy),
+            wide,
+            pd.DataFrame(changes),
+            pd.DataFrame(maturity),
+            _marginal(grid, wide),
+            len(points),
+            len(points) - len(finished),
+            len(outcomes),
+            sum(sum(outcome.seconds.values()) for outcome in outcomes.values()),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Baseline:
+    """Means over conventional models: by metric ``(λ,)``; and single numbers."""
+
+    metrics: dict[str, np.ndarray]
+    numbers: dict[str, float]
+
+
+def _group(baseline: GridCell) -> tuple[Any, ...]:
+    return baseline.data, baseline.settings, baseline.measurement
+
+
+def _baselines(points: Sequence[Point], outcomes: dict[GridCell, Outcome]) -> dict[tuple[Any, ...], _Baseline]:
+    members: dict[tuple[Any, ...], dict[GridCell, Outcome]] = {}
+    for point in points:
+        members.setdefault(_group(point.baseline), {})[point.baseline] = outcomes[point.baseline]
+    out = {}
+    for key, found in members.items():
+        metrics = {m: _mean(np.stack([o.metrics[m] for o in found.values()]), (0, 2)) for m in _SUMMED}
+        numbers = {n: float(np.mean([o.numbers[n] for o in found.values()])) for n in _NUMBERS}
+        out[key] = _Baseline(metrics, numbers)
+    return out
+
+
+def _head(point: Point, grid: Grid) -> dict[str, Any]:
+    """What names a setting in every table: the data set, the seed, the axes."""
+    values = dict(point.values)
+    axes = {name: _shown(values[name]) for name in grid.axes}
+    training = CONVENTIONAL if point.cell.is_conventional else "counterfactual"
+    if point.cell.gate != "none":
+        training += ", gated"
+    return {"data": point.data, "seed": point.seed, "training": training, **axes, "cell": point.cell.id}
+
+
+def _shown(value: Any) -> Any:
+    """Widths of layers as text, ``32-32``; other values as they are."""
+    return "-".join(map(str, value)) or "linear" if isinstance(value, tuple) else value
+
+
+def _tidy(outcome: Outcome, cell: GridCell) -> list[dict[str, Any]]:
+    rows = []
+    for metric, values in outcome.metrics.items():
+        for strength, runs in zip(cell.measurement.protocol.lambda_energy, values, strict=True):
+            found = runs[np.isfinite(runs)]
+            rows.append(
+                {
+                    "metric": metric,
+                    "evaluation lambda_energy": strength,
+                    "value": found.mean() if len(found) else np.nan,
+                    "sd": found.std(ddof=1) if len(found) > 1 else np.nan,
+                    "runs": len(found),
+                }
+            )
+    rows += [{"metric": metric, "value": value, "runs": 1} for metric, value in outcome.numbers.items()]
+    return rows
+
+
+def _summary(outcome: Outcome, baseline: _Baseline) -> dict[str, Any]:
+    values = {metric: float(_mean(outcome.metrics[metric])) for metric in _SUMMED}
+    changes = {
+        f"{metric} change %": 100 * (values[metric] / float(_mean(baseline.metrics[metric])) - 1) for metric in RATIOS
+    }
+    points = 100 * (outcome.numbers["accuracy"] - baseline.numbers["accuracy"])
+    mature = outcome.history.get("share_mature", np.array([np.nan]))
+    return {
+        **values,
+        **outcome.numbers,
+        **changes,
+        "accuracy change, points": points,
+        "share mature": float(_mean(mature)),
+        "share mature at the end": float(mature[-1]) if len(mature) else np.nan,
+        "epochs trained": len(outcome.history.get("loss", ())),
+        "stopped": outcome.stopped or "",
+        "seconds": round(sum(outcome.seconds.values()), 3),
+    }
+
+
+def _changes(outcome: Outcome, baseline: _Baseline, cell: GridCell) -> list[dict[str, Any]]:
+    rows = []
+    for metric in RATIOS:
+        change = 100 * (outcome.metrics[metric] / baseline.metrics[metric][:, None] - 1)
+        for strength, runs in zip(cell.measurement.protocol.lambda_energy, change, strict=True):
+            for run, value in enumerate(runs):
+                rows.append({"metric": metric, "evaluation lambda_energy": strength, "run": run, "change": value})
+    return rows
+
+
+def _maturity(outcome: Outcome) -> list[dict[str, Any]]:
+    shares = outcome.history.get("share_mature", ())
+    return [{"epoch": epoch + 1, "share mature": float(share)} for epoch, share in enumerate(shares)]
+
+
+def _marginal(grid: Grid, summary: pd.DataFrame) -> pd.DataFrame:
+    """Medians and quartiles of the settings that share a value."""
+    rows: list[dict[str, Any]] = []
+    if not len(summary):
+        return pd.DataFrame(rows)
+    trained = summary[summary["training"] != CONVENTIONAL]
+    for data in grid.data:
+        for axis, values in grid.axes.items():
+            for value in map(_shown, values):
+                part = trained[(trained["data"] == data) & (trained[axis] == value)]
+                if len(part):
+                    rows.append({"data": data, "axis": axis, "value": value, **_spread(part)})
+    return pd.DataFrame(rows)
+
+
+def _spread(part: pd.DataFrame) -> dict[str, Any]:
+    out: dict[str, Any] = {"settings": len(part)}
+    for metric in RATIOS:
+        column = part[f"{metric} change %"]
+        quartiles = column.quantile([0.25, 0.5, 0.75]).tolist()
+        out |= dict(zip((f"{metric} {name}" for name in ("low", "median", "high")), quartiles, strict=True))
+    out["validity"] = part["validity"].mean()
+    out["accuracy change, points"] = part["accuracy change, points"].mean()
+    out["share mature"] = part["share mature"].mean()
+    out["stopped"] = int((part["stopped"] != "").sum())
+    return out
+
+
+def _mean(values: np.ndarray, axis: tuple[int, ...] | None = None) -> Any:
+    """Over what there is; NaN where there is nothing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return np.nanmean(values, axis=axis)

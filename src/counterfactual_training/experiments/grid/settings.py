@@ -1,0 +1,188 @@
+"""The settings that a grid may give or vary, by dotted name: their types, their published values, what they build."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from counterfactual_training.constraints import Constraints
+from counterfactual_training.datasets.dataset import PaperSettings
+from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.gates import KINDS as GATES
+from counterfactual_training.models import mlp
+from counterfactual_training.models.classifiers import ACTIVATIONS
+from counterfactual_training.models.vae import VAE
+from counterfactual_training.search import GENERATORS, Generator, ecco, make_generator
+from counterfactual_training.search.generator import NUMBERS
+from counterfactual_training.training import OBJECTIVES, Objective, Setting, TrainConfig, make_objective
+
+Settings = dict[str, Any]
+
+_PENALTIES = tuple(name for name in ecco().numbers() if name not in NUMBERS)
+# Of TrainConfig. They are part of every cell's identity: one more would make strangers of all results stored before.
+_TRAINING = (
+    "epochs", "batch_size", "learning_rate", "num_counterfactuals", "burn_in", "refresh", "shuffle", "target_rule",
+    "adversarial_label", "immature", "max_bad_updates",
+)  # fmt: skip
+# Of Objective, for the same reason: those of Eq. 2.
+_WEIGHTS = ("lambda_class", "lambda_div", "lambda_reg", "lambda_adv")
+TYPES: dict[type, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    tuple: "widths",
+}
+
+
+@dataclass(frozen=True)
+class Key:
+    """One setting: its dotted name, its type (``tuple``: widths of layers), and a check that raises if it is wrong."""
+
+    name: str
+    kind: type
+    check: Callable[[Any], object]
+
+    def value(self, given: Any) -> Any:
+        """The value as the rest of the code wants it, or an error that says what is wrong with it."""
+        value = self._typed(given)
+        self.check(value)
+        return value
+
+    def _typed(self, given: Any) -> Any:
+        if self.kind is tuple and isinstance(given, (list, tuple)) and all(type(width) is int for width in given):
+            return tuple(given)
+        if self.kind is float and type(given) is int:
+            return float(given)
+        if type(given) is not self.kind or self.kind is tuple:
+            expected = "a list of whole numbers, one per hidden layer" if self.kind is tuple else TYPES[self.kind]
+            raise InputError(f"{self.name} is {expected}, got {given!r} ({type(given).__name__}).")
+        return given
+
+
+def _among(what: str, valid: Mapping[str, Any]) -> Callable[[Any], None]:
+    def check(value: Any) -> None:
+        if value not in valid:
+            raise InputError(unknown(what, value, valid))
+
+    return check
+
+
+def _weight(value: float) -> None:
+    if not 0 <= value < float("inf"):
+        raise InputError(f"the weight of a penalty is a finite number of at least 0, got {value}.")
+
+
+def _widths(value: tuple[int, ...]) -> None:
+    if any(width < 1 for width in value):
+        raise InputError(f"widths of hidden layers must be positive, got {list(value)}.")
+
+
+def _make_keys() -> dict[str, Key]:
+    default = TrainConfig()
+    keys = [
+        Key("protected", bool, lambda value: None),
+        Key("gate", str, _among("gate", dict.fromkeys(["none", *GATES]))),
+        Key("model.hidden", tuple, _widths),
+        Key("model.activation", str, _among("activation", ACTIVATIONS)),
+        Key("generator.name", str, _among("generator", GENERATORS)),
+        *(Key(f"generator.{name}", float, _weight) for name in _PENALTIES),
+        Key("objective.name", str, _among("objective", OBJECTIVES)),
+        *(Key(f"objective.{name}", float, _partial(Objective, name)) for name in _WEIGHTS),
+    ]
+    for name in NUMBERS:
+        kind = int if name == "max_steps" else float
+        keys.append(Key(f"generator.{name}", kind, _partial(_search_only, name)))
+    keys += [Key(f"training.{n}", type(getattr(default, n)), _partial(TrainConfig, n)) for n in _TRAINING]
+    return {key.name: key for key in keys}
+
+
+def _partial(make: Callable[..., object], name: str) -> Callable[[Any], object]:
+    return lambda value: make(**{name: value})
+
+
+def _search_only(**settings: Any) -> Generator:
+    return Generator("check", **settings)
+
+
+KEYS = _make_keys()
+
+
+def published(paper: PaperSettings) -> Settings:
+    """Every setting as the paper had it for a data set; it had no gates."""
+    generator = ecco(decision_threshold=paper.decision_threshold)
+    config = TrainConfig(batch_size=paper.batch_size, num_counterfactuals=paper.num_counterfactuals)
+    return {
+        "protected": False,
+        "gate": "none",
+        "model.hidden": inspect.signature(mlp).parameters["hidden"].default,
+        "model.activation": inspect.signature(mlp).parameters["activation"].default,
+        "generator.name": "ecco",
+        **{f"generator.{name}": number for name, number in generator.numbers().items()},
+        "objective.name": "full",
+        **{f"objective.{name}": getattr(Objective(lambda_reg=paper.lambda_reg), name) for name in _WEIGHTS},
+        **{f"training.{name}": getattr(config, name) for name in _TRAINING},
+    }
+
+
+def canonical(settings: Settings) -> Settings:
+    """The same settings without those that decide nothing, so that equal training runs look equal.
+
+    An objective is its weights. A conventional model knows no counterfactuals; only ECCo knows an energy penalty. A
+    cell without a gate does not name it, as cells did before there were gates.
+    """
+    out = {name: value for name, value in settings.items() if (name, value) != ("gate", "none")}
+    objective = _objective(settings)
+    del out["objective.name"]
+    out |= {f"objective.{name}": float(getattr(objective, name)) for name in _WEIGHTS}
+    if not objective.needs_counterfactuals:
+        default = TrainConfig()
+        for name in ("num_counterfactuals", "burn_in", "refresh", "target_rule", "adversarial_label", "immature"):
+            out[f"training.{name}"] = getattr(default, name)
+        return {key: value for key, value in out.items() if not key.startswith("generator.")} | {"protected": False}
+    known = inspect.signature(GENERATORS[settings["generator.name"]]).parameters
+    return {k: v for k, v in out.items() if k.removeprefix("generator.") not in _PENALTIES or k[10:] in known}
+
+
+def is_conventional(settings: Settings) -> bool:
+    """Whether the model is trained without counterfactuals."""
+    return not _objective(settings).needs_counterfactuals
+
+
+def setting_of(
+    settings: Settings,
+    seed: int = TrainConfig.seed,
+    constraints: Constraints | None = None,
+    x_train: Tensor | None = None,
+    vae: VAE | None = None,
+) -> Setting:
+    """What these settings mean for :func:`train`; ``x_train`` or ``vae`` serve generators that need a VAE."""
+    config = TrainConfig(**{name: settings[f"training.{name}"] for name in _TRAINING}, seed=seed)
+    return Setting(_generator(settings, x_train, vae), constraints, _objective(settings), config)
+
+
+def _objective(settings: Settings) -> Objective:
+    weights = {name: settings[f"objective.{name}"] for name in _WEIGHTS}
+    if "objective.name" not in settings:
+        return Objective(**weights)
+    return make_objective(settings["objective.name"], **weights)
+
+
+def _generator(settings: Settings, x_train: Tensor | None, vae: VAE | None) -> Generator:
+    """A conventional model, which never uses one, gets the default."""
+    if "generator.name" not in settings:
+        return ecco()
+    options = {k.removeprefix("generator."): v for k, v in settings.items() if k.startswith("generator.")}
+    name = options.pop("name")
+    if vae is not None and "vae" in inspect.signature(GENERATORS[name]).parameters:
+        options["vae"] = vae
+    return make_generator(name, x_train=x_train, **options)
+
+
+def model_of(settings: Settings, num_features: int, num_classes: int) -> nn.Module:
+    """The classifier with weights drawn by torch's global generator."""
+    return mlp(num_features, num_classes, settings["model.hidden"], settings["model.activation"])

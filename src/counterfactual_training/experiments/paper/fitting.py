@@ -1,0 +1,36 @@
+"""A data set's classifier before and after its training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from counterfactual_training.datasets.dataset import Dataset
+from counterfactual_training.models import mlp
+from counterfactual_training.training import History, Setting, train
+
+
+def untrained(data: Dataset, seed: int, hidden: Sequence[int] = (32,)) -> nn.Module:
+    """A classifier of the data set, the paper's by default, with weights drawn by the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return mlp(data.num_features, data.num_classes, hidden)
+
+
+def fit_model(
+    model: nn.Module, data: Dataset, setting: Setting, checkpoint: Path | None = None, progress: bool | None = None
+) -> History:
+    """Train the model in place, on the rows that validation does not hold out."""
+    rows, held_out = data.validation_split(torch.Generator().manual_seed(setting.config.seed))
+    return train(
+        model,
+        data.x_train[rows],
+        data.y_train[rows],
+        setting=setting,
+        validation=(data.x_train[held_out], data.y_train[held_out]) if len(held_out) else None,
+        checkpoint=checkpoint,
+        progress=progress,
+    ).history

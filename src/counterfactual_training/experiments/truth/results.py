@@ -1,0 +1,118 @@
+"""The tables of the truth experiment, from the results there are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from counterfactual_training.evaluation.bootstrap import compare, holm
+from counterfactual_training.evaluation.checks import check_seeds, warn
+from counterfactual_training.evaluation.judges import JUDGED
+from counterfactual_training.evaluation.stepfree import summarise_stepfree
+from counterfactual_training.experiments.paper.cells import PAPER_ORDER
+from counterfactual_training.experiments.paper.published import value
+from counterfactual_training.experiments.truth.methods import METHODS
+from counterfactual_training.experiments.truth.truth import Scope
+
+TABLES = ("truth", "truth_by_seed", "truth_performance", "truth_gains")
+
+
+def truth_tables(scope: Scope) -> dict[str, pd.DataFrame]:
+    """Of all that is done: ``truth`` (every cell against its twin), ``truth_by_seed`` (the same for each training seed,
+    means alone), ``truth_performance`` (accuracy and calibration) and ``truth_gains`` (the published reductions beside
+    what is left of them)."""
+    place, names = scope.place, scope.names
+    done = [(piece, name) for piece in scope.pieces for name in names if place.numbers(*piece, name).exists()]
+    if not done:
+        return {name: pd.DataFrame() for name in TABLES}
+    # Cells of which a twin is missing cannot be compared yet.
+    done = [(piece, name) for piece, name in done if (piece, METHODS[name].twin) in set(done)]
+    parts = [pd.read_csv(place.rows(*piece, name), dtype={"tau": str}) for piece, name in done]
+    floors = [pd.read_csv(place.floors(d), dtype={"tau": str}) for d in dict.fromkeys(p.data for p, _ in done)]
+    table = pd.concat([*parts, *floors], ignore_index=True)
+    twins = {name: METHODS[name].twin for name in names}
+    truth = _in_order(summarise_stepfree(table, twins))
+    warn(check_seeds(int(truth["seeds"].min())))
+    records = [json.loads(place.numbers(*piece, name).read_text()) for piece, name in done]
+    found = (truth, _in_order(_by_seed(table, twins)), _in_order(_performance(records)), _gains(truth))
+    return dict(zip(TABLES, found, strict=True))
+
+
+def _by_seed(table: pd.DataFrame, twins: Mapping[str, str]) -> pd.DataFrame:
+    """Means of every method and its twin over the individuals for whom both arrive, for each training seed."""
+    table = table[table["model"].isin(twins)]
+    keys = ["data", "setting", "tau", "seed"]
+    pairs = table.assign(twin=table["model"].map(twins)).merge(
+        table, left_on=[*keys, "row", "twin"], right_on=[*keys, "row", "model"], suffixes=("", "_twin")
+    )
+    pairs = pairs[(pairs["valid"] == 1) & (pairs["valid_twin"] == 1) & (pairs["model"] != pairs["twin"])]
+    means = pairs.groupby([*keys, "model", "twin"], sort=False, as_index=False).mean(numeric_only=True)
+    parts = [
+        means[[*keys, "model", "twin"]].assign(metric=name, value=means[name], baseline=means[f"{name}_twin"])
+        for name in (*JUDGED, "cost")
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _performance(records: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Means over seeds, and the difference to the twin; Holm over all cells."""
+    frame = pd.DataFrame(
+        [
+            {"data": r["data"], "model": r["method"], "seed": r["seed"], "setting": key.split("/")[0],
+             "metric": key.split("/")[1], "value": number, "seconds": r["seconds"]}
+            for r in records
+            for key, number in r["numbers"].items()
+        ]
+    )  # fmt: skip
+    rows = []
+    for (data, setting, metric), cell in frame.groupby(["data", "setting", "metric"], sort=False):
+        by_model = {str(name): part.set_index("seed") for name, part in cell.groupby("model", sort=False)}
+        for name, part in by_model.items():
+            twin = by_model[METHODS[name].twin]
+            seeds = part.index.intersection(twin.index)
+            a, b = (one.loc[seeds, "value"].to_numpy()[:, None] for one in (part, twin))
+            alone = METHODS[name].twin == name
+            estimate = None if alone else compare(a, b, np.random.default_rng(2025), "difference")
+            rows.append(
+                {
+                    "data": data,
+                    "setting": setting,
+                    "model": name,
+                    "metric": metric,
+                    "value": float(a.mean()),
+                    "change": float("nan") if estimate is None else estimate.value,
+                    "p_value": float("nan") if estimate is None else estimate.p_value,
+                    "seconds": float(part["seconds"].mean()),
+                    "seeds": len(seeds),
+                }
+            )
+    out = pd.DataFrame(rows)
+    return out.assign(p_holm=holm(out["p_value"].to_numpy()))
+
+
+# Of the paper's main table: its metric, ours, and the setting it was measured in.
+_GAINS = (("implausibility", "ip", "free"), ("implausibility_mmd", "ip_star", "free"), ("cost", "cost", "protected"))
+
+
+def _gains(truth: pd.DataFrame) -> pd.DataFrame:
+    """Reductions in %: as published, and of each method by fixed steps and free of step and scale."""
+    rows = []
+    for data in dict.fromkeys(truth["data"]):
+        for theirs, ours, setting in _GAINS:
+            cells = truth[(truth["data"] == data) & (truth["metric"] == ours) & (truth["setting"] == setting)]
+            cells = cells[cells["model"] != cells["twin"]]
+            cells = cells[cells["baseline"] > 0]  # of nothing there is no per cent
+            reductions = 100 * (1 - cells["value"] / cells["baseline"])
+            pairs = zip(cells["model"], cells["tau"], reductions, strict=True)
+            row = {"data": data, "metric": theirs, "published": value("main", data, theirs, "reduction")}
+            rows.append(row | {f"{model}, {tau}": reduction for model, tau, reduction in pairs})
+    return pd.DataFrame(rows)
+
+
+def _in_order(table: pd.DataFrame) -> pd.DataFrame:
+    place = table["data"].map({name: i for i, name in enumerate(PAPER_ORDER)})
+    return table.assign(_place=place).sort_values("_place", kind="stable").drop(columns="_place").reset_index(drop=True)

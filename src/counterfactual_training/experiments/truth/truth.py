@@ -1,0 +1,341 @@
+"""The truth tables: methods side by side by the protocol that knows neither step size nor scale.
+
+Rows are of three kinds that never mix: those that models fit (and validate on), the individuals who are explained, and
+those that judges are fitted to. For *tuning* the last two are cut from the training rows; the test rows are looked at
+only when asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from counterfactual_training.constraints import Constraints, Domain
+from counterfactual_training.datasets.catalog import load_dataset
+from counterfactual_training.datasets.dataset import Dataset
+from counterfactual_training.datasets.synthetic import stratified_split
+from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.evaluation.evaluate import performance
+from counterfactual_training.evaluation.judges import Judge
+from counterfactual_training.evaluation.performance import predict_logits
+from counterfactual_training.evaluation.stepfree import (
+    FIXED_STEPS,
+    STEP_FREE,
+    Individuals,
+    decider,
+    draw_individuals,
+    floor_table,
+    stepfree_table,
+)
+from counterfactual_training.experiments.engine.launch import Engine, Failed, launch
+from counterfactual_training.experiments.engine.worker import attempt
+from counterfactual_training.experiments.paper.cells import IMAGES, PAPER_ORDER, Cell, seeds_of, short_name
+from counterfactual_training.experiments.paper.fitting import untrained
+from counterfactual_training.experiments.paper.store import Store, versions
+from counterfactual_training.experiments.truth.methods import METHODS, Caps, Fit, Known
+from counterfactual_training.gates import search_gated
+from counterfactual_training.persistence import atomic_write
+from counterfactual_training.search import Generator
+
+SETTINGS = ("free", "protected")
+LEVELS = (FIXED_STEPS, *STEP_FREE)
+PERFORMANCE = ("accuracy", "f1", "calibration_error")
+# Raised whenever stored results of older code must not be mixed with new ones.
+FORMAT = 1
+_SPLIT_SEED = 1000
+_TARGET_SEED = 3
+
+
+class Bench(NamedTuple):
+    """A data set as the experiment uses it."""
+
+    data: Dataset  # its training rows are those to fit, and it has no test rows
+    individuals: Individuals
+    x_held: Tensor  # all that is measured on: individuals and the judge's rows
+    y_held: Tensor
+    judge: Judge
+    constraints: Constraints
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where results of one kind of rows, caps and stored models lie: of each model a CSV and a JSON file, the marker.
+
+    Attributes:
+        cells: the effort and changes of the cells whose models are measured; empty where methods train their own.
+    """
+
+    root: Path
+    on_test: bool
+    caps: Caps
+    cells: str = ""
+
+    @property
+    def folder(self) -> Path:
+        content = json.dumps({"format": FORMAT, "cells": self.cells, **asdict(self.caps)}, sort_keys=True)
+        rows = "test" if self.on_test else "tuning"
+        return self.root / f"{rows}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+
+    def rows(self, data: str, seed: int, method: str) -> Path:
+        return self.folder / f"{data}-{seed}-{_slug(method)}.csv"
+
+    def numbers(self, data: str, seed: int, method: str) -> Path:
+        return self.rows(data, seed, method).with_suffix(".json")
+
+    def floors(self, data: str) -> Path:
+        return self.folder / f"{data}-floors.csv"
+
+
+class Piece(NamedTuple):
+    """All methods of one data set and seed: they share rows, judge, and the models they build on."""
+
+    data: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Which models are measured, and on which rows.
+
+    Attributes:
+        root: folder of results; grows. What is there is not done again, also after a change of a method's code: name
+            another folder, or delete its files.
+        data: the paper's short names; by default all nine.
+        seeds: training seeds; by default five, three of MNIST.
+        methods: of :data:`METHODS`; by default all. Their twins come along.
+        on_test: measure on the test rows instead of rows cut from the training rows.
+        cells: finished cells of the paper's experiments, whose models are BL and CT.
+    """
+
+    root: str | Path
+    data: Sequence[str] | None = None
+    seeds: int | None = None
+    methods: Sequence[str] | None = None
+    on_test: bool = False
+    caps: Caps = field(default_factory=Caps)
+    cells: Sequence[Cell] = ()
+
+    @property
+    def place(self) -> Place:
+        kinds = sorted({json.dumps([asdict(cell.effort), cell.changes], sort_keys=True) for cell in self.cells})
+        return Place(Path(self.root), self.on_test, self.caps, "".join(kinds))
+
+    @property
+    def names(self) -> list[str]:
+        """The methods in the order of :data:`METHODS`, with the twins they are compared with."""
+        wanted = list(METHODS) if self.methods is None else list(self.methods)
+        for name in wanted:
+            if name not in METHODS:
+                raise InputError(unknown("method", name, METHODS))
+            if METHODS[name].twin not in wanted:
+                wanted.append(METHODS[name].twin)
+        return [name for name in METHODS if name in wanted]
+
+    @property
+    def pieces(self) -> list[Piece]:
+        every = self.data is None
+        names = PAPER_ORDER if every else sorted({short_name(name) for name in self.data or ()}, key=PAPER_ORDER.index)
+        # Images take longest, so they start first.
+        order = sorted(names, key=lambda name: name not in IMAGES)
+        return [Piece(name, seed) for name in order for seed in seeds_of(name, self.seeds)]
+
+
+class Plan(NamedTuple):
+    """What all pieces have in common."""
+
+    place: Place
+    methods: Sequence[str]
+    generator: Generator | None
+    cells: Sequence[Cell]
+    store: Path | None
+
+
+class TruthFailure(NamedTuple):
+    """A model that could not be made or measured; the others are not touched by it."""
+
+    data: str
+    seed: int
+    method: str
+    reason: str
+
+
+def run_truth(
+    scope: Scope,
+    engine: Engine | None = None,
+    stream: TextIO | None = None,
+    generator: Generator | None = None,
+    store: str | Path | None = None,
+) -> list[TruthFailure]:
+    """Train and measure what is missing; the failures.
+
+    Args:
+        generator: of the step-free searches; by default the recipe ``line``.
+        store: folder of the scope's finished cells.
+    """
+    place, names = scope.place, scope.names
+    pieces = [piece for piece in scope.pieces if not _finished(place, piece, names)]
+    plan = Plan(place, names, generator, scope.cells, None if store is None else Path(store))
+    failures: list[TruthFailure] = []
+    engine = engine or Engine()
+    if engine.name != "processes":
+        raise InputError("The truth tables run in processes of this machine; leave --engine and --address out.")
+    for count, (piece, outcome) in enumerate(launch(_run_piece, pieces, plan, engine=engine), 1):
+        lost = [TruthFailure(piece.data, piece.seed, "all", outcome.reason)] if isinstance(outcome, Failed) else outcome
+        failures += lost
+        if stream is not None:
+            state = f"{len(lost)} failed, the first: {lost[0].reason}" if lost else "done"
+            stream.write(f"[{count}/{len(pieces)}] {piece.data} seed {piece.seed}: {state}\n")
+            stream.flush()
+    return failures
+
+
+def _finished(place: Place, piece: Piece, methods: Sequence[str]) -> bool:
+    wanted = _meant_for(piece, methods)
+    return place.floors(piece.data).exists() and all(place.numbers(*piece, name).exists() for name in wanted)
+
+
+def _meant_for(piece: Piece, methods: Sequence[str]) -> list[str]:
+    return [name for name in methods if METHODS[name].images or piece.data not in IMAGES]
+
+
+# ---- one data set and seed -------------------------------------------------------------------------------------------
+
+
+def _run_piece(plan: Plan, piece: Piece) -> list[TruthFailure]:
+    """Every method that is not done yet. Runs in a worker, which writes each result as soon as there is one."""
+    place = plan.place
+    bench = make_bench(piece.data, place.on_test, place.caps)
+    if not place.floors(piece.data).exists():
+        floors = floor_table(bench.individuals, bench.judge, (bench.data.x_train, bench.data.y_train))
+        _write(place.floors(piece.data), floors.assign(data=piece.data))
+    known = _stored(plan, bench, piece)
+    failures = []
+    for name in _meant_for(piece, plan.methods):
+        if not place.numbers(*piece, name).exists():
+            outcome = attempt(_run_method, (plan, bench, known, piece), name)
+            if isinstance(outcome, Failed):
+                failures.append(TruthFailure(*piece, name, outcome.reason))
+    return failures
+
+
+# What the models of the paper's experiments are called here.
+_STORED = {"vanilla": ("BL", False), "full": ("CT", False), "full protected": ("CT", True)}
+
+
+def _stored(plan: Plan, bench: Bench, piece: Piece) -> Known:
+    """The models of finished cells, as far as there are any of this data set and seed."""
+    known: Known = {}
+    store = None if plan.store is None else Store(plan.store)
+    for cell in plan.cells:
+        if store is not None and (cell.data, cell.seed) == piece and cell.model in _STORED and store.is_trained(cell):
+            model = store.load_model(cell, untrained(bench.data, cell.seed))
+            known[_STORED[cell.model]] = model.eval().requires_grad_(False)
+    return known
+
+
+def _run_method(shared: tuple[Plan, Bench, Known, Piece], name: str) -> None:
+    plan, bench, known, piece = shared
+    place = plan.place
+    rows, seconds = [], 0.0
+    numbers: dict[str, float] = {}
+    for setting in SETTINGS:
+        fit = fit_of(bench, piece.data, piece.seed, place.caps, setting == "protected", known)
+        started = time.perf_counter()
+        model = fit.model(name)
+        seconds += time.perf_counter() - started
+        train_rows = (fit.x, fit.y)
+        who, rules = bench.individuals, fit.constraints
+        table = stepfree_table({name: model}, who, bench.judge, train_rows, rules, LEVELS, plan.generator, search_gated)
+        rows.append(table.assign(data=piece.data, seed=piece.seed, setting=setting))
+        inner = decider(model, bench.x_held, bench.data.num_classes)
+        found = performance(predict_logits(inner, bench.x_held), bench.y_held)
+        numbers |= {f"{setting}/{metric}": found[metric] for metric in PERFORMANCE}
+    _write(place.rows(*piece, name), pd.concat(rows, ignore_index=True))
+    about = {
+        "data": piece.data,
+        "seed": piece.seed,
+        "method": name,
+        "rows": "test" if place.on_test else "tuning",
+        "numbers": numbers,
+        "seconds": round(seconds, 2),
+        "caps": asdict(place.caps),
+        "versions": versions(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    atomic_write(place.numbers(*piece, name), (json.dumps(about, indent=2) + "\n").encode())
+
+
+@lru_cache(maxsize=1)
+def make_bench(name: str, on_test: bool, caps: Caps) -> Bench:
+    """Rows to fit, individuals and a judge; the same for all seeds."""
+    data = load_dataset(name)
+    # The authors searched with continuous dummies in training; at evaluation categories are categories.
+    data = replace(data, training_constraints=data.constraints.relaxed(), _frames=None)
+    rng = torch.Generator().manual_seed(_SPLIT_SEED)
+    rows = _distinct(data.x_train) if name in IMAGES and not on_test else torch.arange(len(data.y_train))
+    rows = rows[torch.randperm(len(rows), generator=rng)]
+    if on_test:
+        held = torch.randperm(len(data.y_test), generator=rng)
+        x_held, y_held = data.x_test[held], data.y_test[held]
+    else:
+        cut = int(caps.held_out * len(rows))
+        x_held, y_held, rows = data.x_train[rows[:cut]], data.y_train[rows[:cut]], rows[cut:]
+    fitted = rows[: caps.rows].sort().values
+    x, y = data.x_train[fitted], data.y_train[fitted]
+    size = min(caps.individuals, len(y_held) // 2)
+    judged = slice(size, size + caps.judge_rows)
+    return Bench(
+        data=replace(data, x_train=x, y_train=y, x_test=x[:0], y_test=y[:0]),
+        individuals=draw_individuals(x_held, y_held, data.num_classes, size, _TARGET_SEED),
+        x_held=x_held[: judged.stop],
+        y_held=y_held[: judged.stop],
+        judge=Judge.fit(x_held[judged], y_held[judged], data.num_classes),
+        # Advice may go wherever a fitted row was, not only two deviations from the mean.
+        constraints=replace(data.constraints, domain=Domain(x.amin(0), x.amax(0), inferred=True)),
+    )
+
+
+def fit_of(bench: Bench, name: str, seed: int, caps: Caps, protected: bool, known: Known | None = None) -> Fit:
+    """What a method sees: the bench's rows to fit, less the seed's validation rows."""
+    data = bench.data
+    size = min(data.settings.num_validation, len(data.y_train) // 5)
+    kept, held = stratified_split(data.y_train, size, torch.Generator().manual_seed(seed))
+    return Fit(
+        name=name,
+        data=replace(data, x_train=data.x_train[kept], y_train=data.y_train[kept]),
+        x_validation=data.x_train[held],
+        y_validation=data.y_train[held],
+        free_constraints=bench.constraints,
+        seed=seed,
+        caps=caps,
+        protected=protected,
+        known={} if known is None else known,
+    )
+
+
+def _distinct(x: Tensor) -> Tensor:
+    """Row numbers without repeats: the digits to train on were drawn with replacement, and a judge must not know one
+    that a model was fitted to."""
+    _, first = np.unique(x.numpy(), axis=0, return_index=True)
+    return torch.from_numpy(np.sort(first))
+
+
+def _write(path: Path, table: pd.DataFrame) -> None:
+    atomic_write(path, table.to_csv(index=False, float_format="%.7g", lineterminator="\n").encode())
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

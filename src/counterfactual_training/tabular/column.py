@@ -1,0 +1,246 @@
+"""One feature in model space and back: the arithmetic that was fitted to its column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from counterfactual_training.errors import FileError, InputError
+from counterfactual_training.tabular.dtypes import dtype_from_dict, dtype_to_dict, value_range
+from counterfactual_training.tabular.feature import Feature
+from counterfactual_training.tabular.frame import UNSEEN
+from counterfactual_training.tabular.rounding import round_to, seen_decimals, tidy
+
+# A change below this share of (1 + |z|) is float32 noise, not a change.
+UNCHANGED = 1e-6
+# What the projections in float32 may overshoot a bound by.
+_OVERSHOOT = 2e-5
+# Beyond these quantiles, values do not stretch a robust scale.
+_TAILS = (0.01, 0.99)
+
+
+@dataclass(frozen=True)
+class Column:
+    """How a feature is written in model space.
+
+    One number v per row (the value, the rank of an ordinal) becomes ``z = (v − center) / scale``; a binary feature is
+    its position 0 or 1; a categorical one a one-hot vector, or all zeros for a category never seen.
+
+    Attributes:
+        dtype: the pandas dtype to give back.
+        center, scale: of the z-score; 0 and 1 where there is none.
+        mean, std, low, high: of v in the training data, for Eq. 12.
+        decimals: that values are rounded to; ``None`` keeps every digit.
+        fill: v of a missing value: the (lower) median, or the most frequent category.
+        seen: positions of the categories that occur in the training data; nobody is told to become another, of which
+            the model knows nothing. ``None`` for numbers, and where it is not known: all.
+    """
+
+    feature: Feature
+    dtype: Any
+    center: float
+    scale: float
+    mean: float
+    std: float
+    low: float
+    high: float
+    decimals: int | None
+    fill: float
+    seen: tuple[int, ...] | None = None
+
+    @classmethod
+    def fit(cls, feature: Feature, dtype: Any, numbers: np.ndarray, scale: bool | str) -> Column:
+        """Learn from the training column, read as numbers ``(n,)`` with NaN for missing; ``scale`` as in Encoder."""
+        present = numbers[~np.isnan(numbers)]
+        if len(present) == 0:
+            raise InputError(f"{feature.name!r} holds no value to learn from; drop the column")
+        counts = feature.kind in ("binary", "categorical", "ordinal")
+        fill = np.bincount(present.astype(int)).argmax() if counts else np.quantile(present, 0.5, method="lower")
+        v = np.where(np.isnan(numbers), fill, numbers)
+        low, high = float(v.min()), float(v.max())
+        with np.errstate(over="ignore"):
+            mean, std = (float(v.mean()), float(v.std(ddof=1))) if high > low else (low, 0.0)
+        if high > low and not (np.isfinite(mean) and np.isfinite(std) and std > 0):
+            raise InputError(
+                f"{feature.name!r} spans [{low:g}, {high:g}], too much or too little for float64; rescale it"
+            )
+        bulk = _bulk(v) if scale == "robust" else None
+        center, spread = _affine(feature, *(bulk or (mean, std))) if scale else (0.0, 1.0)
+        decimals = _decimals(feature, dtype, present, std)
+        seen = tuple(np.unique(present.astype(int)).tolist()) if counts else None
+        return cls(feature, dtype, center, spread, mean, std, low, high, decimals, float(fill), seen)
+
+    @property
+    def one_hot(self) -> bool:
+        return self.feature.kind == "categorical"
+
+    @property
+    def width(self) -> int:
+        """Columns in model space."""
+        return len(self.feature.levels) if self.one_hot else 1
+
+    @property
+    def names(self) -> list[str]:
+        """Names of those columns, such as ``education=Masters``; a yes-or-no column keeps its own."""
+        name = self.feature.name
+        if self.one_hot:
+            return [f"{name}={level}" for level in self.feature.levels]
+        if self.feature.kind == "binary" and self.feature.levels != (0, 1):
+            return [f"{name}={self.feature.levels[1]}"]
+        return [name]
+
+    @property
+    def constant(self) -> bool:
+        """Whether the training data holds one value only; such a column never moves."""
+        return self.low == self.high
+
+    @property
+    def grid(self) -> float | None:
+        """Distance between neighbouring values in the user's units, if values are rounded at all."""
+        return None if self.decimals is None else 10.0**-self.decimals
+
+    def encode(self, numbers: np.ndarray) -> np.ndarray:
+        """Numbers ``(n,)``, as read, to model space ``(n, width)``."""
+        v = np.where(np.isnan(numbers), self.fill, numbers)
+        if self.one_hot:
+            return (v[:, None] == np.arange(self.width)).astype(np.float64)
+        if self.feature.kind == "binary":
+            return np.where(v == UNSEEN, 0.5, v)[:, None]
+        if self.feature.kind == "ordinal":
+            v = np.where(v == UNSEEN, self.mean, v)
+        return ((v - self.center) / self.scale)[:, None]
+
+    def decode(self, z: np.ndarray, precision: float, unseen: bool = False) -> np.ndarray:
+        """Model space ``(n, width)``, exact to the given relative precision, to numbers ``(n,)``.
+
+        ``unseen`` reads the code of a category never seen as just that, and not as the nearest category.
+        """
+        if self.one_hot:
+            return np.where((z == 0).all(1) & unseen, UNSEEN, z.argmax(1))
+        if self.feature.kind == "binary":
+            return np.where((z[:, 0] == 0.5) & unseen, UNSEEN, (z[:, 0] >= 0.5).astype(np.float64))
+        v, error = self._affine_back(z[:, 0], precision)
+        if self.feature.kind == "ordinal":
+            return np.clip(np.rint(v), 0, len(self.feature.levels) - 1)
+        return self._round(v, error, slack=error)
+
+    def decode_like(self, z: np.ndarray, precision: float, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """As :meth:`decode`, for counterfactuals of people whose numbers are ``own`` ``(n,)``.
+
+        Returns the numbers and a mask ``(n,)`` of the cells that did not change. Rounding and the noise of float32
+        neither push a value over its domain nor against its direction.
+        """
+        z_own = self.encode(own)
+        same = (np.abs(z - z_own) <= UNCHANGED * (1 + np.abs(z_own))).all(1)
+        if not self._is_affine:
+            numbers = self.decode(z, precision, unseen=True)
+            return numbers, same | (numbers == own)
+        v, error = self._affine_back(z[:, 0], precision)
+        slack = error + self.scale * _OVERSHOOT * (1 + np.abs(z[:, 0])) + (self.grid or 0.0)
+        if self.feature.kind == "ordinal":
+            v = np.clip(np.rint(v), 0, len(self.feature.levels) - 1)
+        else:
+            v = self._round(v, error, slack)
+        base = np.where(np.isnan(own), self.fill, own)
+        if self.feature.kind == "ordinal":  # no rank lies next to one never seen
+            base = np.where(base == UNSEEN, np.nan, base)
+        rose, fell = (v > base) & (v - base <= slack), (v < base) & (base - v <= slack)
+        may = self.feature.mutability
+        v = np.where(rose & (may not in ("both", "increase")), base, v)
+        v = np.where(fell & (may not in ("both", "decrease")), base, v)
+        return v, same | (v == base)
+
+    @property
+    def _is_affine(self) -> bool:
+        return self.feature.kind not in ("binary", "categorical")
+
+    def _affine_back(self, z: np.ndarray, precision: float) -> tuple[np.ndarray, np.ndarray]:
+        """v and how far it may be off."""
+        z = z.astype(np.float64)
+        v = z * self.scale + self.center
+        double = float(np.finfo(np.float64).eps)
+        if self.scale == 1.0 and self.center == 0.0:
+            return v, np.abs(v) * (4 * precision if precision > double else 0.0)
+        return v, 4 * (precision * np.abs(z * self.scale) + double * (abs(self.center) + np.abs(v)))
+
+    def _round(self, v: np.ndarray, error: np.ndarray, slack: np.ndarray) -> np.ndarray:
+        if self.feature.kind == "integer":
+            rounded = np.rint(v)
+        elif self.feature.kind == "pixel" and self.decimals is not None:
+            rounded = round_to(v, self.decimals)
+        else:
+            rounded = tidy(v, error, self.decimals, self.dtype)
+            if np.isfinite(value_range(self.dtype)[0]):  # stored as whole numbers, though any may come
+                rounded = np.where(np.abs(np.rint(v) - v) <= error, np.rint(v), rounded)
+        if self.feature.allowed is not None and not self.feature.is_category:
+            values = np.array(self.feature.allowed, dtype=np.float64)
+            nearest = values[np.abs(v[:, None] - values).argmin(1)]
+            rounded = np.where(np.abs(nearest - v) <= error, nearest, rounded)
+        low, high = self.feature.limits
+        inside = (v >= low - slack) & (v <= high + slack)
+        return np.where(inside, np.clip(rounded, low, high), rounded)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON, without the feature, which the schema holds."""
+        plain = {name: value for name, value in asdict(self).items() if name not in ("feature", "dtype")}
+        return {"dtype": dtype_to_dict(self.dtype), **plain}
+
+    @classmethod
+    def from_dict(cls, feature: Feature, spec: dict[str, Any]) -> Column:
+        try:
+            fields = dict(spec)
+            seen = fields.pop("seen", None)
+            seen = None if seen is None else tuple(int(position) for position in seen)
+            return cls(feature=feature, dtype=dtype_from_dict(fields.pop("dtype")), seen=seen, **fields)
+        except (KeyError, TypeError, ValueError) as error:
+            raise FileError(f"The encoding of {feature.name!r} in the file is not complete: {error}.") from None
+
+
+def _affine(feature: Feature, mean: float, std: float) -> tuple[float, float]:
+    if feature.kind in ("binary", "categorical"):
+        return 0.0, 1.0
+    if feature.kind == "pixel":  # onto [−1, 1]
+        low, high = feature.limits
+        return (low + high) / 2, (high - low) / 2
+    return mean, std or 1.0
+
+
+def _bulk(v: np.ndarray) -> tuple[float, float] | None:
+    """Mean and SD of values ``(n,)`` brought into the range of all but their tails; ``None`` if that is one point."""
+    inside = v.clip(*np.quantile(v, _TAILS))
+    mean, std = float(inside.mean()), float(inside.std(ddof=1)) if len(v) > 1 else 0.0
+    return (mean, std) if std > 0 else None
+
+
+def _decimals(feature: Feature, dtype: Any, present: np.ndarray, std: float) -> int | None:
+    """Decimals to round to: those seen, and at least so many that a tenth of σ can be said.
+
+    Whole numbers stay whole, floats too: 2.0 children do not become 2.3.
+    """
+    stored_whole = np.isfinite(value_range(dtype)[0])
+    if feature.kind in ("integer", "ordinal") or (feature.kind == "pixel" and stored_whole):
+        return 0
+    if feature.kind != "numeric" or stored_whole:
+        return None
+    seen = seen_decimals(present, dtype)
+    if not seen or std == 0:
+        return seen
+    needed = int(np.ceil(1 - np.log10(std)))
+    return max(seen, min(needed, 15))
+
+
+def unique_names(columns: Sequence[Column]) -> list[str]:
+    """Names of all encoded columns; a second ``a=x``, level x of a after a column of that name, is ``a=x (2)``."""
+    names: list[str] = []
+    taken: set[str] = set()
+    for name in (name for column in columns for name in column.names):
+        unique, count = name, 1
+        while unique in taken:
+            count += 1
+            unique = f"{name} ({count})"
+        taken.add(unique)
+        names.append(unique)
+    return names

@@ -1,0 +1,188 @@
+"""The rules of a schema, stated in the user's units, as constraints in model space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from counterfactual_training.constraints import (
+    CategoryProjection,
+    Constraints,
+    Direction,
+    Domain,
+    Lattice,
+    OneHotGroup,
+)
+from counterfactual_training.errors import ConstraintError
+from counterfactual_training.tabular.column import Column, unique_names
+from counterfactual_training.tabular.dtypes import value_range
+
+# Rounding to a grid finer than this, in model space, is nothing that a model notices.
+_FINEST_GRID = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class OrdinalLattice(Lattice):
+    """A lattice of ranks where ``transitions[i, j]`` says whether rank i may become rank j."""
+
+    transitions: Tensor | None = None
+
+    def snap(self, v: Tensor, factual: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        """The reachable rank next to v, away from the factual if that one is reachable, else the nearest."""
+        if self.values is None or self.transitions is None:
+            return super().snap(v, factual, lower, upper)
+        values = self.values.to(v)
+        tolerance = 1e-5 * (1 + values.abs())
+        at = (factual.unsqueeze(-1) - values).abs() <= tolerance
+        inside = (values >= lower.unsqueeze(-1) - tolerance) & (values <= upper.unsqueeze(-1) + tolerance)
+        # Who is at no rank, as one never seen, may take any that some other rank may become.
+        may = self.transitions.to(v.device)
+        entered = (may & ~torch.eye(len(may), dtype=torch.bool, device=v.device)).any(0)
+        reachable = torch.where(at.any(-1, keepdim=True), may[at.long().argmax(-1)], entered) & inside
+        gap = values - v.unsqueeze(-1)
+        step = values.diff().min() if len(values) > 1 else torch.ones((), dtype=v.dtype)
+        outward = torch.where((v >= factual).unsqueeze(-1), gap, -gap) >= -tolerance
+        # The next rank outward beats the nearer one inward, which would undo the change.
+        cost = gap.abs() - step * (outward & (gap.abs() < step))
+        best = cost.masked_fill(~reachable, torch.inf).argmin(-1)
+        snapped = torch.where(reachable.any(-1), values[best], factual)
+        stays = ((v - factual).abs() <= 1e-6) | at.gather(-1, best.unsqueeze(-1)).squeeze(-1)
+        return torch.where(stays, factual, snapped)
+
+
+def build_constraints(
+    columns: Sequence[Column], num_std: float, category_projection: CategoryProjection, keep_sign: bool
+) -> Constraints:
+    """Constraints on the encoded columns; arguments as in :meth:`Encoder.constraints`."""
+    directions: list[Direction] = []
+    lower: list[float] = []
+    upper: list[float] = []
+    groups: list[OneHotGroup] = []
+    lattices: list[Lattice] = []
+    for column in columns:
+        start = len(directions)
+        directions += [_direction(column)] * column.width
+        low, high = _box(column, num_std, keep_sign)
+        lower += [low] * column.width
+        upper += [high] * column.width
+        group = _group(column, start)
+        lattice = _lattice(column, start)
+        groups += [group] if group is not None else []
+        lattices += [lattice] if lattice is not None else []
+    inferred = ~stated_mask(columns)
+    box = Domain(torch.tensor(lower, dtype=torch.float64), torch.tensor(upper, dtype=torch.float64), inferred)
+    names = unique_names(columns)
+    return Constraints.build(len(directions), directions, box, groups, lattices, names, category_projection)
+
+
+def stated_mask(columns: Sequence[Column]) -> Tensor:
+    """Mask ``(d,)`` of the encoded columns whose domain the user stated on both sides.
+
+    Where one side is open it is inferred, and a factual beyond it is no contradiction; :meth:`Schema.check` still
+    refuses one beyond the stated side.
+    """
+    both = [column.feature.domain is not None and None not in column.feature.domain for column in columns]
+    return torch.tensor([is_stated for column, is_stated in zip(columns, both, strict=True) for _ in column.names])
+
+
+def _targets(column: Column) -> np.ndarray:
+    """Positions, ascending, of the categories to recommend: the allowed ones, else those seen in training."""
+    levels = column.feature.levels
+    if column.feature.allowed is not None:
+        return np.array(sorted(levels.index(level) for level in column.feature.allowed))
+    return np.arange(len(levels)) if column.seen is None else np.array(column.seen)
+
+
+def transition_matrix(column: Column) -> np.ndarray:
+    """``(k, k)``: whether category i may become category j, by direction, allowed, forbidden and seen values."""
+    feature = column.feature
+    levels = feature.levels
+    k = len(levels)
+    may = np.zeros((k, k), dtype=bool)
+    may[:, _targets(column)] = True
+    for a, b in feature.forbidden:
+        may[levels.index(a), levels.index(b)] = False
+    if feature.mutability not in ("both", "increase"):
+        may &= ~np.triu(np.ones((k, k), dtype=bool), 1)
+    if feature.mutability not in ("both", "decrease"):
+        may &= ~np.tril(np.ones((k, k), dtype=bool), -1)
+    np.fill_diagonal(may, True)
+    return may
+
+
+def _direction(column: Column) -> Direction:
+    """Direction of the encoded columns; on one-hot columns the transition matrix carries it instead."""
+    feature = column.feature
+    if column.constant:
+        return "none"
+    if feature.kind == "categorical":
+        return "none" if feature.mutability == "none" else "both"
+    if feature.kind != "binary":
+        return feature.mutability
+    may = transition_matrix(column)
+    words: dict[tuple[bool, bool], Direction] = {
+        (True, True): "both",
+        (True, False): "increase",
+        (False, True): "decrease",
+        (False, False): "none",
+    }
+    return words[bool(may[0, 1]), bool(may[1, 0])]
+
+
+def _box(column: Column, num_std: float, keep_sign: bool) -> tuple[float, float]:
+    if column.feature.kind in ("binary", "categorical"):
+        return 0.0, 1.0
+    low, high = column.feature.limits
+    seen_low = min(column.mean - num_std * column.std, column.low)  # Eq. 12
+    seen_high = max(column.mean + num_std * column.std, column.high)
+    if keep_sign:
+        seen_low = max(seen_low, 0.0) if column.low >= 0 else seen_low
+        seen_high = min(seen_high, 0.0) if column.high <= 0 else seen_high
+    if column.feature.kind in ("integer", "pixel"):
+        smallest, largest = value_range(column.dtype)
+        seen_low, seen_high = max(seen_low, smallest), min(seen_high, largest)
+    low, high = (low if np.isfinite(low) else seen_low), (high if np.isfinite(high) else seen_high)
+    if low > high:
+        raise ConstraintError(
+            f"The domain of {column.feature.name!r} is empty: stated {column.feature.domain}, "
+            f"the data reaches from {column.low:g} to {column.high:g}."
+        )
+    z = column.encode(np.array([low, high]))[:, 0]
+    return float(z[0]), float(z[1])
+
+
+def _group(column: Column, start: int) -> OneHotGroup | None:
+    if column.feature.kind == "binary":
+        return OneHotGroup((start,))
+    if not column.one_hot or column.width == 1:
+        return None
+    may = transition_matrix(column)
+    return OneHotGroup(tuple(range(start, start + column.width)), None if may.all() else torch.from_numpy(may))
+
+
+def _lattice(column: Column, start: int) -> Lattice | None:
+    feature = column.feature
+    if feature.kind == "ordinal":
+        if feature.forbidden:
+            ranks = np.arange(len(feature.levels))
+            may = torch.from_numpy(transition_matrix(column))
+            return OrdinalLattice(start, values=_points(column, ranks), transitions=may)
+        # A rank that is no target is passed over.
+        return Lattice(start, values=_points(column, _targets(column)))
+    if feature.is_category:
+        return None
+    if feature.allowed is not None:
+        return Lattice(start, values=_points(column, np.array(feature.allowed, dtype=np.float64)))
+    if column.grid is None or feature.kind == "pixel" or column.grid / column.scale < _FINEST_GRID:
+        return None
+    # Counting from the grid point nearest the centre keeps float32 exact for longest.
+    anchor = np.rint(column.center / column.grid) * column.grid
+    return Lattice(start, offset=float((anchor - column.center) / column.scale), step=column.grid / column.scale)
+
+
+def _points(column: Column, values: np.ndarray) -> Tensor:
+    return torch.from_numpy(column.encode(values)[:, 0].copy())

@@ -1,0 +1,202 @@
+"""What the data itself says about its columns: kinds, categories, ranges; and where a schema contradicts it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pandas.api import types
+
+from counterfactual_training.errors import ConstraintError, InputError
+from counterfactual_training.tabular.dtypes import value_range
+from counterfactual_training.tabular.feature import CATEGORY_KINDS, Feature, Kind, plain, show
+from counterfactual_training.tabular.frame import is_number_like, read, to_float, unseen_categories
+
+# Text with more distinct values than this, in more than this share of the rows, is a name or an identifier.
+MANY_LEVELS, MANY_SHARE = 50, 0.2
+# And more than this are too many columns however long the table.
+TOO_MANY_LEVELS = 1000
+
+
+# Objects that are no numbers, though many Python programs count with them; pandas' names for what it finds.
+_TIMES = ("date", "datetime", "datetime64", "time", "timedelta", "timedelta64", "period")
+
+
+def infer_feature(series: pd.Series, stated: Mapping[str, Any]) -> Feature:
+    """A feature from its column, where nothing else is stated."""
+    name = str(series.name)
+    if series.isna().all():
+        raise InputError(f"{name!r} holds nothing but missing values; drop the column")
+    fields = dict(stated)
+    kind = fields.pop("kind", None) or _guess_kind(series, "categories" in fields)
+    return complete_feature(Feature(name, kind, **fields), series)
+
+
+def complete_feature(feature: Feature, series: pd.Series) -> Feature:
+    """The feature with the categories, or the range of a pixel, that it left to the data."""
+    if feature.is_category and feature.categories is None:
+        return replace(feature, categories=_categories(feature, series))
+    if feature.kind == "pixel" and not np.isfinite(feature.limits).all():
+        return replace(feature, domain=_pixel_range(feature, series))
+    return feature
+
+
+def contradictions(features: Iterable[Feature], frame: pd.DataFrame) -> list[str]:
+    """A sentence for every column whose content the schema does not allow; missing values are not its business."""
+    problems = []
+    for feature in features:
+        series = frame[feature.name]
+        try:
+            numbers = read(feature, series)
+        except InputError as error:
+            problems.append(str(error))
+            continue
+        problem = unseen_categories(feature, series, numbers) or _outside(feature, series, numbers)
+        if problem is not None:
+            problems.append(problem)
+    return problems
+
+
+def report(problems: list[str], opening: str) -> str:
+    """One message for one problem, a list for more."""
+    if len(problems) == 1:
+        return f"{opening}: {problems[0]}."
+    return f"{opening}:" + "".join(f"\n  - {problem}" for problem in problems)
+
+
+def _outside(feature: Feature, series: pd.Series, numbers: np.ndarray) -> str | None:
+    if feature.domain is None:
+        return None
+    low, high = feature.limits
+    outside = (numbers < low) | (numbers > high)
+    if not outside.any():
+        return None
+    first = plain(series[outside].iloc[0])
+    return (
+        f"{feature.name!r}: {int(outside.sum())} row(s) outside the stated domain {show_domain(feature)}, "
+        f"the first with {first!r}; widen the domain or leave these rows out"
+    )
+
+
+def show_domain(feature: Feature) -> str:
+    """``[18, 90]``, with ∞ for an open side."""
+    low, high = feature.domain or (None, None)
+    return f"[{'-∞' if low is None else low}, {'∞' if high is None else high}]"
+
+
+def _guess_kind(series: pd.Series, has_categories: bool) -> Kind:
+    dtype = series.dtype
+    if isinstance(dtype, pd.CategoricalDtype):
+        if not dtype.ordered and not has_categories:
+            _refuse_many(series, len(dtype.categories), "categorical")
+        return "ordinal" if dtype.ordered else "binary" if len(dtype.categories) == 2 else "categorical"
+    if not is_number_like(series):
+        return _guess_text(series, has_categories)
+    kind = _guess_number(series)
+    if has_categories and kind not in CATEGORY_KINDS:
+        return "categorical"
+    return kind
+
+
+def _guess_number(series: pd.Series) -> Kind:
+    dtype = series.dtype
+    if types.is_bool_dtype(dtype) or (
+        types.is_object_dtype(dtype) and types.infer_dtype(series, skipna=True) == "boolean"
+    ):
+        return "binary"
+    values = to_float(series.dropna())
+    if np.isin(values, (0.0, 1.0)).all() and len(np.unique(values)) == 2:
+        return "binary"
+    # pandas stores whole numbers as floats as soon as one is missing.
+    whole = types.is_integer_dtype(dtype) or (
+        (types.is_object_dtype(dtype) or bool(series.isna().any())) and bool((np.rint(values) == values).all())
+    )
+    return "integer" if whole else "numeric"
+
+
+def _guess_text(series: pd.Series, has_categories: bool) -> Kind:
+    name, dtype = str(series.name), series.dtype
+    content = types.infer_dtype(series, skipna=True)
+    if content in _TIMES or not (types.is_object_dtype(dtype) or types.is_string_dtype(dtype)):
+        raise InputError(
+            f"{name!r} is {content if types.is_object_dtype(dtype) else dtype}, which no model takes as it is; turn it "
+            "into numbers (for example days since a fixed date) or drop it"
+        )
+    present = series.dropna()
+    try:
+        distinct = present.nunique()
+    except TypeError:
+        raise InputError(f"{name!r} holds {type(present.iloc[0]).__name__} objects; drop it or convert it") from None
+    if not has_categories:
+        _refuse_many(present, distinct, "text")
+    return "binary" if distinct == 2 else "categorical"
+
+
+def _refuse_many(series: pd.Series, distinct: int, what: str) -> None:
+    """Refuse names and identifiers, unless the user says that they are categories."""
+    name, rows = str(series.name), int(series.notna().sum())
+    many = distinct > MANY_LEVELS and distinct > MANY_SHARE * rows
+    if not many and distinct <= TOO_MANY_LEVELS:
+        return
+    numbers = pd.to_numeric(series.dropna().astype(object), errors="coerce").notna().all()
+    advice = (
+        "every value reads as a number, so convert it with pd.to_numeric"
+        if numbers
+        else f"drop it if it is a name or an identifier, or {how_to_state(name, 'kind', repr('categorical'))}"
+    )
+    raise InputError(f"{name!r} is {what} with {distinct} different values in {rows} rows; {advice}")
+
+
+def how_to_state(name: str, field: str, value: str) -> str:
+    """How users of the classifier, and of :meth:`Schema.infer`, say something about a column."""
+    keyword = {"kind": "kinds", "unit": "units"}.get(field, field)
+    return f"state schema={{{name!r}: {{{field!r}: {value}}}}} (in Schema.infer: {keyword}={{{name!r}: {value}}})"
+
+
+def _categories(feature: Feature, series: pd.Series) -> tuple[Any, ...]:
+    dtype = series.dtype
+    if isinstance(dtype, pd.CategoricalDtype):
+        if feature.kind == "ordinal" and not dtype.ordered and not is_number_like(series):
+            raise ConstraintError(needs_order(feature))
+        return tuple(dtype.categories.to_numpy(dtype=object))
+    if types.is_bool_dtype(dtype):
+        return (False, True)
+    values = tuple(pd.unique(series.dropna().astype(object)))
+    if is_number_like(series):
+        if feature.kind == "binary" and set(values) <= {0, 1}:
+            return (False, True) if all(isinstance(v, bool) for v in values) else (0, 1)
+        return tuple(sorted(values))
+    if feature.kind == "ordinal":
+        raise ConstraintError(needs_order(feature))
+    if feature.kind == "binary" and len(values) == 1:
+        raise ConstraintError(
+            f"{feature.name!r} is binary, but the data holds only {values[0]!r}; "
+            f"{how_to_state(feature.name, 'categories', f'[{values[0]!r}, …]')}."
+        )
+    return tuple(sorted(values, key=lambda v: (str(v), type(v).__name__)))
+
+
+def needs_order(feature: Feature) -> str:
+    """What to say where only the user knows which category is up."""
+    levels = f" (in the data: {show(feature.categories)})" if feature.categories else ""
+    return (
+        f"{feature.name!r} is to move along an order, but which category is higher is not known{levels}; "
+        f"{how_to_state(feature.name, 'categories', '[lowest, …, highest]')}."
+    )
+
+
+def _pixel_range(feature: Feature, series: pd.Series) -> tuple[float, float]:
+    low, high = value_range(series.dtype)
+    if np.isfinite(low) and high <= 255:
+        return low, high
+    values = read(feature, series)
+    for low, high in ((0.0, 1.0), (-1.0, 1.0), (0.0, 255.0)):
+        if low <= np.nanmin(values) and np.nanmax(values) <= high:
+            return low, high
+    raise ConstraintError(
+        f"The pixel {feature.name!r} holds {np.nanmin(values):g} to {np.nanmax(values):g}; "
+        f"{how_to_state(feature.name, 'domain', '(lower, upper)')}."
+    )

@@ -1,0 +1,260 @@
+"""All features of a table: inferred from a frame, corrected by hand, saved with the model.
+
+>>> import pandas as pd
+>>> frame = pd.DataFrame({"age": [31, 47, 58], "degree": ["BSc", "none", "MSc"]})
+>>> print(Schema.infer(frame, mutability={"age": "none"}, units={"age": "years"}))
+feature  kind         unit   mutability  values
+age      integer      years  none
+degree   categorical         both        'BSc', 'MSc', 'none'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from counterfactual_training.errors import ConstraintError, InputError, unknown
+from counterfactual_training.tabular.feature import Feature, Kind, show
+from counterfactual_training.tabular.frame import as_frame, match_columns
+from counterfactual_training.tabular.infer import (
+    complete_feature,
+    contradictions,
+    infer_feature,
+    needs_order,
+    report,
+    show_domain,
+)
+from counterfactual_training.tabular.schema_file import feature_to_dict, fields_from_dict, read_features, write_features
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The features of a table, in the order of its columns."""
+
+    features: tuple[Feature, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "features", tuple(self.features))
+        names = self.names
+        twice = [name for name in names if names.count(name) > 1] if len(set(names)) != len(names) else []
+        if not names or twice:
+            raise InputError(f"A schema needs features of different names, got {show(names)}.")
+
+    @classmethod
+    def infer(
+        cls,
+        frame: Any,
+        file: str | Path | None = None,
+        *,
+        kinds: Mapping[str, Kind] | None = None,
+        mutability: Mapping[str, object] | None = None,
+        domain: Mapping[str, tuple[Any, Any]] | None = None,
+        units: Mapping[str, str] | None = None,
+        categories: Mapping[str, Sequence[Any]] | None = None,
+        allowed: Mapping[str, Sequence[Any]] | None = None,
+        forbidden: Mapping[str, Sequence[tuple[Any, Any]]] | None = None,
+    ) -> Schema:
+        """A schema from a frame (or array), where neither keywords nor the file say otherwise; keywords win.
+
+        Whole numbers are integers (also where a missing value made pandas store floats), 0/1 (also 0.0/1.0) and two
+        categories are binary, an ordered categorical dtype is ordinal, other text is categorical. Floats are numeric,
+        whole ones too, but those come back whole.
+
+        Args:
+            frame: the data.
+            file: a ``.toml`` or ``.json`` file with a table per column, as :meth:`save` writes it; may be partial.
+            kinds, mutability, domain, units, categories, allowed, forbidden: by column; see :class:`Feature`.
+                A direction may also be −1, 0, +1 as in scikit-learn's ``monotonic_cst``.
+        """
+        table = as_frame(frame)
+        if len(table) == 0:
+            raise InputError("There are no rows to infer a schema from: the frame has 0.")
+        keywords = _by_column(kinds, mutability, domain, units, categories, allowed, forbidden)
+        stated = _stated(file, keywords, list(table.columns))
+        features, problems = [], []
+        for name in table.columns:
+            try:
+                feature = infer_feature(table[name], stated[name])
+                _check_direction(feature, stated[name])
+                features.append(feature)
+            except InputError as error:
+                problems.append(error)
+        if problems:
+            kind = ConstraintError if all(isinstance(p, ConstraintError) for p in problems) else InputError
+            raise kind(report([str(problem).rstrip(".") for problem in problems], "The columns need attention"))
+        schema = cls(tuple(features))
+        schema.check(table)
+        return schema
+
+    def override(
+        self,
+        file: str | Path | None = None,
+        *,
+        kinds: Mapping[str, Kind] | None = None,
+        mutability: Mapping[str, object] | None = None,
+        domain: Mapping[str, tuple[Any, Any]] | None = None,
+        units: Mapping[str, str] | None = None,
+        categories: Mapping[str, Sequence[Any]] | None = None,
+        allowed: Mapping[str, Sequence[Any]] | None = None,
+        forbidden: Mapping[str, Sequence[tuple[Any, Any]]] | None = None,
+    ) -> Schema:
+        """The schema with the stated parts replaced, everything else kept; arguments as in :meth:`infer`."""
+        keywords = _by_column(kinds, mutability, domain, units, categories, allowed, forbidden)
+        stated = _stated(file, keywords, self.names)
+        return Schema(tuple(_override(feature, stated[feature.name]) for feature in self.features))
+
+    # ---- against data ----------------------------------------------------------------------------------------------
+
+    def complete(self, frame: Any) -> Schema:
+        """The schema with the categories and pixel ranges that it left open, taken from the data."""
+        table = match_columns(as_frame(frame, self.names), self.names)
+        return Schema(tuple(complete_feature(feature, table[feature.name]) for feature in self.features))
+
+    def check(self, frame: Any) -> None:
+        """Refuse a frame that contradicts the schema: columns, kinds, categories and stated domains."""
+        table = match_columns(as_frame(frame, self.names), self.names)
+        problems = contradictions(self.features, table)
+        if problems:
+            raise InputError(report(problems, "The data contradicts the schema"))
+
+    # ---- as a collection -------------------------------------------------------------------------------------------
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(feature.name for feature in self.features)
+
+    def __getitem__(self, name: str) -> Feature:
+        for feature in self.features:
+            if feature.name == name:
+                return feature
+        raise InputError(unknown("feature", name, self.names))
+
+    def __iter__(self) -> Iterator[Feature]:
+        return iter(self.features)
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    # ---- to read and to keep ---------------------------------------------------------------------------------------
+
+    def table(self) -> pd.DataFrame:
+        """A row per feature, for people."""
+        rows = [
+            {
+                "feature": feature.name,
+                "kind": feature.kind,
+                "unit": feature.unit or "",
+                "mutability": feature.mutability,
+                "values": _values(feature),
+            }
+            for feature in self.features
+        ]
+        return pd.DataFrame(rows)
+
+    def __str__(self) -> str:
+        table = self.table()
+        rows = [list(table.columns), *table.to_numpy().tolist()]
+        widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
+        return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """As JSON: a table per column, in order."""
+        return {feature.name: feature_to_dict(feature) for feature in self.features}
+
+    @classmethod
+    def from_dict(cls, spec: Mapping[str, Any]) -> Schema:
+        """The inverse of :meth:`to_dict`."""
+        features = {name: fields_from_dict(name, fields) for name, fields in spec.items()}
+        open_kinds = [name for name, fields in features.items() if "kind" not in fields]
+        if open_kinds:
+            raise InputError(
+                f"No kind is stated for {show(open_kinds)}. A partial schema completes one from data: "
+                "Schema.infer(frame, file)."
+            )
+        return cls(tuple(Feature(name=name, **fields) for name, fields in features.items()))
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Schema:
+        """A whole schema from a ``.toml`` or ``.json`` file; a partial one is for :meth:`infer` or :meth:`override`."""
+        return cls.from_dict(read_features(path))
+
+    def save(self, path: str | Path) -> None:
+        """Write the schema as ``.toml`` or ``.json``."""
+        write_features(path, self.to_dict())
+
+
+def _by_column(*stated: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+    fields = ("kind", "mutability", "domain", "unit", "categories", "allowed", "forbidden")
+    columns: dict[str, dict[str, Any]] = {}
+    for field, values in zip(fields, stated, strict=True):
+        if values is not None and not isinstance(values, Mapping):
+            raise InputError(f"{field} must be a dict by column, got {values!r}.")
+        for name, value in (values or {}).items():
+            columns.setdefault(name, {})[field] = value
+    return columns
+
+
+def _stated(
+    file: str | Path | None, keywords: dict[str, dict[str, Any]], names: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """What file and keywords say, by column, an entry for each; keywords win."""
+    stated: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for source in (read_features(file) if file is not None else {}, keywords):
+        for name, fields in source.items():
+            if name not in stated:
+                raise InputError(unknown("column", name, names))
+            stated[name].update(fields)
+    return stated
+
+
+def _override(feature: Feature, stated: Mapping[str, Any]) -> Feature:
+    fields = dict(stated)
+    kind = fields.get("kind", feature.kind)
+    if kind != feature.kind:
+        # What only made sense for the old kind goes with it, unless it is stated again.
+        blank = Feature(feature.name, kind)
+        if not (blank.is_category and feature.is_category):
+            fields = {"categories": None, "domain": None, "allowed": None, "forbidden": (), **fields}
+        elif kind != "ordinal":
+            fields = {"domain": None, **fields}
+    changed = replace(feature, **fields)
+    if kind == "ordinal" and feature.kind in ("binary", "categorical"):
+        _check_order(changed, stated)
+    _check_direction(changed, stated)
+    return changed
+
+
+def _check_direction(feature: Feature, stated: Mapping[str, Any]) -> None:
+    directed = feature.mutability in ("increase", "decrease") and feature.kind in ("binary", "categorical")
+    if directed and "mutability" in stated:
+        _check_order(feature, stated)
+
+
+def _check_order(feature: Feature, stated: Mapping[str, Any]) -> None:
+    """Refuse to move up an order that nobody stated: the alphabet's."""
+    levels = feature.categories
+    if levels is None or "categories" in stated or len(levels) < 2:
+        return
+    if all(isinstance(level, str) for level in levels) and list(levels) == sorted(levels):
+        raise ConstraintError(needs_order(feature))
+
+
+def _values(feature: Feature) -> str:
+    parts = []
+    if feature.categories is not None:
+        sign = " < " if feature.kind == "ordinal" else ", "
+        shown = [repr(level) for level in feature.categories[:6]]
+        more = f"{sign}… ({len(feature.categories)})" if len(feature.categories) > 6 else ""
+        parts.append(sign.join(shown) + more)
+    if feature.domain is not None:
+        parts.append(f"in {show_domain(feature)}")
+    if feature.allowed is not None:
+        parts.append(f"to {show(feature.allowed)} only")
+    if feature.forbidden:
+        parts.append("never " + ", ".join(f"{a!r} → {b!r}" for a, b in feature.forbidden[:4]))
+        parts[-1] += " …" if len(feature.forbidden) > 4 else ""
+    return "; ".join(parts)

@@ -1,0 +1,114 @@
+"""Features as JSON and TOML: what a user writes by hand, and what is saved with a model.
+
+    [education]
+    kind = "ordinal"
+    categories = ["HS-grad", "Bachelors", "Masters"]
+    mutability = "increase"
+
+A file may hold a whole schema or only what differs from what the data says.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from counterfactual_training.errors import FileError, InputError, unknown
+from counterfactual_training.persistence import atomic_write
+from counterfactual_training.tabular.dtypes import from_plain, to_plain
+from counterfactual_training.tabular.feature import Feature
+
+FIELDS = ("kind", "unit", "mutability", "domain", "categories", "allowed", "forbidden")
+
+
+def feature_to_dict(feature: Feature) -> dict[str, Any]:
+    """The fields that say something, as JSON."""
+    spec: dict[str, Any] = {"kind": feature.kind}
+    if feature.unit is not None:
+        spec["unit"] = feature.unit
+    if feature.mutability != "both":
+        spec["mutability"] = feature.mutability
+    if feature.domain is not None:
+        spec["domain"] = [None if bound is None else to_plain(bound) for bound in feature.domain]
+    for field in ("categories", "allowed"):
+        values = getattr(feature, field)
+        if values is not None:
+            spec[field] = [to_plain(value) for value in values]
+    if feature.forbidden:
+        spec["forbidden"] = [[to_plain(a), to_plain(b)] for a, b in feature.forbidden]
+    return spec
+
+
+def fields_from_dict(name: str, spec: Any) -> dict[str, Any]:
+    """Keyword arguments of :class:`Feature` from what a file says about one column."""
+    if not isinstance(spec, Mapping):
+        raise InputError(f"Feature {name!r}: expected a table of {', '.join(FIELDS)}, got {spec!r}.")
+    for key in spec:
+        if key not in FIELDS:
+            raise InputError(unknown(f"key of feature {name!r}:", key, FIELDS))
+    return {key: _untag(value) for key, value in spec.items() if value is not None}
+
+
+def _untag(value: Any) -> Any:
+    return [_untag(entry) for entry in value] if isinstance(value, list) else from_plain(value)
+
+
+def read_features(path: str | Path) -> dict[str, dict[str, Any]]:
+    """What a ``.toml`` or ``.json`` file states, by column."""
+    path = Path(path)
+    suffix = _suffix(path)
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+        content = tomllib.loads(text) if suffix == ".toml" else json.loads(text)
+    except FileNotFoundError:
+        raise FileError(f"There is no schema file {str(path)!r}.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise FileError(f"{str(path)!r} is not readable as {suffix[1:].upper()}: {error}") from None
+    if not isinstance(content, Mapping):
+        raise FileError(f"{str(path)!r} must hold one table per column, got {type(content).__name__}.")
+    try:
+        return {str(name): fields_from_dict(str(name), spec) for name, spec in content.items()}
+    except InputError as error:
+        raise InputError(f"{path.name}: {error}") from None
+
+
+def write_features(path: str | Path, features: Mapping[str, dict[str, Any]]) -> None:
+    """Write a file that :func:`read_features` reads."""
+    path = Path(path)
+    if _suffix(path) == ".json":
+        text = json.dumps(features, indent=1, ensure_ascii=False) + "\n"
+    else:
+        text = "\n".join(_toml_table(name, spec) for name, spec in features.items())
+    atomic_write(path, text.encode())
+
+
+def _suffix(path: Path) -> str:
+    if path.suffix.lower() not in (".toml", ".json"):
+        raise FileError(f"A schema file ends in .toml or .json, got {path.name!r}.")
+    return path.suffix.lower()
+
+
+def _toml_table(name: str, spec: Mapping[str, Any]) -> str:
+    head = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
+    return "\n".join([f"[{head}]", *(f"{key} = {_toml(value, key)}" for key, value in spec.items())]) + "\n"
+
+
+def _toml(value: Any, key: str = "") -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{name} = {_toml(entry)}" for name, entry in value.items()) + " }"
+    if isinstance(value, list):
+        if key == "domain":  # TOML has no null
+            value = [end if bound is None else bound for bound, end in zip(value, (-math.inf, math.inf), strict=True)]
+        return "[" + ", ".join(_toml(entry) for entry in value) + "]"
+    return str(value)

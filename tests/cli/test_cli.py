@@ -1,0 +1,350 @@
+"""The command ``ct``, in process and as a process."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import counterfactual_training
+from counterfactual_training import cli
+from counterfactual_training.cli import data as data_command
+from counterfactual_training.cli.output import plain
+from counterfactual_training.cli.sources import assignments, interval, pick_rows
+from counterfactual_training.datasets.synthetic import loan
+from counterfactual_training.errors import InputError, MissingExtraError
+from counterfactual_training.estimator import CounterfactualClassifier
+
+METRICS = {"accuracy", "implausibility", "implausibility_mmd", "cost", "validity", "robust_accuracy", "share_mature"}
+
+
+def ask(capsys, *argv: str) -> dict:
+    """A command's JSON document; stdout must hold nothing else."""
+    assert cli.main([*argv, "--json"]) == 0
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is not JSON")
+
+    return json.loads(capsys.readouterr().out, parse_constant=refuse)
+
+
+def complaint(capsys, *argv: str, code: int = 2) -> str:
+    """The one line in which a command says what is wrong."""
+    try:
+        found = cli.main(list(argv))
+    except SystemExit as stop:  # argparse ends the process itself
+        found = stop.code
+    captured = capsys.readouterr()
+    assert found == code
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1 and captured.err.startswith("ct")
+    return captured.err
+
+
+@pytest.fixture(scope="module")
+def loan_model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "loan.safetensors"
+    assert (
+        cli.main(["train", "loan", "--protect", "age", "--epochs", "25", "--learning-rate", "0.02", "--out", str(path)])
+        == 0
+    )
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory):
+    """A CSV file of 200 applicants, and a classifier of it."""
+    folder = tmp_path_factory.mktemp("people")
+    sample = loan(200, torch.Generator().manual_seed(0))
+    frame = sample.frame.assign(
+        job=np.where(np.arange(200) % 3, "cook", "clerk"), granted=np.where(sample.y == 1, "yes", "no")
+    )
+    frame.to_csv(folder / "people.csv", index=False)
+    arguments = ["--target-column", "granted", "--mutability", "age=none", "debt=decrease", "--domain", "debt=0:"]
+    out = str(folder / "people.safetensors")
+    assert cli.main(["train", str(folder / "people.csv"), *arguments, "--epochs", "30", "--out", out]) == 0
+    return str(folder / "people.csv"), out
+
+
+# ---- the main job ----------------------------------------------------------------------------------------------------
+
+
+def test_demo_prints_one_document_and_writes_a_page_and_figures(capsys, tmp_path):
+    out = tmp_path / "new" / "demo"
+    document = ask(capsys, "demo", "--quick", "--out", str(out))
+    assert [(row["data"], row["training"], row["protected"]) for row in document["rows"]] == [
+        (data, training, protected)
+        for data, held in (("loan", "age"), ("moons", "x1"))
+        for protected in ("", held)
+        for training in ("conventional", "counterfactual")
+    ]
+    assert all(set(row) >= METRICS for row in document["rows"])
+    assert sorted(document["files"]) == sorted(str(path) for path in out.iterdir())
+    page = (out / "report.html").read_text()
+    for row in document["rows"]:  # the page's numbers are the table's
+        assert (
+            f"<td>{row['implausibility']:.2f}</td>" in page
+            or f'<td class="best">{row["implausibility"]:.2f}</td>' in page
+        )
+    assert f"ct demo --quick --out {out} --json" in page
+    assert (out / "figure1.png").read_bytes().startswith(b"\x89PNG")
+    assert len(document["advice"]) == 3 and document["advice"][0]["conventional"].endswith(".")
+
+
+def test_demo_says_before_training_what_to_install(capsys, tmp_path, monkeypatch):
+    def missing(name: str) -> None:
+        raise MissingExtraError('Figures and pages need matplotlib: pip install "counterfactual-training[report]".')
+
+    monkeypatch.setattr("counterfactual_training.cli.demo.need", missing)
+    monkeypatch.setattr("counterfactual_training.cli.demo.run_demo", lambda *a: pytest.fail("trained all the same"))
+    assert "counterfactual-training[report]" in complaint(capsys, "demo", "--out", str(tmp_path / "demo"))
+
+
+# ---- train, explain, evaluate ----------------------------------------------------------------------------------------
+
+
+def test_train_on_a_synthetic_set_reports_what_it_did(capsys, tmp_path):
+    out = tmp_path / "moons.safetensors"
+    document = ask(capsys, "train", "Moon", "--epochs", "1", "--out", str(out))
+    assert document["data"] == "moons" and document["train_rows"] == 3600 and document["test_rows"] == 900
+    assert 0 <= document["accuracy"] <= 1 and 0 <= document["share_mature"] <= 1
+    assert out.exists()
+
+
+def test_vanilla_training_has_no_mature_counterfactuals_and_says_null(capsys, tmp_path):
+    out = str(tmp_path / "m.safetensors")
+    document = ask(capsys, "train", "loan", "--objective", "vanilla", "--epochs", "1", "--out", out)
+    assert document["share_mature"] is None
+
+
+def test_explain_holds_protected_columns_and_speaks_in_units(capsys, loan_model):
+    document = ask(capsys, "explain", loan_model, "--rows", "0,1,2", "--threshold", "0.6")
+    assert [row["row"] for row in document["rows"]] == [0, 1, 2]
+    for row in document["rows"]:
+        assert set(row["changes"]) == {"debt"}
+        assert row["status"] == "converged" and row["confidence"] >= 0.6
+        assert "thousand dollars" in row["sentence"]
+
+
+def test_explain_gives_the_target_asked_for_and_leaves_those_who_have_it(capsys, loan_model):
+    document = ask(capsys, "explain", loan_model, "--rows", "0-5", "--target", "loan granted")
+    assert {row["target"] for row in document["rows"]} == {"loan granted"}
+    already = [row for row in document["rows"] if row["decision"] == "loan granted"]
+    assert already and all(row["status"] == "already_there" and row["changes"] == {} for row in already)
+
+
+def test_explain_without_json_is_prose(capsys, loan_model):
+    assert cli.main(["explain", loan_model, "--rows", "0"]) == 0
+    assert "Row 0: with debt" in capsys.readouterr().out
+
+
+def test_evaluate_prints_metrics_by_their_code_names(capsys, loan_model):
+    document = ask(capsys, "evaluate", loan_model, "--individuals", "40", "--epsilons", "0.2")
+    assert set(document) >= METRICS and document["epsilons"] == [0.2]
+    assert document["accuracy"] == 1.0 and document["validity"] > 0.9
+    assert len({row["lambda_energy"] for row in document["by_lambda_energy"]} - {None}) == 5
+
+
+def test_a_csv_file_is_trained_explained_and_measured(capsys, people):
+    csv, model = people
+    document = ask(capsys, "explain", model, "--data", csv, "--rows", "0-9", "--target", "yes")
+    changed = {name for row in document["rows"] for name in row["changes"]}
+    assert changed <= {"debt", "job"}
+    falls = [row["changes"]["debt"] for row in document["rows"] if "debt" in row["changes"]]
+    assert falls and all(0 <= change["to"] < change["from"] for change in falls)
+    numbers = ask(capsys, "evaluate", model, "--data", csv, "--target-column", "granted", "--individuals", "20")
+    assert set(numbers) >= METRICS and numbers["accuracy"] > 0.9
+
+
+@pytest.mark.parametrize("gate", [None, "none", "density", "learned", "both"])
+def test_the_gate_asked_for_is_the_one_fitted_and_told(capsys, people, tmp_path, gate):
+    command = ["train", people[0], "--target-column", "granted", "--epochs", "2", "--out", str(tmp_path / "m")]
+    document = ask(capsys, *command, *([] if gate is None else ["--gate", gate]))
+    kinds = {"none": [], "both": ["density", "learned"]}.get(gate, [gate or "density"])
+    found = CounterfactualClassifier.load(tmp_path / "m").gate_
+    assert [part["kind"] for part in (found.describe() if found is not None else [])] == kinds
+    assert document["gate"] == (gate or "density")
+
+
+def test_the_papers_method_has_a_gate_where_asked_for(capsys, people, tmp_path):
+    command = ["train", people[0], "--target-column", "granted", "--epochs", "2", "--objective", "full"]
+    gates = [ask(capsys, *command, *more, "--out", str(tmp_path / "m"))["gate"] for more in ([], ["--gate", "density"])]
+    assert gates == ["none", "density"]
+
+
+def test_the_same_seed_gives_the_same_file(tmp_path):
+    paths = [tmp_path / name for name in ("a.safetensors", "b.safetensors")]
+    for path in paths:
+        assert cli.main(["train", "loan", "--epochs", "1", "--seed", "3", "--out", str(path)]) == 0
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+# ---- data ------------------------------------------------------------------------------------------------------------
+
+
+def test_data_list_names_the_nine_and_the_loan_example(capsys):
+    document = ask(capsys, "data", "list")
+    assert len(document["datasets"]) == 10
+    assert {"moons", "adult", "mnist", "loan"} <= {entry["name"] for entry in document["datasets"]}
+
+
+def test_data_info_of_a_synthetic_set_is_as_published(capsys):
+    document = ask(capsys, "data", "info", "Circ")
+    assert (document["train_rows"], document["test_rows"], document["columns"]) == (3600, 900, 2)
+    assert document["decision_threshold"] == 0.5 and document["lambda_reg"] == 0.5
+    assert cli.main(["data", "info", "LS"]) == 0
+    assert "3,600 to train, 900 to test" in capsys.readouterr().out
+
+
+def test_data_fetch_tells_where_files_are(capsys, monkeypatch):
+    files = [{"file": "gmsc.csv", "path": "somewhere/gmsc.csv", "origin": "the cache"}]
+    monkeypatch.setattr(data_command, "fetch_dataset", lambda name, variant: files)
+    assert ask(capsys, "data", "fetch", "gmsc") == {"name": "gmsc", "variant": "default", "files": files}
+
+
+# ---- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([], "COMMAND"),
+        (["trian"], "invalid choice"),
+        (["train"], "DATASET"),
+        (["train", "moons", "--epochs", "many"], "--epochs"),
+        (["train", "moons", "--epochs", "-3"], "at least 0"),
+        (["train", "moons", "--objective", "ful"], "full"),
+        (["train", "lon"], "Did you mean 'loan'"),
+        (["train", "moons", "--protect", "x9"], "'x1', 'x2'"),
+        (["train", "moons", "--hidden", "0"], "widths"),
+        (["train", "moons", "--mutability", "x1=none"], "CSV"),
+        (["train", "moons", "--gate", "density"], "CSV"),
+        (["train", "moons", "--variant", "strange"], "as_run"),
+        (["train", "missing.csv", "--target-column", "y"], "missing.csv"),
+        (["data", "info", "adlt"], "adult"),
+        (["explain", "missing.safetensors"], "missing.safetensors"),
+        (["demo", "--out", "/dev/null/demo"], "/dev/null"),
+    ],
+)
+def test_a_bad_command_ends_with_one_line(capsys, argv, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert said in complaint(capsys, *argv)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["explain", "MODEL"], "--data"),
+        (["explain", "MODEL", "--data", "CSV", "--rows", "200"], "0 to 199"),
+        (["explain", "MODEL", "--data", "CSV", "--rows", "first"], "--rows"),
+        (["explain", "MODEL", "--data", "CSV", "--target", "perhaps"], "'yes'"),
+        (["explain", "CSV"], "not a file of this package"),
+        (["evaluate", "MODEL", "--data", "CSV"], "--target-column"),
+        (["evaluate", "MODEL", "--data", "CSV", "--target-column", "job"], "class"),
+        (["train", "CSV"], "--target-column"),
+        (["train", "CSV", "--target-column", "grnted"], "Did you mean 'granted'"),
+        (["train", "CSV", "--target-column", "granted", "--mutability", "age"], "COLUMN=VALUE"),
+        (["train", "CSV", "--target-column", "granted", "--mutability", "agee=none"], "age"),
+        (["train", "CSV", "--target-column", "granted", "--domain", "debt=much"], "LOW:HIGH"),
+        (["train", "CSV", "--target-column", "granted", "--domain", "debt=9:1"], "debt"),
+        (["train", "CSV", "--target-column", "granted", "--test-share", "1"], "--test-share"),
+        (["train", "CSV", "--target-column", "granted", "--out", "."], "folder"),
+    ],
+)
+def test_bad_input_with_a_csv_file_ends_with_one_line(capsys, people, argv, said):
+    words = {"CSV": people[0], "MODEL": people[1]}
+    assert said in complaint(capsys, *[words.get(word, word) for word in argv])
+
+
+def test_a_model_of_one_set_does_not_pass_for_another(capsys, loan_model):
+    assert "model of 'loan'" in complaint(capsys, "evaluate", loan_model, "--data", "moons")
+
+
+def test_a_damaged_model_is_refused(capsys, loan_model, tmp_path):
+    content = open(loan_model, "rb").read()  # noqa: SIM115, PTH123
+    damaged = tmp_path / "damaged.safetensors"
+    damaged.write_bytes(content[: len(content) // 2])
+    assert "damaged" in complaint(capsys, "explain", str(damaged))
+
+
+def test_ctrl_c_ends_with_130(capsys, monkeypatch):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(data_command, "list_datasets", interrupted)
+    assert "interrupted" in complaint(capsys, "data", "list", code=130)
+
+
+def test_an_unexpected_error_is_one_line_unless_debugging(capsys, monkeypatch):
+    def broken(*_: object) -> None:
+        raise RuntimeError("a bug\nof two lines")
+
+    monkeypatch.setattr(data_command, "list_datasets", broken)
+    assert "RuntimeError: a bug of two lines" in complaint(capsys, "data", "list", code=1)
+    with pytest.raises(RuntimeError):
+        cli.main(["data", "list", "--debug"])
+
+
+def test_debug_shows_where_an_explained_error_comes_from(capsys):
+    assert cli.main(["data", "info", "nothing", "--debug"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+# ---- as a process ----------------------------------------------------------------------------------------------------
+
+
+def test_as_a_process_stdout_is_json_and_notes_go_to_stderr():
+    run = subprocess.run(
+        [sys.executable, "-m", "counterfactual_training.cli", "data", "info", "loan", "--json"],
+        check=False, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert run.returncode == 0 and json.loads(run.stdout)["name"] == "loan"
+    assert run.stderr == ""
+
+
+def test_importing_the_package_loads_neither_matplotlib_nor_jinja():
+    code = "import sys, counterfactual_training as ct; print(sorted({'matplotlib', 'jinja2'} & set(sys.modules)))"
+    run = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120)
+    assert run.stdout.strip() == "[]"
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"ct {counterfactual_training.__version__}\n"
+
+
+@pytest.mark.parametrize("command", [[], ["demo"], ["train"], ["explain"], ["evaluate"], ["data"], ["data", "fetch"]])
+def test_help_of_every_command(capsys, command):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*command, "--help"])
+    assert stop.value.code == 0
+    assert "usage: ct" in capsys.readouterr().out
+
+
+# ---- small parts -----------------------------------------------------------------------------------------------------
+
+
+def test_plain_values_are_json():
+    value = {"a": np.float32(0.5), "b": float("nan"), 3: (np.int64(1), float("inf")), "d": np.array([1.0, np.nan])}
+    assert plain(value) == {"a": 0.5, "b": None, "3": [1, None], "d": [1.0, None]}
+
+
+def test_rows_are_picked_by_number_and_keep_it():
+    frame = pd.DataFrame({"a": [10, 11, 12, 13, 14]})
+    assert pick_rows(frame, "4,0-2").index.tolist() == [4, 0, 1, 2]
+    assert pick_rows(frame, "4,0-2")["a"].tolist() == [14, 10, 11, 12]
+    for wrong in ("5", "3-9", "-1", "", "2-1"):
+        with pytest.raises(InputError):
+            pick_rows(frame, wrong)
+
+
+def test_assignments_and_intervals():
+    assert assignments(["age=none", "a=b=decrease"], "mutability") == {"age": "none", "a=b": "decrease"}
+    assert interval("18:90") == (18.0, 90.0)
+    assert interval(":5") == (None, 5.0)
+    assert interval("0:") == (0.0, None)

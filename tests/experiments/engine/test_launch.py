@@ -1,0 +1,193 @@
+"""Many pieces of work in processes: each result once, whatever happens to a worker."""
+
+import os
+import platform
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from counterfactual_training.errors import FileError, InputError
+from counterfactual_training.experiments.engine.launch import Engine, Failed, launch
+
+PATIENCE = 300  # seconds, on a machine that has other things to do
+
+
+def scale(shared, item):
+    return item * shared["factor"]
+
+
+def touchy(shared, item):
+    """Behaves badly, in the way the item says."""
+    folder = Path(shared)
+    with (folder / f"{item}.begun").open("a") as file:
+        file.write("x")
+    begun = len((folder / f"{item}.begun").read_text())
+    if item == "killed once" and begun == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if item == "killed always":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if item == "leaves":
+        raise SystemExit(3)
+    if item == "raises":
+        raise ZeroDivisionError("by\n zero")
+    if item == "explains":
+        raise FileError("no such file,\n anywhere")
+    if item == "unpicklable":
+        return threading.Lock()
+    if item == "slow":
+        time.sleep(1.0)
+    return item.upper()
+
+
+def surroundings(shared, item):
+    return {"pid": os.getpid(), "threads": torch.get_num_threads(), "shared": id(shared), "faults": page_faults()}
+
+
+def page_faults():
+    """Of a loop that takes and frees 8 MB again and again."""
+    import resource
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        torch.zeros(2 * 2**20)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def test_one_worker_is_this_process(tmp_path):
+    found = dict(launch(scale, [1, 2], {"factor": torch.tensor([1.0, 2.0])}, engine=Engine(workers=1)))
+    assert found[2].equal(torch.tensor([2.0, 4.0])) and len(found) == 2
+    assert dict(launch(touchy, ["raises", "explains", "a"], str(tmp_path), engine=Engine(workers=1))) == {
+        "raises": Failed("ZeroDivisionError: by zero"),
+        "explains": Failed("no such file, anywhere"),
+        "a": "A",
+    }
+
+
+def test_nothing_to_do():
+    assert list(launch(scale, [])) == []
+
+
+def test_a_worker_that_dies_takes_nothing_else_along(tmp_path):
+    """kill −9 of a worker: its item begins again, a hopeless one is given up, errors belong to their own item."""
+    fine, unsendable = ["slow", "a", "b"], (letter for letter in "ab")
+    items = ["slow", "killed once", "killed always", "raises", "explains", "leaves", "unpicklable", "a", "b"]
+    pairs = list(launch(touchy, [*items, unsendable], str(tmp_path), engine=Engine(workers=2, max_retries=1)))
+    assert Counter(item for item, _ in pairs) == Counter([*items, unsendable])
+    found = dict(pairs)
+    assert {item: found[item] for item in [*fine, "killed once"]} == {i: i.upper() for i in [*fine, "killed once"]}
+    given_up = found["killed always"].reason
+    assert given_up.startswith("Lost 2 times, last because the worker process was killed (signal 9). Most often memory")
+    assert found["raises"] == Failed("ZeroDivisionError: by zero")
+    assert found["explains"] == Failed("no such file, anywhere")
+    assert found["leaves"] == Failed("SystemExit: 3")
+    assert "cannot be sent back" in found["unpicklable"].reason
+    assert "cannot be sent to another process" in found[unsendable].reason
+    begun = {item: len((tmp_path / f"{item}.begun").read_text()) for item in items}
+    assert begun == {**dict.fromkeys(items, 1), "killed once": 2, "killed always": 2}
+
+
+def test_workers_have_one_thread_keep_memory_unpack_once_and_end_with_the_iteration():
+    results = launch(surroundings, range(50), {"some": "data"}, engine=Engine(workers=2))
+    found = [next(results)[1] for _ in range(6)]
+    results.close()
+    pids = {outcome["pid"] for outcome in found}
+    assert {outcome["threads"] for outcome in found} == {1}
+    assert os.getpid() not in pids and not any(alive(pid) for pid in pids)
+    assert len({(outcome["pid"], outcome["shared"]) for outcome in found}) == len(pids)
+    if platform.libc_ver()[0] == "glibc":
+        assert found[-1]["faults"] < 4 * 2048  # pages of 8 MB; given back every time it would be 20 × 2,048
+
+
+def alive(pid):
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+
+
+_SCRIPT = """
+    import os, signal, sys, time
+    from pathlib import Path
+    from counterfactual_training.experiments.engine.launch import Engine, launch
+
+    # As in a terminal: who starts the tests in the background hands down a Ctrl-C that nobody hears.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def wait(folder, item):
+        (Path(folder) / str(os.getpid())).touch()
+        time.sleep(60)
+
+    {guard}
+        for pair in launch(wait, [0], {folder!r}, engine=Engine(workers=2, max_retries=0)):
+            pass
+"""
+
+
+def start(tmp_path, guard='if __name__ == "__main__":'):
+    script = tmp_path / "script.py"
+    (tmp_path / "pids").mkdir()
+    script.write_text(textwrap.dedent(_SCRIPT).format(folder=str(tmp_path / "pids"), guard=guard))
+    return subprocess.Popen(
+        [sys.executable, str(script)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def worker_pids(tmp_path, process):
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline and process.poll() is None:
+        pids = [int(path.name) for path in (tmp_path / "pids").iterdir()]
+        if pids:
+            return pids
+        time.sleep(0.05)
+    raise AssertionError("the workers did not start")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_workers_leave_with_whoever_started_them(tmp_path, sent):
+    """Ctrl-C reaches all processes of the terminal, kill −9 the first one only; nobody stays, workers say nothing."""
+    process = start(tmp_path)
+    pids = worker_pids(tmp_path, process)
+    if sent == signal.SIGINT:
+        os.killpg(process.pid, sent)
+    else:
+        process.send_signal(sent)
+    _, complaints = process.communicate(timeout=PATIENCE)
+    assert process.returncode == -sent
+    assert complaints.count("Traceback") == (sent == signal.SIGINT)  # Python's own, of the script
+    deadline = time.monotonic() + PATIENCE
+    while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_a_script_without_its_guard_is_told_so(tmp_path):
+    _, complaints = start(tmp_path, guard="if True:").communicate(timeout=PATIENCE)
+    assert 'its work belongs under `if __name__ == "__main__":`' in complaints
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"name": "procesess"}, "Did you mean 'processes'"),
+        ({"workers": 0}, "workers must be 1 or more, got 0"),
+        ({"max_retries": -1}, "max_retries must be 0 or more"),
+        ({"address": "auto"}, "choose the engine 'ray'"),
+    ],
+)
+def test_engines_that_make_no_sense(settings, words):
+    with pytest.raises(InputError, match=words):
+        Engine(**settings)
+
+
+def test_work_that_cannot_be_sent():
+    with pytest.raises(InputError, match="function of a module"):
+        next(launch(lambda shared, item: item, [1, 2]))

@@ -1,0 +1,234 @@
+"""Grid files: what they say, what they must not say, and which models they come to."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from counterfactual_training.datasets.catalog import load_dataset
+from counterfactual_training.errors import FileError, InputError
+from counterfactual_training.experiments.grid.file import load_grid, parse_grid, shipped_grids
+from counterfactual_training.experiments.grid.grid import GridCell, Measurement, cells_of, grid_from
+from counterfactual_training.experiments.grid.settings import KEYS, canonical, published, setting_of
+
+PAPER = {name: load_dataset(name, "as_run").settings for name in ("LS", "Moon", "OL")}
+TWO_AXES = """
+data = ["LS", "Moon"]
+seeds = 2
+[generator]
+max_steps = [5, 10, 20]
+[training]
+burn_in = [0.0, 0.5]
+epochs = 3
+"""
+
+
+def points(text: str, source: str = "my.toml"):
+    return list(parse_grid(text, source).points(PAPER))
+
+
+def test_the_papers_grids_have_as_many_settings_as_the_paper_says():
+    grids = shipped_grids()
+    assert {name: grid.num_settings for name, grid in grids.items()} == {
+        "generators": 270,
+        "penalties": 270,
+        "other": 48,
+        "learning-rate": 18,
+        "tuning": 18,
+    }
+    assert all(grid.data == ("LS", "Circ", "Moon", "OL") for name, grid in grids.items() if grid.num_settings > 20)
+    assert all(len(grid.data) == 9 for name, grid in grids.items() if grid.num_settings == 18)
+    for grid in grids.values():
+        assert grid.measurement.on == "train"
+        assert grid.measurement.protocol.lambda_energy == (0.1, 0.5, 1.0, 5.0, 10.0)
+        assert (grid.measurement.protocol.num_individuals, grid.measurement.protocol.num_runs) == (100, 5)
+
+
+def test_the_generators_grid_is_270_different_models_of_which_half_are_baselines():
+    found = list(load_grid("generators").changed(["moon"]).points(PAPER))
+    cells = cells_of(found)
+    assert len(found) == len(cells) == len({cell.id for cell in cells}) == 270
+    assert sum(cell.is_conventional for cell in cells) == 135
+    # What was not yet tuned has the defaults of Note 1, whatever was published for Moon later.
+    assert {cell.values["objective.lambda_reg"] for cell in cells if not cell.is_conventional} == {0.1}
+    # A model and its baseline start from the same weights; two settings do not.
+    assert all(point.cell.seed == point.baseline.seed for point in found)
+    assert len({point.cell.seed for point in found}) == 135
+
+
+def test_a_grid_is_the_product_of_its_lists_and_what_is_missing_is_as_published():
+    grid = parse_grid(TWO_AXES, "my.toml")
+    found = list(grid.points(PAPER))
+    assert grid.num_settings == 6 and grid.num_points == len(found) == 24
+    assert set(grid.axes) == {"generator.max_steps", "training.burn_in"}
+    assert grid.name == "my" and grid.seeds == (0, 1)
+    moon = next(point.cell.values for point in found if point.data == "Moon")
+    assert (moon["generator.decision_threshold"], moon["objective.lambda_reg"]) == (0.9, 0.25)
+    assert moon["training.epochs"] == 3 and moon["model.hidden"] == (32,)
+    # One baseline per data set and seed: conventional training knows neither steps nor burn-in.
+    assert len({point.baseline for point in found}) == 4
+
+
+def test_settings_that_decide_the_same_numbers_are_one_model():
+    text = 'data = "LS"\n[generator]\nname = ["ecco", "generic"]\nlambda_energy = [1, 5]\n'
+    found = points(text)
+    assert len(found) == 4 and len({point.cell for point in found}) == 3
+    own = points("own_seeds = true\n" + text)
+    assert len({point.cell for point in own}) == 4
+
+
+def test_an_objective_is_its_weights():
+    named = points('data = "LS"\n[objective]\nname = "divergence"\n')[0].cell
+    weighted = points('data = "LS"\n[objective]\nlambda_adv = 0\n')[0].cell
+    assert named == weighted and named.id == weighted.id
+
+
+@pytest.mark.parametrize("name", sorted(set(KEYS) - {"objective.name", "generator.name"}))
+def test_every_setting_decides_the_identity(name):
+    """Nothing that changes numbers may be left out of it."""
+    settings = published(PAPER["LS"])
+    value = settings[name]
+    choices = {"refresh": "batch", "target_rule": "prior", "adversarial_label": "predicted", "immature": "drop"}
+    words = {**choices, "activation": "tanh", "gate": "density"}
+    last = name.rpartition(".")[2]
+    if isinstance(value, bool):
+        other = not value
+    elif isinstance(value, tuple):
+        other = (16,)
+    else:
+        other = words[last] if isinstance(value, str) else value + 1
+    cells = [
+        GridCell.of("LS", 0, {**settings, name: v}, parse_grid('data="LS"', "g").measurement) for v in (value, other)
+    ]
+    assert cells[0].id != cells[1].id
+
+
+def test_seed_data_and_measurement_decide_the_identity_and_order_does_not():
+    cell = points('data = "LS"\n[generator]\nmax_steps = 7\nepsilon = 0.2\n')[0].cell
+    same = points('data = "ls"\n[generator]\nepsilon = 0.2\nmax_steps = 7\n')[0].cell
+    assert cell.id == same.id
+    others = [
+        replace(cell, seed=1),
+        replace(cell, data="OL"),
+        points('data = "LS"\n[generator]\nmax_steps = 7\nepsilon = 0.2\n[evaluation]\nnum_runs = 6\n')[0].cell,
+        points('data = "LS"\n[generator]\nmax_steps = 7\nepsilon = 0.2\n[evaluation]\non = "test"\n')[0].cell,
+    ]
+    assert len({cell.id, *(other.id for other in others)}) == 5
+
+
+def test_canonical_settings_build_what_the_full_ones_do():
+    settings = {**published(PAPER["LS"]), "generator.name": "generic", "objective.name": "adversarial"}
+    plain = canonical(settings)
+    made = setting_of(plain, seed=3)
+    assert vars(made.objective) == vars(setting_of({**settings, "generator.name": "ecco"}).objective)
+    assert "generator.lambda_energy" not in plain
+    assert (made.generator.name, made.generator.decision_threshold) == ("generic", 0.5)
+    assert (made.config.seed, made.config.batch_size) == (3, PAPER["LS"].batch_size)
+
+
+def test_results_stored_by_earlier_versions_are_still_found():
+    cell = GridCell.of("LS", 0, published(PAPER["LS"]), Measurement())
+    assert cell.id == "LS-0f404aa6482e2231a344"
+
+
+def test_a_gate_changes_what_is_measured_and_not_what_is_trained():
+    text = 'data = "LS"\nown_seeds = true\ngate = ["none", "density"]\n'
+    plain, gated = points(text)
+    before = points('data = "LS"\nown_seeds = true\n')[0]
+    assert plain.cell.id == before.cell.id != gated.cell.id
+    assert gated.cell.ungated == plain.cell and gated.cell.seed == plain.cell.seed
+    assert gated.baseline == plain.baseline == before.baseline and gated.baseline.gate == "none"
+
+
+def test_a_grid_survives_the_trip_through_json():
+    for grid in [*shipped_grids().values(), parse_grid('data="LS"\n[model]\nhidden=[[8],[8,8]]\n', "g.toml")]:
+        assert grid_from(json.loads(json.dumps(asdict(grid)))) == grid
+
+
+@pytest.mark.parametrize(
+    "text, complaint",
+    [
+        ('data="LS"\n[generator]\nmax_step=3', "Did you mean 'generator.max_steps'"),
+        ('data="LS"\nepochs=3', "Did you mean 'training.epochs'"),
+        ('data="LS"\n[trainin]\nepochs=3', "Did you mean 'training'"),
+        ('data="LS"\n[evaluation]\nnum_run=3', "Did you mean 'evaluation.num_runs'"),
+        ('data="Mon"', "Did you mean 'Moon'"),
+        ('data="LS"\n[generator]\nname="eco"', "Did you mean 'ecco'"),
+        ('data="LS"\n[objective]\nname=["full","vanila"]', "Did you mean 'vanilla'"),
+        ('data="LS"\n[training]\nepochs="3"', "training.epochs is a whole number, got '3'"),
+        ('data="LS"\n[training]\nepochs=[1, 2.5]', "training.epochs is a whole number, got 2.5"),
+        ('data="LS"\n[training]\nepochs=-1', "at least 0"),
+        ('data="LS"\n[training]\nburn_in=2', "share of the epochs"),
+        ('data="LS"\n[training]\nshuffle=1', "true or false"),
+        ('data="LS"\n[training]\nimmature="keeep"', "Did you mean 'keep'"),
+        ('data="LS"\n[generator]\ndecision_threshold=[0.5, 1.5]', "probability"),
+        ('data="LS"\n[generator]\nmax_steps=true', "a whole number, got True"),
+        ('data="LS"\n[generator]\nlambda_cost=-1', "at least 0"),
+        ('data="LS"\n[generator]\nlambda_energy=inf', "finite"),
+        ('data="LS"\n[generator]\nmax_steps=[]', "empty list"),
+        ('data="LS"\n[generator]\nmax_steps=[5, 5]', "more than once"),
+        ('data="LS"\n[objective]\nlambda_reg=nan', "finite"),
+        ('data="LS"\n[model]\nhidden=[0]', "positive"),
+        ('data="LS"\n[model]\nhidden=32', "one per hidden layer"),
+        ('data="LS"\n[model]\nactivation="rel"', "Did you mean 'relu'"),
+        ('data="LS"\ngenerator="ecco"', "is a table"),
+        ('data="LS"\nprotected="yes"', "true or false"),
+        ('data="LS"\nseeds=0', "1 or more"),
+        ('data="LS"\nseeds="3"', "seeds is a whole number, got '3'"),
+        ('data="LS"\n[evaluation]\non="tst"', "Did you mean 'test'"),
+        ('data="LS"\n[evaluation]\nnum_runs=[1,2]', "one value"),
+        ('data="LS"\n[evaluation]\nnum_runs=0', "positive"),
+        ('data="LS"\n[evaluation]\ndecision_threshold=3.0', "probability"),
+        ('data="LS"\n[evaluation]\nlambda_energy=[-1.0]', "not negative"),
+        ('data="LS"\n[evaluation]\nprotocol="publishd"', "Did you mean 'published'"),
+        ('seeds=1', "data is missing"),
+        ('data=[]', "data is missing"),
+        ('data=3', "data is a text, got 3"),
+        ('data=', "not TOML"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named_with_the_file_before_anything_runs(text, complaint):
+    with pytest.raises(InputError, match=r"my\.toml") as caught:
+        parse_grid(text, "my.toml")
+    assert complaint in str(caught.value)
+
+
+def test_unknown_names_and_missing_files(tmp_path):
+    with pytest.raises(InputError, match="Did you mean 'generators'"):
+        load_grid("generator")
+    with pytest.raises(FileError, match="cannot be read"):
+        load_grid(tmp_path / "none.toml")
+    path = Path(tmp_path / "mine.toml")
+    path.write_text('data = "LS"\n')
+    assert load_grid(path).name == "mine"
+
+
+def test_a_million_settings_are_counted_without_being_made():
+    values = ", ".join(str(1 + i) for i in range(100))
+    lambdas = ", ".join(f"{i / 7:.4f}" for i in range(100))
+    grid = parse_grid(
+        f'data="LS"\n[generator]\nmax_steps=[{values}]\nlambda_energy=[{lambdas}]\n[objective]\nlambda_div=[{lambdas}]\n',
+        "huge.toml",
+    )
+    assert grid.num_points == 1_000_000
+
+
+def test_quick_and_other_data_and_seeds():
+    grid = load_grid("other")
+    quick = grid.changed(["OL"], 2, quick=True)
+    assert quick.data == ("OL",) and quick.seeds == (0, 1) and quick.quick
+    assert dict(quick.values)["training.epochs"] == (5, 10)
+    assert quick.measurement.protocol.num_runs < grid.measurement.protocol.num_runs
+    with pytest.raises(InputError, match="1 or more"):
+        grid.changed(seeds=0)
+
+
+def test_the_grid_in_the_documentation_is_one():
+    page = (Path(__file__).parents[3] / "docs" / "grids.md").read_text(encoding="utf-8")
+    text = page.partition("```toml\n")[2].partition("```")[0]
+    assert "8 settings × 2 data sets × 3 seeds" in text
+    grid = parse_grid(text, "docs")
+    assert (grid.num_settings, grid.num_points) == (8, 48)
+    for name in (key.rpartition(".")[2] for key in KEYS if not key.startswith("training.")):
+        assert f"`{name}`" in page

@@ -1,0 +1,152 @@
+"""The folder of finished cells: whole files, nothing lost to a kill or a full disk, versions never mixed."""
+
+import errno
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from counterfactual_training.errors import FileError
+from counterfactual_training.experiments.grid import store as grid_store
+from counterfactual_training.experiments.grid.grid import GridCell, Measurement
+from counterfactual_training.experiments.grid.store import GridStore, Outcome
+
+
+def outcome(value: float = 1.0) -> Outcome:
+    metrics = {"implausibility": np.array([[value, np.nan]]), "validity": np.array([[1.0, 0.0]])}
+    return Outcome(
+        {"data": "LS"}, metrics, {"accuracy": 0.9, "f1": np.nan}, {"loss": np.array([2.0])}, None, {"train": 1.0}
+    )
+
+
+def cell(seed: int = 0) -> GridCell:
+    return GridCell("LS", seed, (("training.epochs", 1),), Measurement())
+
+
+CELLS = {cell(seed).id: outcome(float(seed)) for seed in range(4)}
+
+
+def test_what_was_saved_comes_back(tmp_path):
+    store = GridStore(tmp_path / "new")
+    with store.writing():
+        store.save("task", CELLS)
+    assert store.done() == set(CELLS)
+    found = store.load(cell(3))
+    np.testing.assert_array_equal(found.metrics["implausibility"], [[3.0, np.nan]])
+    assert found.numbers["accuracy"] == 0.9 and np.isnan(found.numbers["f1"])
+    assert found.stopped is None and not list((tmp_path / "new" / "pending").iterdir())
+
+
+@pytest.mark.parametrize("writes", range(6))
+def test_killed_at_any_write_nothing_is_lost(tmp_path, monkeypatch, writes):
+    """Die at the n-th write of a task with four cells: either nothing is known of it, or soon everything."""
+    store = GridStore(tmp_path)
+    with store.writing():
+        pass
+    real, left = grid_store.atomic_write, [writes]
+
+    def dying(path, content):
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        real(path, content)
+
+    monkeypatch.setattr(grid_store, "atomic_write", dying)
+    if writes < 5:
+        with pytest.raises(KeyboardInterrupt), store.writing():
+            store.save("task", CELLS)
+    else:
+        with store.writing():
+            store.save("task", CELLS)
+    monkeypatch.setattr(grid_store, "atomic_write", real)
+    with GridStore(tmp_path).writing():
+        assert GridStore(tmp_path).done() == (set(CELLS) if writes else set())
+
+
+def test_a_full_disk_is_explained_and_loses_nothing(tmp_path, monkeypatch):
+    store = GridStore(tmp_path)
+    with store.writing():
+        store.save("first", {cell(9).id: outcome()})
+        real = grid_store.atomic_write
+
+        def full(path, content):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+        monkeypatch.setattr(grid_store, "atomic_write", full)
+        with pytest.raises(FileError, match=r"no space left.*1 cells that are finished are kept"):
+            store.save("second", CELLS)
+        monkeypatch.setattr(grid_store, "atomic_write", real)
+        store.save("second", CELLS)
+    assert len(store.done()) == 5
+
+
+def test_other_errors_of_the_disk_are_not_called_a_full_one(tmp_path, monkeypatch):
+    store = GridStore(tmp_path)
+
+    def denied(path, content):
+        raise PermissionError(errno.EACCES, "denied", str(path))
+
+    monkeypatch.setattr(grid_store, "atomic_write", denied)
+    with pytest.raises(PermissionError), store.writing():
+        pass
+
+
+def test_two_runs_at_once_are_refused(tmp_path):
+    with (
+        GridStore(tmp_path).writing(),
+        pytest.raises(FileError, match="Another run is writing"),
+        GridStore(tmp_path).writing(),
+    ):
+        pass
+    with GridStore(tmp_path).writing():
+        pass
+
+
+@pytest.mark.parametrize("change", [{"format": 0}, {"version": "0.0.1"}])
+def test_a_folder_of_another_version_is_refused(tmp_path, change):
+    with GridStore(tmp_path).writing():
+        pass
+    marker = tmp_path / "grid-store.json"
+    marker.write_text(json.dumps({**json.loads(marker.read_text()), **change}))
+    with pytest.raises(FileError, match="do not belong in one table"):
+        GridStore(tmp_path)
+
+
+def test_folders_that_hold_something_else_are_refused(tmp_path):
+    (tmp_path / "a").write_text("a file")
+    with pytest.raises(FileError, match="is a file"):
+        GridStore(tmp_path / "a")
+    (tmp_path / "b" / "cells").mkdir(parents=True)
+    (tmp_path / "b" / "cells" / "x.json").write_text("{}")
+    with pytest.raises(FileError, match=r"no grid-store\.json"):
+        GridStore(tmp_path / "b")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "store.json").write_text("{}")
+    with pytest.raises(FileError, match="ct reproduce"):
+        GridStore(tmp_path / "c")
+
+
+def test_a_damaged_cell_is_named(tmp_path):
+    store = GridStore(tmp_path)
+    with store.writing():
+        store.save("task", CELLS)
+    path = tmp_path / "cells" / f"{cell(1).id}.json"
+    for text in ('{"cell"', "[1]", '{"cell": {}}'):
+        path.write_text(text)
+        with pytest.raises(FileError, match="is damaged"):
+            store.load(cell(1))
+    with pytest.raises(FileError, match="run its grid first"):
+        store.load(cell(77))
+
+
+def test_the_vae_is_fitted_once_per_training_rows(tmp_path, monkeypatch):
+    store = GridStore(tmp_path)
+    x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
+    fitted = []
+    real = grid_store.fit_vae
+    monkeypatch.setattr(grid_store, "fit_vae", lambda rows: fitted.append(1) or real(rows, epochs=1))
+    first, second = store.vae(x), store.vae(x)
+    assert torch.equal(first.decode(x), second.decode(x)) and len(fitted) == 1
+    store.vae(x + 1)
+    assert len(fitted) == 2

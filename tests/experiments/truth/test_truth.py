@@ -1,0 +1,235 @@
+"""The truth experiment: rows that never mix, results that are not made twice, tables that compare with the twin."""
+
+import io
+import json
+import math
+
+import pandas as pd
+import pytest
+import torch
+
+import counterfactual_training as ct
+from counterfactual_training.errors import InputError
+from counterfactual_training.evaluation.stepfree import Rescaled
+from counterfactual_training.experiments.engine.launch import Engine
+from counterfactual_training.experiments.truth import truth
+from counterfactual_training.experiments.truth.methods import METHODS, SCALES, Caps, Fit, Method
+from counterfactual_training.experiments.truth.results import truth_tables
+from counterfactual_training.experiments.truth.truth import (
+    Place,
+    Scope,
+    fit_of,
+    make_bench,
+    run_truth,
+)
+from counterfactual_training.reports.truth_tables import truth_texts
+
+TINY = Caps(rows=300, individuals=40, judge_rows=150, epochs=2, batch_size=100)
+HERE = Engine(workers=1)
+SOME = ["BL", "BL rescaled", "CT"]
+STEPS = ct.generic(lambda_cost=0.0, learning_rate=0.1, max_steps=60)
+
+
+def run(root, methods=None, stream=None, **changes):
+    what = {"data": ["LS", "Moon"], "seeds": 2, "methods": methods, "caps": TINY, **changes}
+    scope = Scope(root, **what)
+    return run_truth(scope, engine=HERE, generator=STEPS, stream=stream), truth_tables(scope)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """Three methods on two data sets and seeds."""
+    root = tmp_path_factory.mktemp("truth")
+    torch.manual_seed(0)
+    failures, tables = run(root, SOME)
+    assert failures == []
+    return root, tables
+
+
+def as_set(x):
+    return {tuple(row) for row in x.tolist()}
+
+
+@pytest.mark.parametrize("on_test", [False, True])
+def test_rows_to_fit_to_explain_and_to_judge_never_mix(on_test):
+    data, bench = ct.load_dataset("Moon"), make_bench("Moon", on_test, TINY)
+    fit = fit_of(bench, "Moon", 1, TINY, False)
+    judged = torch.cat([real.rows for real in bench.judge.classes])
+    kinds = [as_set(fit.x), as_set(fit.x_validation), as_set(bench.individuals.x), as_set(judged)]
+    assert [len(kind) for kind in kinds] == [240, 60, 40, 150] and len(set.union(*kinds)) == 490
+    assert fit.data.x_test.numel() == 0
+    measured_on, other = (data.x_test, data.x_train) if on_test else (data.x_train, data.x_test)
+    assert kinds[2] | kinds[3] <= as_set(measured_on) and not (kinds[2] | kinds[3]) & as_set(other)
+    assert kinds[0] | kinds[1] <= as_set(data.x_train)
+
+
+def test_individuals_are_those_of_every_seed_and_validation_rows_are_not(done):
+    bench = make_bench("Moon", False, TINY)
+    first, second = (fit_of(bench, "Moon", seed, TINY, False) for seed in (0, 1))
+    assert not first.x.equal(second.x)
+    root, _ = done
+    place = Place(root, False, TINY)
+    rows = [pd.read_csv(place.rows("Moon", seed, "BL"), dtype={"tau": str}) for seed in (0, 1)]
+    by_row = [part[(part["tau"] == ".5") & (part["setting"] == "free")].set_index("row")["target"] for part in rows]
+    shared = by_row[0].index.intersection(by_row[1].index)
+    assert len(shared) > 5 and by_row[0][shared].equals(by_row[1][shared])
+
+
+def test_every_cell_is_compared_with_its_twin_beside_the_floors(done):
+    _, tables = done
+    table = tables["truth"]
+    assert set(table["model"]) == set(SOME) and set(table["tau"]) == {"50 × 0.1", ".5", ".95*"}
+    assert set(table["setting"]) == {"free", "protected"} and list(dict.fromkeys(table["data"])) == ["LS", "Moon"]
+    assert len(table) == 2 * 2 * 3 * len(SOME) * 8 and (table["seeds"] == 2).all()
+    nearest = table[(table["metric"] == "nn5") & (table["tau"] == ".5")]
+    assert nearest["real"].notna().all() and (nearest["real"] < nearest["unmoved"]).all()
+    assert table.loc[table["model"] == "BL", "p_value"].isna().all()
+    assert (table["p_holm"].dropna() >= table["p_holm_model"].dropna() - 1e-12).all()
+
+
+def test_every_seed_stands_by_itself_beside_its_twin(done):
+    _, tables = done
+    by_seed, table = tables["truth_by_seed"], tables["truth"]
+    assert set(by_seed["seed"]) == {0, 1} and set(by_seed["model"]) == {"BL rescaled", "CT"}
+    keys = {"data": "Moon", "setting": "free", "tau": ".5", "model": "CT", "metric": "nn5"}
+    own, whole = (part[(part[list(keys)] == pd.Series(keys)).all(axis=1)] for part in (by_seed, table))
+    for column in ("value", "baseline"):
+        assert own[column].min() < float(whole[column].iloc[0]) < own[column].max()
+
+
+def test_the_control_is_the_baseline_where_scale_does_not_count(done):
+    _, tables = done
+    table = tables["truth"]
+    control = table[(table["model"] == "BL rescaled") & (table["setting"] == "free")].set_index(
+        ["tau", "metric", "data"]
+    )
+    free_of_scale, fixed = control.loc[".5"], control.loc["50 × 0.1"]
+    for metric in ("nn5", "cost"):
+        assert free_of_scale.loc[metric]["change"].abs().max() < 1.0
+    assert fixed.loc["cost"]["change"].abs().max() > 1.0
+
+
+def test_the_control_chooses_among_its_factors_by_validation_rows(done):
+    fit = fit_of(make_bench("LS", False, TINY), "LS", 0, TINY, True)
+    model = fit.model("BL rescaled")
+    assert isinstance(model, Rescaled) and model.scale in SCALES and model.model is fit.model("BL")
+    assert not any(p.requires_grad for p in model.parameters())
+
+
+def test_only_methods_that_know_protection_are_trained_for_it():
+    fit = fit_of(make_bench("LS", False, TINY), "LS", 0, TINY, True)
+    fit.model("CT"), fit.model("BL")
+    assert set(fit.known) == {("CT", True), ("BL", False)}
+    assert not bool(fit.constraints.may_increase[0]) and bool(fit.constraints.may_increase[1])
+    assert not bool(fit.setting("full").constraints.may_increase[0])
+    assert fit.setting("full").config.epochs == 2 and fit.setting("full").config.batch_size == 30
+
+
+def test_a_gate_is_fitted_anew_where_features_are_protected_and_decides_nothing():
+    bench, known = make_bench("LS", False, TINY), {}
+    free, protected = (fit_of(bench, "LS", 0, TINY, own, known).model("K") for own in (False, True))
+    assert set(known) == {("K", False), ("K", True), ("BL", False)}
+    assert free.model is protected.model is known[("BL", False)] and float(free.scale) != 1.0
+    assert free.gate.given.tolist() == [False, False] and protected.gate.given.tolist() == [True, False]
+
+
+def test_cheap_recourse_is_trained_by_the_rules_that_it_is_measured_by(monkeypatch):
+    bench, known, seen = make_bench("LS", False, TINY), {}, []
+    trained = Fit.trained
+    monkeypatch.setattr(Fit, "trained", lambda fit, setting: seen.append(setting) or trained(fit, setting))
+    fit = fit_of(bench, "LS", 0, TINY, True, known)
+    gated = fit.model("N5c + K")
+    assert set(known) == {("N5c", True), ("N5c + K", True)} and gated.model is known[("N5c", True)]
+    (setting,) = seen
+    assert setting.constraints.immutable.tolist() == [True, False] and setting.budget == 0.0025
+    assert (setting.config.epochs, setting.config.batch_size, setting.config.positives) == (2, 30, 4)
+    assert setting.constraints.domain is fit.free_constraints.domain
+
+
+def test_the_default_is_its_network_and_a_gate_on_the_same_rows():
+    fit = fit_of(make_bench("Moon", False, TINY), "Moon", 0, TINY, False)
+    gated, network = fit.model("default"), fit.model("default net")
+    assert gated.model is network and METHODS["default"].twin == "default net"
+    classifier = ct.CounterfactualClassifier(epochs=1, random_state=0, progress=False).fit(fit.x.numpy(), fit.y.numpy())
+    assert [type(layer) for layer in network] == [type(layer) for layer in classifier.model_]
+    assert [p.shape for p in network.parameters()] == [p.shape for p in classifier.model_.parameters()]
+    assert type(gated.gate) is type(classifier.gate_)
+
+
+def test_gates_are_measured_like_any_model(tmp_path):
+    failures, tables = run(tmp_path, ["K"], data=["LS"], seeds=1)
+    table, accuracy = tables["truth"], tables["truth_performance"]
+    nearest = table[(table["model"] == "K") & (table["metric"] == "nn5") & (table["tau"] == ".5")]
+    assert failures == [] and (nearest["change"] > 0).all()
+    assert (accuracy.loc[(accuracy["model"] == "K") & (accuracy["metric"] == "accuracy"), "change"] == 0).all()
+
+
+def test_what_is_done_is_not_done_again_and_a_new_method_is_added(done, monkeypatch):
+    root, _ = done
+    place = Place(root, False, TINY)
+    before = place.numbers("LS", 0, "CT").stat().st_mtime_ns
+    made = []
+
+    def flat(fit):
+        made.append((fit.name, fit.seed))
+        return Rescaled(fit.model("BL"), 0.5)
+
+    monkeypatch.setitem(METHODS, "flat", Method(flat))
+    stream = io.StringIO()
+    failures, tables = run(root, ["flat"], stream)
+    assert failures == [] and len(made) == 4 and "[4/4]" in stream.getvalue()
+    assert set(tables["truth"]["model"]) == {"BL", "flat"}
+    assert place.numbers("LS", 0, "CT").stat().st_mtime_ns == before
+    assert json.loads(place.numbers("LS", 0, "flat").read_text())["rows"] == "tuning"
+    again = io.StringIO()
+    assert run(root, ["flat"], again)[0] == [] and again.getvalue() == "" and len(made) == 4
+
+
+def test_methods_of_tables_leave_images_alone():
+    kept = truth._meant_for(truth.Piece("MNIST", 0), list(METHODS))
+    assert {"BL", "CT", "N5c", "G", "best"} <= set(kept) and not {"K", "K + G", "default"} & set(kept)
+    assert truth._meant_for(truth.Piece("CH", 0), list(METHODS)) == list(METHODS)
+
+
+def test_one_method_that_fails_does_not_lose_the_others(tmp_path, monkeypatch):
+    def broken(fit):
+        raise InputError("no such network")
+
+    monkeypatch.setitem(METHODS, "broken", Method(broken))
+    failures, tables = run(tmp_path, ["broken"], data=["LS"], seeds=1)
+    assert [(f.data, f.method) for f in failures] == [("LS", "broken")] and "no such network" in failures[0].reason
+    assert set(tables["truth"]["model"]) == {"BL"}
+    empty = truth_tables(Scope(tmp_path / "none", caps=TINY))
+    assert all(table.empty for table in empty.values()) and truth_texts(empty) == []
+
+
+def test_twins_come_along_and_unknown_methods_are_refused():
+    assert Scope("", methods=["CT"]).names == ["BL", "CT"]
+    with pytest.raises(InputError, match="method"):
+        assert Scope("", methods=["magic"]).names
+
+
+def test_tuning_never_reads_a_test_row(monkeypatch):
+    data = ct.load_dataset("LS")
+    poisoned = truth.replace(data, x_test=torch.full_like(data.x_test, math.nan))
+    monkeypatch.setattr(truth, "load_dataset", lambda name: poisoned)
+    make_bench.cache_clear()
+    bench = make_bench("LS", False, TINY)
+    make_bench.cache_clear()
+    assert bench.x_held.isfinite().all() and bench.individuals.x.isfinite().all()
+
+
+def test_tables_for_people_say_who_is_better(done):
+    _, tables = done
+    texts = truth_texts(tables)
+    titles = [text.title for text in texts]
+    assert titles[0].startswith("What is left") and any("τ = .95*" in title for title in titles)
+    for text in texts:
+        assert all(len(row) == len(text.header) for row in text.rows) and text.markdown() and text.latex()
+    gains = tables["truth_gains"].set_index(["data", "metric"])
+    assert gains.loc[("LS", "implausibility"), "published"] == 26.26
+    shown = next(text for text in texts if text.title.startswith("Counterfactuals at τ = .5, every"))
+    assert [row[1] for row in shown.rows][:4] == ["(real rows)", "(unmoved)", "(nearest unlike)", "BL"]
+    accuracy = tables["truth_performance"]
+    control = accuracy[(accuracy["model"] == "BL rescaled") & (accuracy["metric"] == "accuracy")]
+    assert (control["change"] == 0).all()

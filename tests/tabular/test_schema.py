@@ -1,0 +1,307 @@
+"""What a frame says of itself, what users say about it, and what contradicts."""
+
+from __future__ import annotations
+
+import doctest
+import json
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import counterfactual_training.tabular.schema as schema_module
+from counterfactual_training.errors import ConstraintError, FileError, InputError
+from counterfactual_training.tabular.feature import Feature
+from counterfactual_training.tabular.schema import Schema
+
+ORDER = ["none", "BSc", "MSc", "PhD"]
+
+
+@pytest.fixture
+def frame() -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "age": [31, 47, 58, 22],
+            "income": [1200.5, 3400.0, 990.25, 0.0],
+            "degree": ["BSc", "none", "MSc", "PhD"],
+            "sex": ["f", "m", "m", "f"],
+            "owner": [True, False, True, True],
+            "late": [0, 1, 1, 0],
+            "size": pd.Categorical(["S", "L", "M", "S"], ["S", "M", "L"], ordered=True),
+            "job": pd.Categorical(["a", "b", "c", "a"]),
+        }
+    )
+
+
+def test_kinds_from_a_frame(frame: pd.DataFrame) -> None:
+    kinds = {feature.name: feature.kind for feature in Schema.infer(frame)}
+    assert kinds == {
+        "age": "integer",
+        "income": "numeric",
+        "degree": "categorical",
+        "sex": "binary",
+        "owner": "binary",
+        "late": "binary",
+        "size": "ordinal",
+        "job": "categorical",
+    }
+    schema = Schema.infer(frame)
+    assert schema["size"].categories == ("S", "M", "L")
+    assert schema["owner"].categories == (False, True)
+    assert schema["late"].categories == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (pd.Series([1.0, None, 3.0]), "integer"),  # pandas made floats of whole numbers
+        (pd.Series([0.0, None, 1.0]), "binary"),
+        (pd.Series([1.0, 2.0, 3.0]), "numeric"),
+        (pd.Series([0.0, 1.0, 1.0]), "binary"),
+        (pd.Series([0.0, 0.0]), "numeric"),
+        (pd.Series([Decimal("1.5"), Decimal("2")], dtype=object), "numeric"),
+        (pd.Series([1.5, None, 3.0]), "numeric"),
+        (pd.Series([1, None, 3], dtype="Int64"), "integer"),
+        (pd.Series([True, None, False], dtype="boolean"), "binary"),
+        (pd.Series([True, None, False], dtype=object), "binary"),
+        (pd.Series([1, 2, 7], dtype=object), "integer"),
+        (pd.Series([1, 2.5, 7], dtype=object), "numeric"),
+        (pd.Series(["a", None, "b", "c"]), "categorical"),
+        (pd.Series(["a", 1, "b"], dtype=object), "categorical"),
+        (pd.Series([1, 2, 1], dtype="category"), "binary"),
+        (pd.Series([5, 5, 5]), "integer"),
+    ],
+)
+def test_kind_of_a_column(values: pd.Series, kind: str) -> None:
+    assert Schema.infer(pd.DataFrame({"a": values}))["a"].kind == kind
+
+
+def test_arrays_get_names() -> None:
+    schema = Schema.infer(np.array([[0.5, 1.0], [2.0, 3.0]]))
+    assert schema.names == ("x0", "x1")
+    assert [feature.kind for feature in schema] == ["numeric", "numeric"]
+
+
+def test_keywords_win_over_the_file_and_the_file_over_the_data(frame: pd.DataFrame, tmp_path: Path) -> None:
+    path = tmp_path / "schema.toml"
+    path.write_text('[age]\nkind = "numeric"\nunit = "years"\nmutability = "increase"\n')
+    schema = Schema.infer(frame, path, mutability={"age": 0, "income": 1}, domain={"age": (18, None)})
+    assert schema["age"] == Feature("age", "numeric", unit="years", domain=(18, None))
+    assert schema["income"].mutability == "increase"
+
+
+def test_override_keeps_the_rest(frame: pd.DataFrame, tmp_path: Path) -> None:
+    path = tmp_path / "schema.json"
+    path.write_text(json.dumps({"age": {"unit": "years"}}))
+    schema = Schema.infer(frame, mutability={"age": "none"}).override(path, allowed={"job": ["a", "b"]})
+    assert (schema["age"].unit, schema["age"].mutability, schema["age"].kind) == ("years", "none", "integer")
+    assert schema["job"].allowed == ("a", "b")
+
+
+def test_override_of_the_kind_drops_what_no_longer_fits(frame: pd.DataFrame) -> None:
+    schema = Schema.infer(frame, domain={"age": (18, 90)})
+    changed = schema.override(kinds={"age": "categorical", "job": "ordinal"}, categories={"job": ["c", "a", "b"]})
+    assert changed["age"].domain is None
+    assert changed["age"].categories is None
+    assert changed.complete(frame)["age"].categories == (22, 31, 47, 58)
+    assert changed["job"].categories == ("c", "a", "b")
+
+
+@pytest.mark.parametrize("suffix", ["toml", "json"])
+def test_files_keep_everything(frame: pd.DataFrame, tmp_path: Path, suffix: str) -> None:
+    frame["band"] = pd.cut(frame["age"], [0, 30, 45, 99])
+    frame['odd "name"\n'] = ["é", 'q"uote', "back\\slash", "\x7f"]
+    frame["code"] = pd.Categorical([1.5, 2.0, 1.5, 7.0])
+    schema = Schema.infer(
+        frame,
+        kinds={"degree": "ordinal"},
+        categories={"degree": ORDER},
+        mutability={"degree": "increase", "sex": "none"},
+        domain={"age": (18, None), "income": (0, 1e6), "degree": ("none", None)},
+        units={"income": "€"},
+        allowed={"job": ["a", "b"], "size": ["M", "L"]},
+        forbidden={"job": [("a", ["b", "c"])], "size": [("L", "S")]},
+    )
+    path = tmp_path / f"schema.{suffix}"
+    schema.save(path)
+    assert Schema.from_file(path) == schema
+    assert Schema.from_dict(json.loads(json.dumps(schema.to_dict()))) == schema
+
+
+def test_table_reads_well(frame: pd.DataFrame) -> None:
+    schema = Schema.infer(frame, domain={"age": (18, None)}, units={"age": "years"}, forbidden={"job": [("a", "b")]})
+    text = str(schema)
+    assert len(text.splitlines()) == 1 + len(frame.columns)
+    assert "in [18, ∞]" in text
+    assert "'S' < 'M' < 'L'" in text
+    assert "never 'a' → 'b'" in text
+    assert list(schema.table()["feature"]) == list(frame.columns)
+
+
+def test_docstring_example() -> None:
+    assert doctest.testmod(schema_module).failed == 0
+
+
+# ---- bad input -----------------------------------------------------------------------------------------------------
+
+
+def test_high_cardinality_text_is_refused_with_advice() -> None:
+    people = pd.DataFrame({"name": [f"person {i}" for i in range(100)]})
+    with pytest.raises(InputError, match=r"'name' is text with 100 different values in 100 rows; drop it"):
+        Schema.infer(people)
+    with pytest.raises(InputError, match=r"state schema=\{'name': \{'kind': 'categorical'\}\} .*kinds="):
+        Schema.infer(people)
+    assert len(Schema.infer(people, kinds={"name": "categorical"})["name"].levels) == 100
+    numbers = pd.DataFrame({"amount": [f"{i}.5" for i in range(100)]})
+    with pytest.raises(InputError, match=r"pd\.to_numeric"):
+        Schema.infer(numbers)
+    towns = pd.DataFrame({"town": [f"town {i % 51}" for i in range(1000)]})
+    assert len(Schema.infer(towns)["town"].levels) == 51
+
+
+@pytest.mark.parametrize(
+    ("column", "match"),
+    [
+        (pd.to_datetime(["2024-01-01", "2024-01-02"]), "'a' is datetime64.*turn it into numbers"),
+        ([date(2024, 1, 1), date(2024, 1, 2)], "'a' is date, .*turn it into numbers"),
+        (pd.arrays.SparseArray([0, 0, 1]), r"Sparse columns are not supported: 'a'.*to_dense"),
+        (pd.Categorical([f"p{i}" for i in range(60)]), "categorical with 60 different values in 60 rows; drop it"),
+        ([None, None], "nothing but missing"),
+        ([[1], [2]], "list objects"),
+    ],
+)
+def test_columns_no_model_takes(column: object, match: str) -> None:
+    with pytest.raises(InputError, match=match):
+        Schema.infer(pd.DataFrame({"a": column}))
+
+
+def test_every_bad_column_is_named_at_once() -> None:
+    bad = pd.DataFrame({"a": [None, None], "b": pd.to_datetime(["2024-01-01", "2024-01-02"]), "c": [1, 2]})
+    with pytest.raises(InputError, match=r"(?s)'a' holds.*'b' is datetime"):
+        Schema.infer(bad)
+
+
+def test_names_of_columns() -> None:
+    with pytest.raises(InputError, match="Duplicate column names: 'a'"):
+        Schema.infer(pd.DataFrame([[1, 2]], columns=["a", "a"]))
+    with pytest.raises(InputError, match="must be text, got 0"):
+        Schema.infer(pd.DataFrame([[1, 2]]))
+    with pytest.raises(InputError, match="no columns"):
+        Schema.infer(pd.DataFrame(index=[0, 1]))
+    with pytest.raises(InputError, match=r"shape \(3,\)"):
+        Schema.infer(np.zeros(3))
+    with pytest.raises(InputError, match="no rows"):
+        Schema.infer(pd.DataFrame({"a": []}))
+    with pytest.raises(InputError, match=r"got dict; use pd\.DataFrame\(\[row\]\)"):
+        Schema.infer({"a": 1})
+
+
+def test_check_names_missing_and_extra_columns(frame: pd.DataFrame) -> None:
+    schema = Schema.infer(frame)
+    schema.check(frame[frame.columns[::-1]])  # order is no contradiction
+    with pytest.raises(
+        InputError, match=r"missing from the frame: 'income' \(is it 'incom'\?\).*does not know: 'incom'"
+    ):
+        schema.check(frame.rename(columns={"income": "incom"}))
+
+
+@pytest.mark.parametrize(
+    ("keywords", "match"),
+    [
+        ({"kinds": {"agee": "integer"}}, "Unknown column 'agee'. Did you mean 'age'"),
+        ({"kinds": {"age": "interger"}}, "Unknown kind of 'age' 'interger'. Did you mean 'integer'"),
+        ({"mutability": {"age": "up"}}, "mutability of 'age': Unknown direction 'up'"),
+        ({"mutability": {"age": True}}, "Unknown direction True"),
+        ({"domain": {"age": (90, 18)}}, r"domain of 'age' is empty: lower > upper in \[90, 18\]"),
+        ({"domain": {"age": (40.2, 40.8)}}, "no whole number lies in"),
+        ({"domain": {"age": 18}}, r"must be \(lower, upper\), got 18"),
+        ({"domain": {"age": ("a", 3)}}, "must be numbers or None, got 'a'"),
+        ({"domain": {"job": (0, 1)}}, "'job' is categorical and has no domain"),
+        ({"domain": {"size": ("L", "S")}}, "'L' comes after 'S'"),
+        ({"domain": {"size": ("XS", None)}}, "Unknown category in the domain of 'size': 'XS'"),
+        ({"categories": {"degree": ["BSc", "BSc"]}}, "must be different"),
+        ({"categories": {"sex": ["f", "m", "x"]}, "kinds": {"sex": "binary"}}, "binary but has 3 categories"),
+        ({"allowed": {"job": ["z"]}}, "Unknown category in the allowed values of 'job': 'z'"),
+        ({"allowed": {"age": [30.5]}}, "must be integer values, got 30.5"),
+        ({"allowed": {"age": []}}, "No value of 'age' is allowed"),
+        ({"allowed": {"age": [200]}, "domain": {"age": (0, 99)}}, "200 of 'age' lies outside its domain"),
+        ({"forbidden": {"age": [(1, 2)]}}, "forbidden changes are between categories"),
+        ({"forbidden": {"job": [("a", "z")]}}, "Unknown category in the forbidden changes of 'job': 'z'"),
+        ({"forbidden": {"job": [("a", "a")]}}, "may always stay 'a'"),
+        ({"forbidden": {"job": ["ab"]}}, "is a pair"),
+        (
+            {"kinds": {"degree": "ordinal"}},
+            r"state schema=\{'degree': \{'categories': \[lowest.*Schema.infer: categories=",
+        ),
+        ({"mutability": {"degree": "increase"}}, "which category is higher is not known"),
+        ({"units": {"age": 3}}, "unit of 'age' must be text"),
+    ],
+)
+def test_statements_that_make_no_sense(frame: pd.DataFrame, keywords: dict[str, dict], match: str) -> None:
+    with pytest.raises(InputError, match=match):
+        Schema.infer(frame, **keywords)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "match"),
+    [
+        ({"domain": {"age": (25, 50)}}, r"'age': 2 row\(s\) outside the stated domain \[25, 50\], the first with 58"),
+        ({"domain": {"size": ("M", None)}}, r"'size': 2 row\(s\) outside"),
+        ({"categories": {"degree": ["none", "BSc", "Msc", "PhD"]}}, "unseen 'MSc'.*Did you mean 'Msc'"),
+        ({"kinds": {"degree": "numeric"}}, r"'degree' is numeric but holds 'BSc' \((str|object)\)"),
+        ({"kinds": {"income": "integer"}}, "'income' is integer but holds 1200.5"),
+        ({"kinds": {"degree": "binary"}}, "binary but has 4 categories"),
+    ],
+)
+def test_a_schema_that_contradicts_the_data(frame: pd.DataFrame, keywords: dict[str, dict], match: str) -> None:
+    with pytest.raises(InputError, match=match):
+        Schema.infer(frame, **keywords)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "error", "match"),
+    [
+        ("s.toml", '[age]\nmutabilty = "none"', InputError, "s.toml: Unknown key of feature 'age': 'mutabilty'. Did"),
+        ("s.toml", '[agee]\nunit = "years"', InputError, "Unknown column 'agee'. Did you mean 'age'"),
+        ("s.toml", "[age\n", FileError, "not readable as TOML"),
+        ("s.json", "{", FileError, "not readable as JSON"),
+        ("s.json", "[1]", FileError, "one table per column"),
+        ("s.json", '{"age": 3}', InputError, "expected a table"),
+        ("s.yaml", "", FileError, "ends in .toml or .json"),
+    ],
+)
+def test_files_that_cannot_be_used(
+    frame: pd.DataFrame, tmp_path: Path, name: str, text: str, error: type[Exception], match: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(error, match=match):
+        Schema.infer(frame, path)
+
+
+def test_file_missing_or_partial(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="There is no schema file"):
+        Schema.from_file(tmp_path / "nothing.toml")
+    path = tmp_path / "partial.toml"
+    path.write_text('[age]\nunit = "years"')
+    with pytest.raises(InputError, match="No kind is stated for 'age'"):
+        Schema.from_file(path)
+
+
+def test_direction_on_categories_needs_an_order(frame: pd.DataFrame) -> None:
+    schema = Schema.infer(frame, categories={"degree": ORDER}, mutability={"degree": "increase"})
+    assert schema["degree"].kind == "categorical"
+    with pytest.raises(ConstraintError, match="which category is higher"):
+        Schema.infer(frame).override(mutability={"sex": "increase"})
+    with pytest.raises(ConstraintError, match="which category is higher"):
+        Schema.infer(frame).override(kinds={"job": "ordinal"})
+
+
+def test_unsavable_categories_say_so(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"a": pd.Categorical(pd.to_datetime(["2024-01-01", "2024-01-02"]))})
+    with pytest.raises(InputError, match="convert such categories to text"):
+        Schema.infer(frame).save(tmp_path / "s.json")
+    assert not (tmp_path / "s.json").exists()
