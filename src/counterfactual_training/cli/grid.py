@@ -10,7 +10,6 @@ from typing import Any
 from counterfactual_training.cli import engine as engines
 from counterfactual_training.cli.grid_report import write_report
 from counterfactual_training.cli.output import emit, folder, note
-from counterfactual_training.durations import duration
 from counterfactual_training.errors import CounterfactualTrainingError, InputError
 from counterfactual_training.experiments.engine.engine import Engine
 from counterfactual_training.experiments.grid.file import load_grid, shipped_grids
@@ -19,6 +18,7 @@ from counterfactual_training.experiments.grid.results import GridResults
 from counterfactual_training.experiments.grid.run import MANY_CELLS, GridRun, Prepared, expected_seconds, run_grid
 from counterfactual_training.experiments.grid.store import GridStore
 from counterfactual_training.reports.extra import need
+from counterfactual_training.text import duration
 
 _DESCRIPTION = """\
 A grid is a TOML file of settings; a list makes an axis, and every combination is a model. Models of one shape train

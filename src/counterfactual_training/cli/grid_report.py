@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from counterfactual_training.durations import duration
 from counterfactual_training.experiments.grid.results import GridResults
 from counterfactual_training.experiments.paper.store import versions
 from counterfactual_training.persistence import atomic_write
@@ -16,6 +15,7 @@ from counterfactual_training.reports.grid_figures import detail_figure, maturity
 from counterfactual_training.reports.grid_tables import best_tables, marginal_tables
 from counterfactual_training.reports.paper_page import Picture, Section, paper_page
 from counterfactual_training.reports.text_table import TextTable
+from counterfactual_training.text import duration
 
 _METRICS = {"implausibility": ("ip", "implausibility (IP)"), "cost": ("cost", "cost")}
 Figures = list[tuple[str, str, bytes]]

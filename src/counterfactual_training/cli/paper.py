@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from counterfactual_training.durations import duration
 from counterfactual_training.experiments.paper.cells import FULL, Effort
 from counterfactual_training.experiments.paper.reproduce import EXPERIMENTS, Reproduction
 from counterfactual_training.persistence import atomic_write
@@ -16,6 +15,7 @@ from counterfactual_training.reports import paper_figures as draw
 from counterfactual_training.reports.figures import draw_panels
 from counterfactual_training.reports.paper_page import Picture, Section
 from counterfactual_training.reports.paper_tables import text_tables
+from counterfactual_training.text import duration
 
 Draw = Callable[[Reproduction, str], bytes]
 

@@ -10,7 +10,6 @@ import pandas as pd
 
 from counterfactual_training.cli.output import emit
 from counterfactual_training.cli.paper import figure1_section, remark, section
-from counterfactual_training.durations import duration
 from counterfactual_training.errors import InputError
 from counterfactual_training.experiments.paper.reproduce import EXPERIMENTS, summarise
 from counterfactual_training.experiments.paper.results import Results
@@ -18,6 +17,7 @@ from counterfactual_training.experiments.paper.store import CellResult, Store, c
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.reports.paper_page import Section, paper_page
 from counterfactual_training.reports.text_table import TextTable
+from counterfactual_training.text import duration
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:

@@ -11,13 +11,13 @@ from typing import Any
 
 from counterfactual_training.cli.output import emit, folder, note
 from counterfactual_training.cli.sources import is_csv
-from counterfactual_training.durations import duration
 from counterfactual_training.errors import InputError
 from counterfactual_training.experiments.trained import Recipe, named_dataset
 from counterfactual_training.experiments.tune import Effort, best_file, confirm, named_task
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.reports.tables import aligned
 from counterfactual_training.reports.tune_figures import draw_front, draw_importances
+from counterfactual_training.text import duration
 from counterfactual_training.tuning import METRICS, OBJECTIVES, Goal, Plan, Trial, Tuning, tune
 from counterfactual_training.tuning.progress import Lines, comparison
 from counterfactual_training.tuning.storage import is_url

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
-from counterfactual_training.durations import duration
+from counterfactual_training.text import duration
 from counterfactual_training.tuning.goal import OBJECTIVES
 from counterfactual_training.tuning.result import Tuning
 from counterfactual_training.tuning.study import Progress

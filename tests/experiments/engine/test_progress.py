@@ -3,8 +3,8 @@
 import io
 import time
 
-from counterfactual_training.durations import duration
 from counterfactual_training.experiments.engine.progress import Progress, Running
+from counterfactual_training.text import duration
 
 
 class Terminal(io.StringIO):

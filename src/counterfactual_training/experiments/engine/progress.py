@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from counterfactual_training.durations import duration
+from counterfactual_training.text import duration
 
 _TICK_SECONDS = 0.5
 _BAR = 20
