@@ -37,5 +37,5 @@ def test_an_error_of_several_lines_keeps_them(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("CT_CACHE", str(tmp_path))
     assert cli.main(["data", "info", "gmsc", "--variant", "full"]) == 2
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "ct: cs-training.csv could not be had. Tried:"
+    assert lines[0] == "ct: cs-training.csv could not be obtained. Tried:"
     assert any(line.startswith("To place it by hand, get cs-training.csv from https://") for line in lines)

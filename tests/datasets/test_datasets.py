@@ -13,7 +13,6 @@ import torch
 from counterfactual_training.datasets.catalog import (
     CATALOG,
     dataset_info,
-    dataset_names,
     fetch_dataset,
     list_datasets,
     load_dataset,
@@ -21,6 +20,7 @@ from counterfactual_training.datasets.catalog import (
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.datasets.descriptions import ADULT, CREDIT_DEFAULT, EDUCATION_LEVELS, GMSC
 from counterfactual_training.datasets.images import draw_balanced, load_mnist, parse_idx
+from counterfactual_training.datasets.loan import loan_dataset
 from counterfactual_training.datasets.sources import FILES
 from counterfactual_training.datasets.tables import TABLES, load_table
 from counterfactual_training.errors import FileError, InputError
@@ -228,15 +228,16 @@ def test_short_names_in_any_case(alias):
     assert load_dataset(alias).name == "linearly_separable"
 
 
-def test_the_nine_names():
-    assert dataset_names() == tuple(row[0] for row in PAPER)
-    assert [entry.short_name for entry in CATALOG.values()] == [
+def test_the_nine_names_and_the_loan_example():
+    loan, *nine = CATALOG.values()
+    assert loan.name == "loan" and [entry.name for entry in nine] == [row[0] for row in PAPER]
+    assert [entry.short_name for entry in nine] == [
         "LS", "OL", "Circ", "Moon", "Adult", "CH", "Cred", "GMSC", "MNIST",
     ]  # fmt: skip
-    for entry in CATALOG.values():
+    for entry in nine:
         assert {"default", "as_run"} <= set(entry.files)
         assert all(file in FILES for files in entry.files.values() for file in files)
-    assert {row["name"] for row in list_datasets() if "default" in row["ready"]} >= set(SYNTHETIC)
+    assert {row["name"] for row in list_datasets() if "default" in row["ready"]} >= {"loan", *SYNTHETIC}
 
 
 @pytest.mark.parametrize(
@@ -268,6 +269,16 @@ def test_seed_moves_synthetic_points_only_when_asked():
     assert not torch.equal(first.x_train, other.x_train)
 
 
+def test_loan_is_a_data_set_like_the_others():
+    data = load_dataset("Loan")
+    assert data.frame_train.columns.tolist() == ["age", "debt"] and data.protected_names == ("age",)
+    assert torch.equal(data.x_train, loan_dataset().x_train)
+    assert not torch.equal(data.x_train, load_dataset("loan", seed=7).x_train)
+    assert fetch_dataset("loan") == [] and dataset_info("loan")["variants"] == ["default"]
+    with pytest.raises(InputError, match=r"variant of loan: 'full'.*Valid: 'default'"):
+        load_dataset("loan", "full")
+
+
 def test_protection_and_validation_rows():
     data = load_dataset("circles")
     held = data.protect(data.constraints)
@@ -276,7 +287,8 @@ def test_protection_and_validation_rows():
     assert len(train) == 3000 and len(validation) == 600
     spread = 2 * data.x_train.std(0)
     assert bool((data.constraints.domain.upper >= data.x_train.mean(0) + spread - 1e-5).all())
-    assert bool(data.constraints.domain.contains(data.x_train).all()) and data.constraints.domain.inferred
+    inside = (data.x_train >= data.constraints.domain.lower) & (data.x_train <= data.constraints.domain.upper)
+    assert bool(inside.all()) and data.constraints.domain.inferred
 
 
 # ---- the readers, on small made-up files -----------------------------------------------------------------------------

@@ -95,12 +95,12 @@ def test_too_few_rows_are_refused(sampler, n):
 @given(labels=st.lists(st.integers(0, 4), min_size=1, max_size=80), data=st.data())
 def test_stratified_split_is_exact_disjoint_and_proportional(labels, data):
     y = torch.tensor(labels)
-    n_validation = data.draw(st.integers(0, len(y) - 1))
-    train, validation = stratified_split(y, n_validation, seeded(3))
-    assert len(validation) == n_validation
+    num_validation = data.draw(st.integers(0, len(y) - 1))
+    train, validation = stratified_split(y, num_validation, seeded(3))
+    assert len(validation) == num_validation
     assert sorted([*train.tolist(), *validation.tolist()]) == list(range(len(y)))
     for label in y.unique():
-        quota = float((y == label).sum()) * n_validation / len(y)
+        quota = float((y == label).sum()) * num_validation / len(y)
         assert abs(float((y[validation] == label).sum()) - quota) < 1
 
 
@@ -112,7 +112,7 @@ def test_stratified_split_depends_on_the_generator_only():
     assert y[first].bincount().tolist() == [30, 30, 30]
 
 
-@pytest.mark.parametrize("n_validation", [-1, 10, 11])
-def test_stratified_split_refuses_to_leave_nothing_to_train_on(n_validation):
+@pytest.mark.parametrize("num_validation", [-1, 10, 11])
+def test_stratified_split_refuses_to_leave_nothing_to_train_on(num_validation):
     with pytest.raises(InputError, match="cannot be held out of 10"):
-        stratified_split(torch.zeros(10, dtype=torch.long), n_validation)
+        stratified_split(torch.zeros(10, dtype=torch.long), num_validation)

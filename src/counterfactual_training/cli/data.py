@@ -8,7 +8,6 @@ from typing import Any
 from counterfactual_training.cli.output import emit, note
 from counterfactual_training.datasets.catalog import dataset_info, fetch_dataset, list_datasets
 from counterfactual_training.datasets.dataset import Variant
-from counterfactual_training.experiments.trained import named_dataset
 from counterfactual_training.reports.tables import aligned
 from counterfactual_training.tabular.schema import Schema
 
@@ -43,8 +42,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def show_list(arguments: argparse.Namespace) -> None:
-    loan = {"name": "loan", "short_name": "loan", "title": named_dataset("loan").title, "variants": ["default"]}
-    entries = [{**loan, "ready": ["default"]}, *list_datasets()]
+    entries = list_datasets()
     lines = [["name", "short", "on this machine", "what it is"]]
     for entry in entries:
         ready = "yes" if entry["ready"] == entry["variants"] else ", ".join(entry["ready"]) or "no"
@@ -53,12 +51,7 @@ def show_list(arguments: argparse.Namespace) -> None:
 
 
 def show_info(arguments: argparse.Namespace) -> None:
-    name, variant = arguments.name, _variant(arguments)
-    if name.strip().lower() == "loan":
-        data = named_dataset(name, variant)
-        info: dict[str, Any] = {**data.info(), "short_name": "loan", "variants": ["default"], "files": []}
-    else:
-        info = dataset_info(name, variant)
+    info = dataset_info(arguments.name, _variant(arguments))
     emit(arguments, info, _info_text(info))
 
 
@@ -90,7 +83,7 @@ def _info_text(info: dict[str, Any]) -> str:
 
 def fetch_files(arguments: argparse.Namespace) -> None:
     name, variant = arguments.name, _variant(arguments)
-    files = [] if name.strip().lower() == "loan" else fetch_dataset(name, variant)
+    files = fetch_dataset(name, variant)
     for file in files:
         note(f"{file['file']} from {file['origin']}")
     lines = [f"{file['path']}" for file in files] or [f"{name} is made on the spot and needs no files."]

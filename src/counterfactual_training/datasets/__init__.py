@@ -1,4 +1,4 @@
-"""The paper's data sets: catalogue, synthetic ones, files fetched and checked."""
+"""The paper's data sets: catalogue, synthetic sets, tables and images, downloads."""
 
 from counterfactual_training.datasets.catalog import load_dataset
 from counterfactual_training.datasets.dataset import Dataset

@@ -1,7 +1,8 @@
-"""A data set as the rest of the code sees it."""
+"""A data set: encoded rows, classes, schema, constraints and the paper's settings for it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -15,18 +16,20 @@ from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.tabular.schema import Schema
 
 Variant = Literal["default", "as_run", "full"]
+# Returns the content of a data file, given its name.
+Read = Callable[[str], bytes]
 
 
 @dataclass(frozen=True)
 class PaperSettings:
-    """What the paper trained with on one data set (appendix, Note 1).
+    """The paper's training settings for one data set (appendix, Note 1).
 
     Attributes:
         batch_size: rows per mini-batch.
         decision_threshold: τ in training.
         lambda_reg: λ_reg.
         num_counterfactuals: searched per epoch.
-        num_validation: rows held out of the training rows, for the log only.
+        num_validation: training rows held out, for the log only.
     """
 
     batch_size: int
@@ -43,15 +46,13 @@ class Dataset:
     Attributes:
         name, title: for code and for people.
         variant: ``default``, ``as_run`` or ``full``; see :func:`load_dataset`.
-        x_train, x_test: float32 ``(n, d)``. The training rows include those that validation holds out.
+        x_train, x_test: float32 ``(n, d)``. The training rows include those held out for validation.
         y_train, y_test: int64 ``(n,)``.
-        class_names: one per class.
         schema: the columns in the user's units, with the changes that make sense for a person.
-        encoder: from ``frame_train`` to ``x_train`` and back; ``None`` where both are the same numbers.
-        constraints: box and one-hot groups of the experiments, every feature free to move.
-        training_constraints: the same, as the search sees it in training.
+        encoder: from ``frame_train`` to ``x_train`` and back; ``None`` where both hold the same numbers.
+        constraints: box and one-hot groups of the experiments; every feature is free to move.
+        training_constraints: the same, as used by the search in training.
         protected: columns of x that the paper's mutability experiments hold fixed.
-        settings: what the paper trained with.
     """
 
     name: str
@@ -105,7 +106,7 @@ class Dataset:
         )
 
     def validation_split(self, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Row numbers ``(train, validation)`` of the training rows, stratified, as many as the paper held out."""
+        """Row numbers ``(train, validation)`` of the training rows: stratified, with the paper's number held out."""
         return stratified_split(self.y_train, self.settings.num_validation, rng)
 
     def info(self) -> dict[str, Any]:
@@ -132,7 +133,7 @@ class Dataset:
         }
 
     def _schema_info(self) -> dict[str, Any]:
-        """The schema as JSON; of an image, whose pixels are all alike, what one of them is."""
+        """The schema as JSON; the pixels of an image are all alike, so only one is described."""
         spec = self.schema.to_dict()
         same = len(spec) > 1 and all(feature.kind == "pixel" for feature in self.schema)
         return {f"{self.feature_names[0]} … {self.feature_names[-1]}": next(iter(spec.values()))} if same else spec

@@ -1,52 +1,30 @@
 """The columns of the four tables, in the order of the paper: units, kinds, and the changes that make sense.
 
-Mutability here is advice for recourse, for example that nobody grows younger. What the paper's experiments hold fixed
-is another matter: see ``protected`` in :mod:`~counterfactual_training.datasets.tables`.
+Mutability here is advice for recourse: for example, age cannot change. The columns that the paper's experiments hold
+fixed are another matter: see ``protected`` in :mod:`~counterfactual_training.datasets.tables`.
 
-Every column with categories is ``categorical``, two-valued and ordered ones too: the paper one-hot encodes them all.
+Every column with categories is ``categorical``, even with two or ordered ones: the paper one-hot encodes them all.
 """
 
 from __future__ import annotations
 
 from counterfactual_training.constraints import Direction
-from counterfactual_training.tabular.feature import Feature, Kind
+from counterfactual_training.tabular.feature import Feature
 
 EDUCATION_LEVELS = (
-    "Preschool",
-    "1st-4th",
-    "5th-6th",
-    "7th-8th",
-    "9th",
-    "10th",
-    "11th",
-    "12th",
-    "HS-grad",
-    "Some-college",
-    "Assoc-voc",
-    "Assoc-acdm",
-    "Bachelors",
-    "Masters",
-    "Prof-school",
-    "Doctorate",
-)
+    "Preschool", "1st-4th", "5th-6th", "7th-8th", "9th", "10th", "11th", "12th", "HS-grad", "Some-college", "Assoc-voc",
+    "Assoc-acdm", "Bachelors", "Masters", "Prof-school", "Doctorate",
+)  # fmt: skip
 
 
-def _number(
-    name: str,
-    unit: str | None,
-    low: float | None = None,
-    high: float | None = None,
-    *,
-    mutability: Direction = "both",
-    kind: Kind = "numeric",
-) -> Feature:
-    return Feature(name, kind, unit=unit, domain=(low, high), mutability=mutability)
+def _number(name: str, unit: str | None, low: float | None = None, *, mutability: Direction = "both") -> Feature:
+    return Feature(name, "numeric", unit=unit, domain=(low, None), mutability=mutability)
 
 
 def _whole(
     name: str, unit: str | None, low: float | None = 0, high: float | None = None, *, mutability: Direction = "both"
 ) -> Feature:
-    return _number(name, unit, low, high, mutability=mutability, kind="integer")
+    return Feature(name, "integer", unit=unit, domain=(low, high), mutability=mutability)
 
 
 def _category(name: str, mutability: Direction = "both", categories: tuple[object, ...] | None = None) -> Feature:
@@ -58,7 +36,7 @@ ADULT = (
     _category("workclass"),
     _whole("fnlwgt", "people represented", mutability="none"),
     _category("education", "increase", EDUCATION_LEVELS),
-    # The rank of education once more. Moved on its own it would contradict it: education carries the change.
+    # The rank of education again. Changed alone, it would contradict education, so education carries the change.
     _whole("education_num", None, 1, 16, mutability="none"),
     _category("marital_status", "none"),
     _category("occupation"),

