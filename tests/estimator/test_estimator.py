@@ -209,8 +209,8 @@ def test_every_spelling_of_a_direction(points, make_quick, spec):
 
 def test_schema_as_object_dict_and_file(loans, make_quick, schema, tmp_path):
     frame, y = loans
-    whole = Schema.infer(frame, categories={"degree": schema["degree"]["categories"]}, kinds={"degree": "ordinal"})
-    whole = whole.override(mutability={"degree": "increase"}, units={"debt": "thousand dollars"})
+    whole = Schema.infer(frame, {"degree": {"categories": schema["degree"]["categories"], "kind": "ordinal"}})
+    whole = whole.override({"debt": {"unit": "thousand dollars"}}, mutability={"degree": "increase"})
     whole.save(tmp_path / "loans.toml")
     for form in (whole, schema, tmp_path / "loans.toml", str(tmp_path / "loans.toml")):
         classifier = make_quick(epochs=1, schema=form, mutability={"age": "none"}).fit(frame, y)

@@ -224,7 +224,7 @@ def sentence(finder, row, target="granted", generator=None, **options):
 
 
 def test_a_change_in_words():
-    frame, finder = by_hand([0.0, -2.0, 0.0, 0.0, 0.0, 0.0], units={"debt": "thousand dollars"})
+    frame, finder = by_hand([0.0, -2.0, 0.0, 0.0, 0.0, 0.0], schema={"debt": {"unit": "thousand dollars"}})
     explanation = sentence(finder, frame.iloc[[30]])
     (text,) = explanation.changes()
     assert text == (
@@ -272,7 +272,7 @@ def test_what_is_in_the_way():
         bias=-9.0,
         mutability={"age": "none"},
         domain={"debt": (0, None)},
-        units={"debt": "thousand dollars"},
+        schema={"debt": {"unit": "thousand dollars"}},
     )
     explanation = sentence(finder, frame.iloc[[10]])
     assert explanation.status.tolist() == ["infeasible"]
@@ -298,7 +298,9 @@ def test_the_wrong_way(weights, direction, words):
 
 def test_a_category_out_of_reach():
     frame, finder = by_hand(
-        [0.0, 0.0, 0.0, 0.0, 0.0, 3.0], bias=-1.0, forbidden={"branch": [("north", "west"), ("north", "south")]}
+        [0.0, 0.0, 0.0, 0.0, 0.0, 3.0],
+        bias=-1.0,
+        schema={"branch": {"forbidden": [("north", "west"), ("north", "south")]}},
     )
     explanation = sentence(finder, frame.iloc[[0]])
     assert explanation.status.tolist() == ["infeasible"]
@@ -496,7 +498,7 @@ def with_strangers(weights, bias=0.0, **schema):
     frame = pd.DataFrame(
         {"age": np.linspace(20, 60, 42).astype(int), "branch": ["a", "b", "c"] * 14, "sex": ["f", "m"] * 21}
     )
-    encoder = Encoder(Schema.infer(frame, **schema), unknown="unknown").fit(frame)
+    encoder = Encoder(Schema.infer(frame, **schema), unseen="unknown").fit(frame)
     return frame, Finder(ByHand(weights, bias), encoder, encoder.constraints(num_std=0.0))
 
 

@@ -47,7 +47,7 @@ def frame() -> pd.DataFrame:
 
 @pytest.fixture
 def schema(frame: pd.DataFrame) -> Schema:
-    return Schema.infer(frame, kinds={"degree": "ordinal"}, categories={"degree": ORDER})
+    return Schema.infer(frame, {"degree": {"kind": "ordinal", "categories": ORDER}})
 
 
 def same(a: pd.DataFrame, b: pd.DataFrame) -> None:
@@ -65,7 +65,7 @@ def fitted(frame: pd.DataFrame, schema: Schema | None = None, **settings: Any) -
 
 def test_the_encoding_of_every_kind(frame: pd.DataFrame, schema: Schema) -> None:
     frame["dot"] = np.array([0, 255, 51, 102, 0], dtype=np.uint8)
-    schema = Schema.infer(frame, kinds={"degree": "ordinal", "dot": "pixel"}, categories={"degree": ORDER})
+    schema = Schema.infer(frame, {"degree": {"kind": "ordinal", "categories": ORDER}, "dot": {"kind": "pixel"}})
     encoder = Encoder(schema).fit(frame)
     z = encoder.transform(frame)
     names = ["age", "income", "degree", "sex=m", "owner", "job=a", "job=b", "job=c", "dot"]
@@ -83,7 +83,7 @@ def test_the_encoding_of_every_kind(frame: pd.DataFrame, schema: Schema) -> None
 
 
 def test_two_categories_may_stay_two_columns(frame: pd.DataFrame) -> None:
-    encoder = Encoder(Schema.infer(frame, kinds={"sex": "categorical"})).fit(frame)
+    encoder = Encoder(Schema.infer(frame, {"sex": {"kind": "categorical"}})).fit(frame)
     assert list(encoder.get_feature_names_out()[encoder.slices_["sex"]]) == ["sex=f", "sex=m"]
 
 
@@ -155,6 +155,8 @@ def test_saved_without_pickle(frame: pd.DataFrame, schema: Schema) -> None:
     same(again.inverse_transform(again.transform(frame), like=frame), frame)
     assert again.missing == "impute"
     assert again.schema_ == encoder.schema_
+    old = {**encoder.to_dict(), "settings": {"unknown": "unknown", "missing": "impute", "scale": True}}
+    assert Encoder.from_dict(old).unseen == "unknown"  # as files of older versions name it
     for broken in ({}, {**encoder.to_dict(), "columns": {}}, {**encoder.to_dict(), "settings": {"speed": 1}}):
         with pytest.raises(FileError):
             Encoder.from_dict(broken)
@@ -367,33 +369,31 @@ def ruled_frames(draw: st.DrawFn) -> tuple[pd.DataFrame, Schema]:
         low, high = (low, high) if name == "float" else (round(low, 2), round(high, 2))
         return draw(st.sampled_from([(low, high), (low, None), (None, high), (None, None)]))
 
+    allowed = draw(st.booleans())
     schema = Schema.infer(
         frame,
-        kinds={
-            "ordinal": "ordinal",
-            "rank": "ordinal",
-            "binary": "binary",
-            "graded": "categorical",
-            "category": "categorical",
-            "integer": "integer",
-            "large": "integer",
-        },
-        categories={
-            "ordinal": ORDER,
-            "rank": [1, 2, 3, 4, 5],
-            "category": list("abcd"),
-            "graded": ["low", "mid", "high"],
-            "binary": ["no", "yes"],
+        {
+            "integer": {"kind": "integer"},
+            "large": {"kind": "integer"},
+            "steps": {"allowed": [0.0, 2.5, 7.125, 10.0]},
+            "ordinal": {"kind": "ordinal", "categories": ORDER, "allowed": ["BSc", "PhD"] if allowed else None},
+            "rank": {
+                "kind": "ordinal",
+                "categories": [1, 2, 3, 4, 5],
+                "forbidden": draw(st.lists(st.sampled_from(ranks), max_size=8)),
+            },
+            "category": {
+                "kind": "categorical",
+                "categories": list("abcd"),
+                "allowed": ["b", "c"] if allowed else None,
+                "forbidden": draw(st.lists(st.sampled_from(pairs), max_size=6)),
+            },
+            "graded": {"kind": "categorical", "categories": ["low", "mid", "high"]},
+            "binary": {"kind": "binary", "categories": ["no", "yes"], "allowed": ["yes"] if allowed else None},
         },
         mutability={name: draw(directions) for name in frame if name != "category"}
         | {"category": draw(st.sampled_from(["both", "none"]))},
         domain={name: limits(name) for name in ("integer", "large", "money", "float")},
-        allowed={"steps": [0.0, 2.5, 7.125, 10.0]}
-        | draw(st.sampled_from([{}, {"category": ["b", "c"], "ordinal": ["BSc", "PhD"], "binary": ["yes"]}])),
-        forbidden={
-            "category": draw(st.lists(st.sampled_from(pairs), max_size=6)),
-            "rank": draw(st.lists(st.sampled_from(ranks), max_size=8)),
-        },
     )
     return frame, schema
 
@@ -448,8 +448,7 @@ def test_rules_hold_in_user_units(
 def test_constraints_speak_of_encoded_columns(frame: pd.DataFrame) -> None:
     schema = Schema.infer(
         frame,
-        kinds={"degree": "ordinal"},
-        categories={"degree": ORDER, "sex": ["f", "m"]},
+        {"degree": {"kind": "ordinal", "categories": ORDER}, "sex": {"categories": ["f", "m"]}},
         mutability={"degree": "increase", "job": "none", "sex": "increase", "age": "none"},
         domain={"income": (0, 5000), "degree": ("none", "PhD")},
     )
@@ -507,12 +506,12 @@ def test_a_masters_is_not_unearned(frame: pd.DataFrame) -> None:
     """The same rule, three ways: a direction on an ordinal, on a one-hot column, and forbidden pairs."""
     falls = [(a, b) for i, a in enumerate(ORDER) for b in ORDER[:i]]
     for statement in (
-        {"kinds": {"degree": "ordinal"}, "mutability": {"degree": "increase"}},
-        {"kinds": {"degree": "categorical"}, "mutability": {"degree": 1}},
-        {"kinds": {"degree": "categorical"}, "forbidden": {"degree": falls}},
-        {"kinds": {"degree": "ordinal"}, "forbidden": {"degree": falls}},
+        {"kind": "ordinal", "mutability": "increase"},
+        {"kind": "categorical", "mutability": 1},
+        {"kind": "categorical", "forbidden": falls},
+        {"kind": "ordinal", "forbidden": falls},
     ):
-        schema = Schema.infer(frame, categories={"degree": ORDER}, **statement)
+        schema = Schema.infer(frame, {"degree": {"categories": ORDER, **statement}})
         encoder = Encoder(schema).fit(frame)
         x = torch.from_numpy(encoder.transform(frame))
         constraints = encoder.constraints()
@@ -573,7 +572,7 @@ def test_unseen_categories(frame: pd.DataFrame, schema: Schema) -> None:
         InputError, match=r"(?s)'degree': unseen 'Msc' in 1 row.*Did you mean 'MSc'.*'job': unseen 'B' in 2 row"
     ):
         Encoder(schema).fit(frame).transform(new)
-    encoder = Encoder(schema, unknown="unknown").fit(frame)
+    encoder = Encoder(schema, unseen="unknown").fit(frame)
     z = encoder.transform(new)
     assert z[1, encoder.slices_["job"]].tolist() == [0, 0, 0]
     assert z[2, encoder.slices_["degree"]].tolist() == [0]
@@ -586,7 +585,7 @@ def test_unseen_categories(frame: pd.DataFrame, schema: Schema) -> None:
 
 def test_unseen_binary() -> None:
     frame = pd.DataFrame({"sex": ["f", "m", "f"], "n": [1, 2, 3]})
-    encoder = Encoder(unknown="unknown").fit(frame)
+    encoder = Encoder(unseen="unknown").fit(frame)
     z = encoder.transform(pd.DataFrame({"sex": ["x", "m"], "n": [1, 2]}))
     assert z[:, 0].tolist() == [0.5, 1]
     assert encoder.inverse_transform(z)["sex"].isna().tolist() == [True, False]
@@ -636,8 +635,8 @@ def test_one_value_in_training_never_moves() -> None:
         assert not after["free"].equals(frame["free"])
 
 
-@pytest.mark.parametrize("forbidden", [{}, {"size": [("S", "L")]}])
-def test_categories_never_seen_are_no_advice(forbidden: dict[str, Any]) -> None:
+@pytest.mark.parametrize("forbidden", [[], [("S", "L")]])
+def test_categories_never_seen_are_no_advice(forbidden: list[Any]) -> None:
     frame = pd.DataFrame(
         {
             "job": pd.Categorical(["a", "b", "a", "b", "c", "c"], list("abcdef")),
@@ -645,7 +644,7 @@ def test_categories_never_seen_are_no_advice(forbidden: dict[str, Any]) -> None:
             "open": pd.Categorical(["a", "b", "a", "b", "a", "b"], list("abc")),
         }
     )
-    schema = Schema.infer(frame, allowed={"open": ["a", "c"]}, forbidden=forbidden)
+    schema = Schema.infer(frame, {"open": {"allowed": ["a", "c"]}, "size": {"forbidden": forbidden}})
     fresh = Encoder(schema).fit(frame)
     for encoder in (fresh, Encoder.from_dict(json.loads(json.dumps(fresh.to_dict())))):
         reached: dict[str, set[Any]] = {name: set() for name in frame}
@@ -690,8 +689,8 @@ def test_frames_that_do_not_fit(frame: pd.DataFrame, change: Any, match: str) ->
 
 
 def test_settings_and_shapes(frame: pd.DataFrame) -> None:
-    with pytest.raises(InputError, match=r"Unknown unknown 'eror'. Did you mean 'error'"):
-        Encoder(unknown="eror").fit(frame)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"Unknown unseen 'eror'. Did you mean 'error'"):
+        Encoder(unseen="eror").fit(frame)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="schema must be a Schema"):
         Encoder("schema.toml").fit(frame)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no rows"):
@@ -742,11 +741,11 @@ def test_rounding_does_not_go_against_a_direction(direction: str, own: float, mo
 
 def test_a_rank_never_seen_may_become_every_rank_that_others_may() -> None:
     train = pd.DataFrame({"degree": ["none", "BSc", "MSc", "MSc"]})
-    closed = {"degree": [("BSc", "none"), ("MSc", "none")]}
+    closed = [("BSc", "none"), ("MSc", "none")]
     schema = Schema.infer(
-        train, kinds={"degree": "ordinal"}, categories={"degree": ["none", "BSc", "MSc"]}, forbidden=closed
+        train, {"degree": {"kind": "ordinal", "categories": ["none", "BSc", "MSc"], "forbidden": closed}}
     )
-    encoder = Encoder(schema, unknown="unknown").fit(train)
+    encoder = Encoder(schema, unseen="unknown").fit(train)
     person = pd.DataFrame({"degree": ["PhD"]})
     x = torch.from_numpy(encoder.transform(person))  # the mean, between BSc and MSc
     for wished, expected in (("none", "BSc"), ("BSc", "BSc"), ("MSc", "MSc"), ("PhD", "PhD")):

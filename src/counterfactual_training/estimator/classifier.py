@@ -27,7 +27,7 @@ from counterfactual_training.estimator.restarts import VALIDATION_SHARE, best_re
 from counterfactual_training.estimator.tuning import tune_settings
 from counterfactual_training.gates import Gate
 from counterfactual_training.search import Generator
-from counterfactual_training.tabular.encode import Encoder, Missing, Unknown
+from counterfactual_training.tabular.encode import Encoder, Missing, Unseen
 from counterfactual_training.tabular.schema import Schema
 from counterfactual_training.training import History, Objective, Setting
 from counterfactual_training.tuning import Goal, Plan
@@ -165,7 +165,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         domain: Mapping[str, tuple[Any, Any]] | None = None,
         schema: Schema | Mapping[str, Any] | str | Path | None = None,
         num_std: float | None = 0.0,
-        unseen: Unknown = "error",
+        unseen: Unseen = "error",
         missing: Missing = "error",
         device: str | torch.device | None = None,
         random_state: int | np.random.RandomState | None = None,
@@ -389,7 +389,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
             preset="as_run",
             hidden=tuple(layer.out_features for layer in model.modules() if isinstance(layer, nn.Linear))[:-1],
             schema=encoder.schema_,
-            unseen=encoder.unknown,
+            unseen=encoder.unseen,
             missing=encoder.missing,
             **settings.params_of(generator),
         )

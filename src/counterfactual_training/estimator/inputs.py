@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,6 @@ from counterfactual_training.constraints.mutability import feature_index
 from counterfactual_training.errors import ConstraintError, InputError, unknown
 from counterfactual_training.tabular.frame import as_frame, match_columns
 from counterfactual_training.tabular.schema import Schema
-
-# What a schema states of a column, and the keyword of Schema.infer that says it.
-_FIELDS = {"kind": "kinds", "unit": "units"}
 
 
 def training_rows(estimator: Any, x: Any, y: Any) -> tuple[pd.DataFrame, np.ndarray]:
@@ -105,14 +101,7 @@ def resolve_schema(frame: pd.DataFrame, schema: Any, mutability: Any, domain: An
     keywords: dict[str, Any] = {"mutability": by_column(mutability, names), "domain": by_column(domain, names)}
     if isinstance(schema, Schema):
         return schema.override(**keywords)
-    if isinstance(schema, Mapping):
-        stated: dict[str, Any] = _by_field(schema)
-        for field, columns in keywords.items():
-            stated[field] = {**stated.get(field, {}), **(columns or {})}
-        return Schema.infer(frame, **stated)
-    if schema is None or isinstance(schema, (str, Path)):
-        return Schema.infer(frame, schema, **keywords)
-    raise InputError(f"schema must be a Schema, a dict by column or a file name, got {type(schema).__name__}.")
+    return Schema.infer(frame, schema, **keywords)
 
 
 def by_column(spec: Any, names: tuple[str, ...]) -> dict[str, Any] | None:
@@ -127,20 +116,6 @@ def by_column(spec: Any, names: tuple[str, ...]) -> dict[str, Any] | None:
             f"got {spec!r}."
         )
     return dict(zip(names, list(spec), strict=True))
-
-
-def _by_field(schema: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """A table per column, turned into one per field."""
-    valid = ("kind", "unit", "mutability", "domain", "categories", "allowed", "forbidden")
-    fields: dict[str, dict[str, Any]] = {}
-    for column, table in schema.items():
-        if not isinstance(table, Mapping):
-            raise InputError(f"schema of column {column!r} must be a dict of {', '.join(valid)}, got {table!r}.")
-        for field, value in table.items():
-            if field not in valid:
-                raise InputError(unknown(f"field in the schema of {column!r}:", field, valid))
-            fields.setdefault(_FIELDS.get(field) or field, {})[column] = value
-    return fields
 
 
 def target_classes(target: Any, classes: np.ndarray, probability: np.ndarray) -> np.ndarray:

@@ -87,7 +87,7 @@ def prepare(params: Mapping[str, Any], frame: pd.DataFrame, labels: np.ndarray, 
     schema = resolve_schema(frame, params["schema"], params["mutability"], params["domain"])
     whole = settings.make_whole(params)
     scale: Scale = "robust" if whole.scaling == "robust" else True
-    encoder = Encoder(schema, unknown=params["unseen"], missing=params["missing"], scale=scale).fit(frame)
+    encoder = Encoder(schema, unseen=params["unseen"], missing=params["missing"], scale=scale).fit(frame)
     classes, y_index = np.unique(labels, return_inverse=True)
     plain_model = partial(_model, params, len(encoder.names_), len(classes))
     preset = settings.make_preset(params)

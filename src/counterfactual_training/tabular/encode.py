@@ -1,10 +1,10 @@
-"""A frame to model space and back, as a scikit-learn transformer that knows what its columns mean."""
+"""A frame to model space and back, as a scikit-learn transformer that knows its schema."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from counterfactual_training.constraints import CategoryProjection, Constraints
-from counterfactual_training.errors import FileError, InputError, from_outside, unknown
+from counterfactual_training.errors import FileError, InputError, check_name, from_outside
 from counterfactual_training.tabular.column import Column, unique_names
 from counterfactual_training.tabular.constrain import build_constraints
 from counterfactual_training.tabular.dtypes import restore_categories, restore_numbers
@@ -22,7 +22,7 @@ from counterfactual_training.tabular.frame import UNSEEN, as_frame, match_column
 from counterfactual_training.tabular.infer import report
 from counterfactual_training.tabular.schema import Schema
 
-Unknown = Literal["error", "unknown"]
+Unseen = Literal["error", "unknown"]
 Missing = Literal["error", "impute"]
 Scale = bool | Literal["robust"]
 
@@ -34,24 +34,23 @@ class Encoder(TransformerMixin, BaseEstimator):
     one column of {0, 1}; a categorical one is one-hot, no level dropped; a pixel's range becomes [−1, 1]. Columns
     are matched by name and keep their order.
 
-    **Exactness.** ``inverse_transform(transform(frame), like=frame)`` gives back the frame, always: every value, dtype
-    and index, and from float32 points too. Without ``like``, float64 points give back every integer, category, ordinal
-    and boolean exactly, and every other number that is written with the decimals of the training data or with up to
-    11 digits, counted from the first digit of the column's largest. A longer float comes back within a few units of
-    the 16th such digit: several of them share one z-score in float64. The index is then that of points given as a
-    frame, or counts from 0. Dtypes are those of the training frame. What never reached the points cannot come back
-    without ``like``: a missing value is what it was imputed with, −0.0 is 0.0. ``Decimal`` objects come back as floats.
+    **Exactness.** ``inverse_transform(transform(frame), like=frame)`` always returns the frame: every value, dtype and
+    index, also from float32 points. Without ``like``, float64 points return every integer, category, ordinal and
+    boolean exactly, and every other number with the decimals of the training data or up to 11 digits, counted from the
+    first digit of the column's largest value. A longer float is off by at most a few units of the 16th such digit,
+    because several of them share one z-score in float64. Dtypes are those of the training frame; the index is that of
+    the points, or counts from 0. A missing value returns as imputed, −0.0 as 0.0, ``Decimal`` objects as floats.
 
     Args:
         schema: what is known of the columns; parts left open, or all of it, come from the training data.
-        unknown: a category never seen: an ``"error"``, or accepted as ``"unknown"``: no category at all (zeros; half
-            way for a binary feature), which decodes to a missing value; for an ordinal the mean rank, which decodes
-            to the nearest. By ``like`` it decodes to itself.
-        missing: a missing value: an ``"error"``, or ``"impute"``, by the training column's median (the lower of two)
-            or most frequent category. A cell that is still as imputed decodes, by ``like``, to missing.
+        unseen: what a category not seen in training is: an ``"error"``, or ``"unknown"``, no category at all: zeros,
+            and 0.5 for a binary feature, which decode to a missing value; the mean rank for an ordinal, which decodes
+            to the nearest. With ``like`` it decodes to itself.
+        missing: what a missing value is: an ``"error"``, or ``"impute"``, replaced by the training column's (lower)
+            median or most frequent category. With ``like``, an imputed cell that did not change decodes to missing.
         scale: whether to z-score; otherwise numbers stay as they are, an ordinal its rank, a pixel its value.
-            ``"robust"`` takes mean and SD of a number after the lowest and the highest hundredth of the training values
-            were brought to the 1 % and 99 % quantiles, so that a few outliers do not squeeze all others together.
+            ``"robust"`` clips the training values to their 1 % and 99 % quantiles before taking mean and SD, so that
+            a few outliers do not squeeze all other values together.
 
     Attributes:
         schema_: the complete schema.
@@ -60,10 +59,10 @@ class Encoder(TransformerMixin, BaseEstimator):
     """
 
     def __init__(
-        self, schema: Schema | None = None, unknown: Unknown = "error", missing: Missing = "error", scale: Scale = True
+        self, schema: Schema | None = None, unseen: Unseen = "error", missing: Missing = "error", scale: Scale = True
     ) -> None:
         self.schema = schema
-        self.unknown = unknown
+        self.unseen = unseen
         self.missing = missing
         self.scale = scale
 
@@ -71,12 +70,8 @@ class Encoder(TransformerMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any = None) -> Encoder:  # noqa: N803 - scikit-learn's name
         """Learn categories, means and deviations from the training data."""
-        for name, value, valid in (
-            ("unknown", self.unknown, ("error", "unknown")),
-            ("missing", self.missing, ("error", "impute")),
-        ):
-            if value not in valid:
-                raise InputError(unknown(name, value, valid))
+        check_name("unseen", self.unseen, get_args(Unseen))
+        check_name("missing", self.missing, get_args(Missing))
         if isinstance(self.scale, str) and self.scale != "robust":
             raise InputError(f"scale is True, False or 'robust', got {self.scale!r}.")
         if self.schema is not None and not isinstance(self.schema, Schema):
@@ -176,7 +171,7 @@ class Encoder(TransformerMixin, BaseEstimator):
         """Settings, schema and fitted numbers as JSON."""
         check_is_fitted(self, "columns_")
         return {
-            "settings": {"unknown": self.unknown, "missing": self.missing, "scale": self._plain_scale()},
+            "settings": {"unseen": self.unseen, "missing": self.missing, "scale": self._plain_scale()},
             "schema": self.schema_.to_dict(),
             "columns": {column.feature.name: column.to_dict() for column in self.columns_},
         }
@@ -186,7 +181,9 @@ class Encoder(TransformerMixin, BaseEstimator):
         """The inverse of :meth:`to_dict`: a fitted encoder."""
         try:
             schema = Schema.from_dict(spec["schema"])
-            encoder = cls(schema, **spec["settings"])
+            # Files of older versions call ``unseen`` ``unknown``.
+            settings = {"unseen" if name == "unknown" else name: value for name, value in spec["settings"].items()}
+            encoder = cls(schema, **settings)
             columns = [Column.from_dict(feature, spec["columns"][feature.name]) for feature in schema.features]
         except (KeyError, TypeError) as error:
             raise FileError(f"This is not a saved encoder: {error}.") from None
@@ -226,7 +223,7 @@ class Encoder(TransformerMixin, BaseEstimator):
             )
 
     def _read(self, frame: pd.DataFrame) -> list[np.ndarray]:
-        """Each column as numbers ``(n,)``; says everything that is wrong at once."""
+        """Each column as numbers ``(n,)``; one error reports everything that is wrong."""
         arrays, problems = [], []
         for feature in self.schema_.features:
             try:
@@ -234,7 +231,7 @@ class Encoder(TransformerMixin, BaseEstimator):
             except InputError as error:
                 problems.append(str(error))
                 continue
-            unseen = unseen_categories(feature, frame[feature.name], numbers) if self.unknown == "error" else None
+            unseen = unseen_categories(feature, frame[feature.name], numbers) if self.unseen == "error" else None
             problems += [unseen] if unseen else []
             arrays.append(numbers)
         if problems:
@@ -242,7 +239,7 @@ class Encoder(TransformerMixin, BaseEstimator):
         return arrays
 
     def _decode(self, column: Column, z: np.ndarray, precision: float) -> pd.Series:
-        numbers = column.decode(z, precision, unseen=self.unknown == "unknown")
+        numbers = column.decode(z, precision, unseen=self.unseen == "unknown")
         if column.feature.is_category:
             return restore_categories(_category_values(column, numbers), column.dtype)
         return restore_numbers(numbers, column.dtype, whole=column.feature.kind == "integer")

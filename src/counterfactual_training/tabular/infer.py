@@ -1,4 +1,4 @@
-"""What the data itself says about its columns: kinds, categories, ranges; and where a schema contradicts it."""
+"""Infer kinds, categories and ranges from the data, and find where a schema contradicts it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,14 @@ from counterfactual_training.tabular.frame import is_number_like, read, to_float
 
 # Text with more distinct values than this, in more than this share of the rows, is a name or an identifier.
 MANY_LEVELS, MANY_SHARE = 50, 0.2
-# And more than this are too many columns however long the table.
+# More than this are too many one-hot columns, however long the table.
 TOO_MANY_LEVELS = 1000
-
-
-# Objects that are no numbers, though many Python programs count with them; pandas' names for what it finds.
+# pandas' names for dates and times, which no model takes as they are.
 _TIMES = ("date", "datetime", "datetime64", "time", "timedelta", "timedelta64", "period")
 
 
 def infer_feature(series: pd.Series, stated: Mapping[str, Any]) -> Feature:
-    """A feature from its column, where nothing else is stated."""
+    """A feature from its column and what the user states about it."""
     name = str(series.name)
     if series.isna().all():
         raise InputError(f"{name!r} holds nothing but missing values; drop the column")
@@ -36,7 +34,7 @@ def infer_feature(series: pd.Series, stated: Mapping[str, Any]) -> Feature:
 
 
 def complete_feature(feature: Feature, series: pd.Series) -> Feature:
-    """The feature with the categories, or the range of a pixel, that it left to the data."""
+    """The feature with its categories, or the range of a pixel, taken from the data if not stated."""
     if feature.is_category and feature.categories is None:
         return replace(feature, categories=_categories(feature, series))
     if feature.kind == "pixel" and not np.isfinite(feature.limits).all():
@@ -45,7 +43,7 @@ def complete_feature(feature: Feature, series: pd.Series) -> Feature:
 
 
 def contradictions(features: Iterable[Feature], frame: pd.DataFrame) -> list[str]:
-    """A sentence for every column whose content the schema does not allow; missing values are not its business."""
+    """A sentence for every column that contradicts the schema; missing values are checked elsewhere."""
     problems = []
     for feature in features:
         series = frame[feature.name]
@@ -136,7 +134,7 @@ def _guess_text(series: pd.Series, has_categories: bool) -> Kind:
 
 
 def _refuse_many(series: pd.Series, distinct: int, what: str) -> None:
-    """Refuse names and identifiers, unless the user says that they are categories."""
+    """Raise an error for names and identifiers, unless the user states that they are categories."""
     name, rows = str(series.name), int(series.notna().sum())
     many = distinct > MANY_LEVELS and distinct > MANY_SHARE * rows
     if not many and distinct <= TOO_MANY_LEVELS:
@@ -151,9 +149,8 @@ def _refuse_many(series: pd.Series, distinct: int, what: str) -> None:
 
 
 def how_to_state(name: str, field: str, value: str) -> str:
-    """How users of the classifier, and of :meth:`Schema.infer`, say something about a column."""
-    keyword = {"kind": "kinds", "unit": "units"}.get(field, field)
-    return f"state schema={{{name!r}: {{{field!r}: {value}}}}} (in Schema.infer: {keyword}={{{name!r}: {value}}})"
+    """How users of the classifier, and of :meth:`Schema.infer`, state something about a column."""
+    return f"state schema={{{name!r}: {{{field!r}: {value}}}}}"
 
 
 def _categories(feature: Feature, series: pd.Series) -> tuple[Any, ...]:
@@ -180,10 +177,10 @@ def _categories(feature: Feature, series: pd.Series) -> tuple[Any, ...]:
 
 
 def needs_order(feature: Feature) -> str:
-    """What to say where only the user knows which category is up."""
+    """The message where only the user knows which category is higher."""
     levels = f" (in the data: {show(feature.categories)})" if feature.categories else ""
     return (
-        f"{feature.name!r} is to move along an order, but which category is higher is not known{levels}; "
+        f"{feature.name!r} is directed or ordinal, but which category is higher is not known{levels}; "
         f"{how_to_state(feature.name, 'categories', '[lowest, …, highest]')}."
     )
 

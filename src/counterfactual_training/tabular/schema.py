@@ -1,8 +1,8 @@
-"""All features of a table: inferred from a frame, corrected by hand, saved with the model.
+"""The features of a table: inferred from a frame, corrected by hand, saved with the model.
 
 >>> import pandas as pd
 >>> frame = pd.DataFrame({"age": [31, 47, 58], "degree": ["BSc", "none", "MSc"]})
->>> print(Schema.infer(frame, mutability={"age": "none"}, units={"age": "years"}))
+>>> print(Schema.infer(frame, {"age": {"unit": "years"}}, mutability={"age": "none"}))
 feature  kind         unit   mutability  values
 age      integer      years  none
 degree   categorical         both        'BSc', 'MSc', 'none'
@@ -17,8 +17,8 @@ from typing import Any
 
 import pandas as pd
 
-from counterfactual_training.errors import ConstraintError, InputError, unknown
-from counterfactual_training.tabular.feature import Feature, Kind, show
+from counterfactual_training.errors import ConstraintError, InputError, lookup
+from counterfactual_training.tabular.feature import Feature, show
 from counterfactual_training.tabular.frame import as_frame, match_columns
 from counterfactual_training.tabular.infer import (
     complete_feature,
@@ -29,6 +29,10 @@ from counterfactual_training.tabular.infer import (
     show_domain,
 )
 from counterfactual_training.tabular.schema_file import feature_to_dict, fields_from_dict, read_features, write_features
+from counterfactual_training.text import align
+
+# What a user states about columns: a table per column, or a file that holds one.
+Stated = Mapping[str, Any] | str | Path | None
 
 
 @dataclass(frozen=True)
@@ -48,33 +52,28 @@ class Schema:
     def infer(
         cls,
         frame: Any,
-        file: str | Path | None = None,
+        schema: Stated = None,
         *,
-        kinds: Mapping[str, Kind] | None = None,
         mutability: Mapping[str, object] | None = None,
         domain: Mapping[str, tuple[Any, Any]] | None = None,
-        units: Mapping[str, str] | None = None,
-        categories: Mapping[str, Sequence[Any]] | None = None,
-        allowed: Mapping[str, Sequence[Any]] | None = None,
-        forbidden: Mapping[str, Sequence[tuple[Any, Any]]] | None = None,
     ) -> Schema:
-        """A schema from a frame (or array), where neither keywords nor the file say otherwise; keywords win.
+        """A schema from a frame (or array) and what the user states; the data decides the rest.
 
         Whole numbers are integers (also where a missing value made pandas store floats), 0/1 (also 0.0/1.0) and two
-        categories are binary, an ordered categorical dtype is ordinal, other text is categorical. Floats are numeric,
-        whole ones too, but those come back whole.
+        categories are binary, an ordered categorical dtype is ordinal, other text is categorical. Floats are numeric;
+        a column of whole floats is rounded to whole floats.
 
         Args:
             frame: the data.
-            file: a ``.toml`` or ``.json`` file with a table per column, as :meth:`save` writes it; may be partial.
-            kinds, mutability, domain, units, categories, allowed, forbidden: by column; see :class:`Feature`.
-                A direction may also be −1, 0, +1 as in scikit-learn's ``monotonic_cst``.
+            schema: a dict with a table per column, such as ``{"age": {"unit": "years"}}``, or a ``.toml`` or ``.json``
+                file of the same form, as :meth:`save` writes it. Its fields are those of :class:`Feature`.
+            mutability, domain: by column; they win over the schema. A direction may also be −1, 0 or +1, as in
+                scikit-learn's ``monotonic_cst``.
         """
         table = as_frame(frame)
         if len(table) == 0:
             raise InputError("There are no rows to infer a schema from: the frame has 0.")
-        keywords = _by_column(kinds, mutability, domain, units, categories, allowed, forbidden)
-        stated = _stated(file, keywords, list(table.columns))
+        stated = _stated(schema, mutability, domain, list(table.columns))
         features, problems = [], []
         for name in table.columns:
             try:
@@ -86,36 +85,30 @@ class Schema:
         if problems:
             kind = ConstraintError if all(isinstance(p, ConstraintError) for p in problems) else InputError
             raise kind(report([str(problem).rstrip(".") for problem in problems], "The columns need attention"))
-        schema = cls(tuple(features))
-        schema.check(table)
-        return schema
+        inferred = cls(tuple(features))
+        inferred.check(table)
+        return inferred
 
     def override(
         self,
-        file: str | Path | None = None,
+        schema: Stated = None,
         *,
-        kinds: Mapping[str, Kind] | None = None,
         mutability: Mapping[str, object] | None = None,
         domain: Mapping[str, tuple[Any, Any]] | None = None,
-        units: Mapping[str, str] | None = None,
-        categories: Mapping[str, Sequence[Any]] | None = None,
-        allowed: Mapping[str, Sequence[Any]] | None = None,
-        forbidden: Mapping[str, Sequence[tuple[Any, Any]]] | None = None,
     ) -> Schema:
-        """The schema with the stated parts replaced, everything else kept; arguments as in :meth:`infer`."""
-        keywords = _by_column(kinds, mutability, domain, units, categories, allowed, forbidden)
-        stated = _stated(file, keywords, self.names)
+        """The schema with the stated parts replaced and everything else kept; arguments as in :meth:`infer`."""
+        stated = _stated(schema, mutability, domain, self.names)
         return Schema(tuple(_override(feature, stated[feature.name]) for feature in self.features))
 
     # ---- against data ----------------------------------------------------------------------------------------------
 
     def complete(self, frame: Any) -> Schema:
-        """The schema with the categories and pixel ranges that it left open, taken from the data."""
+        """The schema with categories and pixel ranges taken from the data where they are not stated."""
         table = match_columns(as_frame(frame, self.names), self.names)
         return Schema(tuple(complete_feature(feature, table[feature.name]) for feature in self.features))
 
     def check(self, frame: Any) -> None:
-        """Refuse a frame that contradicts the schema: columns, kinds, categories and stated domains."""
+        """Raise an error if the frame contradicts the schema: columns, kinds, categories or stated domains."""
         table = match_columns(as_frame(frame, self.names), self.names)
         problems = contradictions(self.features, table)
         if problems:
@@ -128,10 +121,7 @@ class Schema:
         return tuple(feature.name for feature in self.features)
 
     def __getitem__(self, name: str) -> Feature:
-        for feature in self.features:
-            if feature.name == name:
-                return feature
-        raise InputError(unknown("feature", name, self.names))
+        return lookup("feature", name, {feature.name: feature for feature in self.features})
 
     def __iter__(self) -> Iterator[Feature]:
         return iter(self.features)
@@ -157,9 +147,7 @@ class Schema:
 
     def __str__(self) -> str:
         table = self.table()
-        rows = [list(table.columns), *table.to_numpy().tolist()]
-        widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
-        return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+        return "\n".join(align([list(table.columns), *table.to_numpy().tolist()]))
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """As JSON: a table per column, in order."""
@@ -172,14 +160,14 @@ class Schema:
         open_kinds = [name for name, fields in features.items() if "kind" not in fields]
         if open_kinds:
             raise InputError(
-                f"No kind is stated for {show(open_kinds)}. A partial schema completes one from data: "
-                "Schema.infer(frame, file)."
+                f"No kind is stated for {show(open_kinds)}. A partial schema is completed by data: "
+                "Schema.infer(frame, schema)."
             )
         return cls(tuple(Feature(name=name, **fields) for name, fields in features.items()))
 
     @classmethod
     def from_file(cls, path: str | Path) -> Schema:
-        """A whole schema from a ``.toml`` or ``.json`` file; a partial one is for :meth:`infer` or :meth:`override`."""
+        """A complete schema from a ``.toml`` or ``.json`` file; give a partial one to :meth:`infer`."""
         return cls.from_dict(read_features(path))
 
     def save(self, path: str | Path) -> None:
@@ -187,27 +175,27 @@ class Schema:
         write_features(path, self.to_dict())
 
 
-def _by_column(*stated: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
-    fields = ("kind", "mutability", "domain", "unit", "categories", "allowed", "forbidden")
-    columns: dict[str, dict[str, Any]] = {}
-    for field, values in zip(fields, stated, strict=True):
+def _stated(
+    schema: Stated,
+    mutability: Mapping[str, object] | None,
+    domain: Mapping[str, tuple[Any, Any]] | None,
+    names: Sequence[str],
+) -> dict[str, dict[str, Any]]:
+    """What the user states, with an entry for every column; mutability and domain win over the schema."""
+    if isinstance(schema, (str, Path)):
+        schema = read_features(schema)
+    elif isinstance(schema, Mapping):
+        schema = {name: fields_from_dict(name, spec) for name, spec in schema.items()}
+    elif schema is not None:
+        raise InputError(f"schema must be a dict by column or a file name, got {type(schema).__name__}.")
+    stated: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for name, fields in (schema or {}).items():
+        lookup("column", name, stated).update(fields)
+    for field, values in (("mutability", mutability), ("domain", domain)):
         if values is not None and not isinstance(values, Mapping):
             raise InputError(f"{field} must be a dict by column, got {values!r}.")
         for name, value in (values or {}).items():
-            columns.setdefault(name, {})[field] = value
-    return columns
-
-
-def _stated(
-    file: str | Path | None, keywords: dict[str, dict[str, Any]], names: Sequence[str]
-) -> dict[str, dict[str, Any]]:
-    """What file and keywords say, by column, an entry for each; keywords win."""
-    stated: dict[str, dict[str, Any]] = {name: {} for name in names}
-    for source in (read_features(file) if file is not None else {}, keywords):
-        for name, fields in source.items():
-            if name not in stated:
-                raise InputError(unknown("column", name, names))
-            stated[name].update(fields)
+            lookup("column", name, stated)[field] = value
     return stated
 
 
@@ -215,7 +203,7 @@ def _override(feature: Feature, stated: Mapping[str, Any]) -> Feature:
     fields = dict(stated)
     kind = fields.get("kind", feature.kind)
     if kind != feature.kind:
-        # What only made sense for the old kind goes with it, unless it is stated again.
+        # Rules that only made sense for the old kind are dropped, unless they are stated again.
         blank = Feature(feature.name, kind)
         if not (blank.is_category and feature.is_category):
             fields = {"categories": None, "domain": None, "allowed": None, "forbidden": (), **fields}
@@ -235,7 +223,7 @@ def _check_direction(feature: Feature, stated: Mapping[str, Any]) -> None:
 
 
 def _check_order(feature: Feature, stated: Mapping[str, Any]) -> None:
-    """Refuse to move up an order that nobody stated: the alphabet's."""
+    """Raise an error if the only order is alphabetical: it says nothing about which category is higher."""
     levels = feature.categories
     if levels is None or "categories" in stated or len(levels) < 2:
         return

@@ -1,11 +1,11 @@
-"""Features as JSON and TOML: what a user writes by hand, and what is saved with a model.
+"""Schemas as JSON and TOML files, written by hand or saved with a model.
 
     [education]
     kind = "ordinal"
     categories = ["HS-grad", "Bachelors", "Masters"]
     mutability = "increase"
 
-A file may hold a whole schema or only what differs from what the data says.
+A file may hold a complete schema, or only what the data does not tell.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from counterfactual_training.errors import FileError, InputError, unknown
+from counterfactual_training.errors import FileError, InputError, check_name
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.tabular.dtypes import from_plain, to_plain
 from counterfactual_training.tabular.feature import Feature
@@ -27,7 +27,7 @@ FIELDS = ("kind", "unit", "mutability", "domain", "categories", "allowed", "forb
 
 
 def feature_to_dict(feature: Feature) -> dict[str, Any]:
-    """The fields that say something, as JSON."""
+    """The fields that differ from their defaults, as JSON."""
     spec: dict[str, Any] = {"kind": feature.kind}
     if feature.unit is not None:
         spec["unit"] = feature.unit
@@ -45,12 +45,11 @@ def feature_to_dict(feature: Feature) -> dict[str, Any]:
 
 
 def fields_from_dict(name: str, spec: Any) -> dict[str, Any]:
-    """Keyword arguments of :class:`Feature` from what a file says about one column."""
+    """Keyword arguments of :class:`Feature` from what a user states about one column."""
     if not isinstance(spec, Mapping):
-        raise InputError(f"Feature {name!r}: expected a table of {', '.join(FIELDS)}, got {spec!r}.")
+        raise InputError(f"The schema of {name!r} must be a dict of {', '.join(FIELDS)}, got {spec!r}.")
     for key in spec:
-        if key not in FIELDS:
-            raise InputError(unknown(f"key of feature {name!r}:", key, FIELDS))
+        check_name(f"field in the schema of {name!r}:", key, FIELDS)
     return {key: _untag(value) for key, value in spec.items() if value is not None}
 
 
