@@ -525,8 +525,8 @@ def test_a_yes_or_no_never_seen_stays_unless_it_helps(sparsify):
 
 
 def test_a_branch_that_nobody_may_enter_is_closed_to_strangers_too():
-    closed = {"branch": [("b", "a"), ("c", "a")]}
-    frame, finder = with_strangers([0.0, 9.0, 0.0, 0.0, 0.0], -2.0, forbidden=closed, mutability={"age": "none"})
+    closed = {"branch": {"forbidden": [("b", "a"), ("c", "a")]}}
+    frame, finder = with_strangers([0.0, 9.0, 0.0, 0.0, 0.0], -2.0, schema=closed, mutability={"age": "none"})
     explanation = sentence(finder, frame.head(1).assign(branch="z"))
     assert explanation.status.tolist() == ["infeasible"] and explanation.frame["branch"].tolist() == ["z"]
     assert "branch may not become what would help" in explanation.changes()[0]

@@ -71,7 +71,7 @@ def load_table(table: Table, variant: Variant, read: Read) -> Dataset:
     train, test = frame.iloc[: rows.num_train], frame.iloc[rows.num_train :].reset_index(drop=True)
     schema = Schema(features)
     encoder = Encoder(schema).fit(train)
-    x_train, x_test = _tensor(encoder.transform(train)), _tensor(encoder.transform(test))
+    x_train, x_test = (torch.from_numpy(encoder.transform(part).astype(np.float32)) for part in (train, test))
     y = torch.from_numpy(rows.y.astype(np.int64))
     names = tuple(encoder.get_feature_names_out())
     layout = {name: tuple(range(part.start, part.stop)) for name, part in encoder.slices_.items()}
@@ -130,10 +130,6 @@ def _with_levels(frame: pd.DataFrame, features: Sequence[Feature]) -> tuple[pd.D
     return pd.DataFrame(columns), tuple(completed)
 
 
-def _tensor(x: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
-
-
 def _cut(frame: pd.DataFrame, y: pd.Series) -> TableRows:
     return TableRows(frame, y.to_numpy(), round(TRAIN_SHARE * len(y)))
 
@@ -169,9 +165,8 @@ def _read_california(read: Read, full: bool) -> TableRows:
     content = read("cal_housing.data")
     raw = ["Longitude", "Latitude", "HouseAge", "rooms", "bedrooms", "Population", "households", "MedInc", "value"]
     frame = _csv(content, header=None, names=raw, skiprows=int(content.startswith(b"longitude")))
-    frame["AveRooms"] = frame["rooms"] / frame["households"]
-    frame["AveBedrms"] = frame["bedrooms"] / frame["households"]
-    frame["AveOccup"] = frame["Population"] / frame["households"]
+    for name, total in (("AveRooms", "rooms"), ("AveBedrms", "bedrooms"), ("AveOccup", "Population")):
+        frame[name] = frame[total] / frame["households"]
     y = (frame["value"] >= frame["value"].median()).astype(int)
     frame = frame.astype({"HouseAge": int, "Population": int})
     return _shuffled(frame[[feature.name for feature in CALIFORNIA_HOUSING]], y)

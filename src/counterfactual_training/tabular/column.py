@@ -1,4 +1,4 @@
-"""One feature in model space and back: the arithmetic that was fitted to its column."""
+"""One feature to model space and back, with the numbers fitted to its column."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from counterfactual_training.tabular.rounding import round_to, seen_decimals, ti
 
 # A change below this share of (1 + |z|) is float32 noise, not a change.
 UNCHANGED = 1e-6
-# What the projections in float32 may overshoot a bound by.
+# How far a projection in float32 may overshoot a bound.
 _OVERSHOOT = 2e-5
-# Beyond these quantiles, values do not stretch a robust scale.
+# A robust scale clips values to these quantiles.
 _TAILS = (0.01, 0.99)
 
 
@@ -27,16 +27,16 @@ class Column:
     """How a feature is written in model space.
 
     One number v per row (the value, the rank of an ordinal) becomes ``z = (v − center) / scale``; a binary feature is
-    its position 0 or 1; a categorical one a one-hot vector, or all zeros for a category never seen.
+    its position 0 or 1; a categorical one a one-hot vector, or all zeros for an unseen category.
 
     Attributes:
         dtype: the pandas dtype to give back.
         center, scale: of the z-score; 0 and 1 where there is none.
         mean, std, low, high: of v in the training data, for Eq. 12.
-        decimals: that values are rounded to; ``None`` keeps every digit.
+        decimals: to round values to; ``None`` keeps every digit.
         fill: v of a missing value: the (lower) median, or the most frequent category.
-        seen: positions of the categories that occur in the training data; nobody is told to become another, of which
-            the model knows nothing. ``None`` for numbers, and where it is not known: all.
+        seen: positions of the categories in the training data, the only ones to recommend: the model knows nothing
+            about others. ``None`` for numbers; in old files, all categories.
     """
 
     feature: Feature
@@ -94,7 +94,7 @@ class Column:
 
     @property
     def constant(self) -> bool:
-        """Whether the training data holds one value only; such a column never moves."""
+        """Whether the training data holds only one value; such a column never moves."""
         return self.low == self.high
 
     @property
@@ -116,49 +116,41 @@ class Column:
     def decode(self, z: np.ndarray, precision: float, unseen: bool = False) -> np.ndarray:
         """Model space ``(n, width)``, exact to the given relative precision, to numbers ``(n,)``.
 
-        ``unseen`` reads the code of a category never seen as just that, and not as the nearest category.
+        With ``unseen``, the code of an unseen category stays unseen; otherwise it becomes the nearest category.
         """
         if self.one_hot:
             return np.where((z == 0).all(1) & unseen, UNSEEN, z.argmax(1))
         if self.feature.kind == "binary":
             return np.where((z[:, 0] == 0.5) & unseen, UNSEEN, (z[:, 0] >= 0.5).astype(np.float64))
         v, error = self._affine_back(z[:, 0], precision)
-        if self.feature.kind == "ordinal":
-            return np.clip(np.rint(v), 0, len(self.feature.levels) - 1)
         return self._round(v, error, slack=error)
 
     def decode_like(self, z: np.ndarray, precision: float, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """As :meth:`decode`, for counterfactuals of people whose numbers are ``own`` ``(n,)``.
 
-        Returns the numbers and a mask ``(n,)`` of the cells that did not change. Rounding and the noise of float32
-        neither push a value over its domain nor against its direction.
+        Returns the numbers and a mask ``(n,)`` of the cells that did not change. Rounding and float32 noise never move
+        a value out of its domain or against its direction.
         """
         z_own = self.encode(own)
         same = (np.abs(z - z_own) <= UNCHANGED * (1 + np.abs(z_own))).all(1)
-        if not self._is_affine:
+        if self.feature.kind in ("binary", "categorical"):
             numbers = self.decode(z, precision, unseen=True)
             return numbers, same | (numbers == own)
         v, error = self._affine_back(z[:, 0], precision)
         slack = error + self.scale * _OVERSHOOT * (1 + np.abs(z[:, 0])) + (self.grid or 0.0)
-        if self.feature.kind == "ordinal":
-            v = np.clip(np.rint(v), 0, len(self.feature.levels) - 1)
-        else:
-            v = self._round(v, error, slack)
+        v = self._round(v, error, slack)
         base = np.where(np.isnan(own), self.fill, own)
-        if self.feature.kind == "ordinal":  # no rank lies next to one never seen
+        if self.feature.kind == "ordinal":  # an unseen category has no rank to compare with
             base = np.where(base == UNSEEN, np.nan, base)
+        # A change within the slack and against the direction is an artefact of rounding: undo it.
         rose, fell = (v > base) & (v - base <= slack), (v < base) & (base - v <= slack)
         may = self.feature.mutability
         v = np.where(rose & (may not in ("both", "increase")), base, v)
         v = np.where(fell & (may not in ("both", "decrease")), base, v)
         return v, same | (v == base)
 
-    @property
-    def _is_affine(self) -> bool:
-        return self.feature.kind not in ("binary", "categorical")
-
     def _affine_back(self, z: np.ndarray, precision: float) -> tuple[np.ndarray, np.ndarray]:
-        """v and how far it may be off."""
+        """v and a bound on its rounding error."""
         z = z.astype(np.float64)
         v = z * self.scale + self.center
         double = float(np.finfo(np.float64).eps)
@@ -167,13 +159,16 @@ class Column:
         return v, 4 * (precision * np.abs(z * self.scale) + double * (abs(self.center) + np.abs(v)))
 
     def _round(self, v: np.ndarray, error: np.ndarray, slack: np.ndarray) -> np.ndarray:
+        """The value that a user would have written; values within ``slack`` of the domain stay inside it."""
+        if self.feature.kind == "ordinal":
+            return np.clip(np.rint(v), 0, len(self.feature.levels) - 1)
         if self.feature.kind == "integer":
             rounded = np.rint(v)
         elif self.feature.kind == "pixel" and self.decimals is not None:
             rounded = round_to(v, self.decimals)
         else:
             rounded = tidy(v, error, self.decimals, self.dtype)
-            if np.isfinite(value_range(self.dtype)[0]):  # stored as whole numbers, though any may come
+            if np.isfinite(value_range(self.dtype)[0]):  # whole numbers by storage, though the user allows others
                 rounded = np.where(np.abs(np.rint(v) - v) <= error, np.rint(v), rounded)
         if self.feature.allowed is not None and not self.feature.is_category:
             values = np.array(self.feature.allowed, dtype=np.float64)
@@ -184,7 +179,7 @@ class Column:
         return np.where(inside, np.clip(rounded, low, high), rounded)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON, without the feature, which the schema holds."""
+        """As JSON, without the feature: the schema holds it."""
         plain = {name: value for name, value in asdict(self).items() if name not in ("feature", "dtype")}
         return {"dtype": dtype_to_dict(self.dtype), **plain}
 
@@ -209,16 +204,16 @@ def _affine(feature: Feature, mean: float, std: float) -> tuple[float, float]:
 
 
 def _bulk(v: np.ndarray) -> tuple[float, float] | None:
-    """Mean and SD of values ``(n,)`` brought into the range of all but their tails; ``None`` if that is one point."""
+    """Mean and SD of values ``(n,)`` clipped to their quantiles; ``None`` if all are equal then."""
     inside = v.clip(*np.quantile(v, _TAILS))
     mean, std = float(inside.mean()), float(inside.std(ddof=1)) if len(v) > 1 else 0.0
     return (mean, std) if std > 0 else None
 
 
 def _decimals(feature: Feature, dtype: Any, present: np.ndarray, std: float) -> int | None:
-    """Decimals to round to: those seen, and at least so many that a tenth of σ can be said.
+    """Decimals to round to: those of the data, but at least enough to resolve a tenth of σ.
 
-    Whole numbers stay whole, floats too: 2.0 children do not become 2.3.
+    A column of whole floats stays whole: 2.0 children do not become 2.3.
     """
     stored_whole = np.isfinite(value_range(dtype)[0])
     if feature.kind in ("integer", "ordinal") or (feature.kind == "pixel" and stored_whole):

@@ -1,4 +1,4 @@
-"""The rules of a schema, stated in the user's units, as constraints in model space."""
+"""The rules of a schema as constraints in model space."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from counterfactual_training.errors import ConstraintError
 from counterfactual_training.tabular.column import Column, unique_names
 from counterfactual_training.tabular.dtypes import value_range
 
-# Rounding to a grid finer than this, in model space, is nothing that a model notices.
+# A grid finer than this, in model space, makes no difference to a model.
 _FINEST_GRID = 1e-6
 
 
@@ -32,14 +32,14 @@ class OrdinalLattice(Lattice):
     transitions: Tensor | None = None
 
     def snap(self, v: Tensor, factual: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-        """The reachable rank next to v, away from the factual if that one is reachable, else the nearest."""
+        """The reachable rank next to v: the next one away from the factual if there is one, else the nearest."""
         if self.values is None or self.transitions is None:
             return super().snap(v, factual, lower, upper)
         values = self.values.to(v)
         tolerance = 1e-5 * (1 + values.abs())
         at = (factual.unsqueeze(-1) - values).abs() <= tolerance
         inside = (values >= lower.unsqueeze(-1) - tolerance) & (values <= upper.unsqueeze(-1) + tolerance)
-        # Who is at no rank, as one never seen, may take any that some other rank may become.
+        # An unseen category is at no rank: it may become whatever some other rank may become.
         may = self.transitions.to(v.device)
         entered = (may & ~torch.eye(len(may), dtype=torch.bool, device=v.device)).any(0)
         reachable = torch.where(at.any(-1, keepdim=True), may[at.long().argmax(-1)], entered) & inside
@@ -82,8 +82,7 @@ def build_constraints(
 def stated_mask(columns: Sequence[Column]) -> Tensor:
     """Mask ``(d,)`` of the encoded columns whose domain the user stated on both sides.
 
-    Where one side is open it is inferred, and a factual beyond it is no contradiction; :meth:`Schema.check` still
-    refuses one beyond the stated side.
+    An open side is inferred, so factuals beyond it are allowed; :meth:`Schema.check` rejects those beyond a stated one.
     """
     both = [column.feature.domain is not None and None not in column.feature.domain for column in columns]
     return torch.tensor([is_stated for column, is_stated in zip(columns, both, strict=True) for _ in column.names])
@@ -115,7 +114,7 @@ def transition_matrix(column: Column) -> np.ndarray:
 
 
 def _direction(column: Column) -> Direction:
-    """Direction of the encoded columns; on one-hot columns the transition matrix carries it instead."""
+    """Direction of the encoded columns; for one-hot columns the transition matrix holds it."""
     feature = column.feature
     if column.constant:
         return "none"
@@ -171,7 +170,7 @@ def _lattice(column: Column, start: int) -> Lattice | None:
             ranks = np.arange(len(feature.levels))
             may = torch.from_numpy(transition_matrix(column))
             return OrdinalLattice(start, values=_points(column, ranks), transitions=may)
-        # A rank that is no target is passed over.
+        # Ranks that may not be recommended are skipped.
         return Lattice(start, values=_points(column, _targets(column)))
     if feature.is_category:
         return None
@@ -179,7 +178,7 @@ def _lattice(column: Column, start: int) -> Lattice | None:
         return Lattice(start, values=_points(column, np.array(feature.allowed, dtype=np.float64)))
     if column.grid is None or feature.kind == "pixel" or column.grid / column.scale < _FINEST_GRID:
         return None
-    # Counting from the grid point nearest the centre keeps float32 exact for longest.
+    # Counting from the grid point nearest the centre keeps float32 exact over the widest range.
     anchor = np.rint(column.center / column.grid) * column.grid
     return Lattice(start, offset=float((anchor - column.center) / column.scale), step=column.grid / column.scale)
 

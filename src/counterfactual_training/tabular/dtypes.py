@@ -1,4 +1,4 @@
-"""How a column was stored, to give it back as it came: its pandas dtype, in memory and as JSON."""
+"""The pandas dtype of a column, in memory and as JSON, so that decoded columns are stored as they were."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def from_plain(value: Any) -> Any:
             return pd.Interval(left, right, closed)
         except (KeyError, TypeError, ValueError):
             raise FileError(
-                f"{dict(value)!r} is no category; expected {{'interval': [left, right, closed]}}."
+                f"{dict(value)!r} is not a category; expected {{'interval': [left, right, closed]}}."
             ) from None
     return value
 

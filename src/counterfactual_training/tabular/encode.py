@@ -108,20 +108,21 @@ class Encoder(TransformerMixin, BaseEstimator):
         return np.hstack([column.encode(v) for column, v in zip(self.columns_, arrays, strict=True)])
 
     def inverse_transform(self, X: Any, like: Any = None) -> pd.DataFrame:  # noqa: N803
-        """The frame that encoded points ``(n, d)`` stand for.
+        """The frame of encoded points ``(n, d)``.
 
         Args:
             X: float32 or float64 points: an array, a tensor or a frame.
-            like: the people (factuals) that these points are counterfactuals of, row by row. A cell whose encoding is
-                that of the person, up to float32, is the person's own, to the last digit. Index and missing values
-                come from here; and rounding then never leaves the domain or goes against a direction.
+            like: the factuals of these points, row by row. A cell with the same encoding, up to float32, is copied
+                from here to the last digit, and so are index and missing values. With ``like``, rounding never leaves
+                the domain or goes against a direction.
         """
         check_is_fitted(self, "columns_")
         z, precision, index = _as_points(X)
         if z.ndim != 2 or z.shape[1] != len(self.names_):
             raise InputError(f"Expected encoded points of shape (n, {len(self.names_)}), got {z.shape}.")
         if not np.isfinite(z).all():
-            raise InputError(f"Encoded points hold NaN or infinity in {show(self._names_where(~np.isfinite(z)))}.")
+            bad = [self.names_[j] for j in np.flatnonzero(~np.isfinite(z).all(0))]
+            raise InputError(f"Encoded points hold NaN or infinity in {show(bad)}.")
         parts = [z[:, self.slices_[column.feature.name]] for column in self.columns_]
         if like is None:
             series = [self._decode(column, part, precision) for column, part in zip(self.columns_, parts, strict=True)]
@@ -161,8 +162,8 @@ class Encoder(TransformerMixin, BaseEstimator):
             num_std: n_σ of Eq. 12, which infers the domain where none is stated; an ordinal has all its ranks, a
                 one-hot column [0, 1].
             category_projection: see :class:`Constraints`.
-            keep_sign: whether a number that was never negative in the training data may not become so, nor positive
-                if it never was. Eq. 12 by itself would have negative incomes.
+            keep_sign: whether a number that is never negative in the training data must stay so, and likewise for
+                positive ones. Eq. 12 alone would allow negative incomes.
         """
         check_is_fitted(self, "columns_")
         return build_constraints(self.columns_, num_std, category_projection, keep_sign)
@@ -227,13 +228,12 @@ class Encoder(TransformerMixin, BaseEstimator):
         arrays, problems = [], []
         for feature in self.schema_.features:
             try:
-                numbers = read(feature, frame[feature.name])
+                arrays.append(read(feature, frame[feature.name]))
             except InputError as error:
                 problems.append(str(error))
                 continue
-            unseen = unseen_categories(feature, frame[feature.name], numbers) if self.unseen == "error" else None
+            unseen = unseen_categories(feature, frame[feature.name], arrays[-1]) if self.unseen == "error" else None
             problems += [unseen] if unseen else []
-            arrays.append(numbers)
         if problems:
             raise InputError(report(problems, "The data does not fit the columns learned from"))
         return arrays
@@ -254,9 +254,6 @@ class Encoder(TransformerMixin, BaseEstimator):
             return restore_categories(values, column.dtype)
         numbers = np.where(same, own_numbers, numbers)
         return restore_numbers(numbers, column.dtype, whole=column.feature.kind == "integer")
-
-    def _names_where(self, mask: np.ndarray) -> list[str]:
-        return [self.names_[j] for j in np.flatnonzero(mask.any(0))]
 
 
 def _category_values(column: Column, numbers: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""One column as its owner knows it: what it holds, in which unit, and which changes make sense."""
+"""One column in the user's terms: kind, unit, and the changes that make sense."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from counterfactual_training.constraints import Direction, parse_direction
-from counterfactual_training.errors import ConstraintError, InputError, unknown
+from counterfactual_training.errors import ConstraintError, InputError, check_name
 
 Kind = Literal["numeric", "integer", "ordinal", "binary", "categorical", "pixel"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -19,7 +19,7 @@ CATEGORY_KINDS: tuple[Kind, ...] = ("ordinal", "binary", "categorical")
 
 @dataclass(frozen=True)
 class Feature:
-    """A feature, every rule in the user's own units.
+    """A feature with its rules in the user's units.
 
     Attributes:
         name: the column.
@@ -30,7 +30,7 @@ class Feature:
         domain: ``(lower, upper)``, either side ``None`` where it is open; a pair of categories for an ordinal.
         categories: all of them, in their order; ``None`` until the data has been seen.
         allowed: the only values a counterfactual may change it to.
-        forbidden: changes ``(from, to)`` that do not happen, such as ``("Masters", "HS-grad")``. ``to`` may be a list.
+        forbidden: changes ``(from, to)`` that are impossible, such as ``("Masters", "HS-grad")``. ``to`` may be a list.
     """
 
     name: str
@@ -45,8 +45,7 @@ class Feature:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise InputError(f"A feature needs a name that is text, got {self.name!r}.")
-        if self.kind not in KINDS:
-            raise InputError(unknown(f"kind of {self.name!r}", self.kind, KINDS))
+        check_name(f"kind of {self.name!r}", self.kind, KINDS)
         if self.unit is not None and not isinstance(self.unit, str):
             raise InputError(f"The unit of {self.name!r} must be text, got {self.unit!r}.")
         self._set("mutability", self._direction())
@@ -63,7 +62,7 @@ class Feature:
 
     @property
     def levels(self) -> tuple[Any, ...]:
-        """The categories, which must be known by now."""
+        """The categories; an error if they are not known yet."""
         if self.categories is None:
             raise InputError(f"The categories of {self.name!r} are not known yet; complete the schema with a frame.")
         return self.categories
@@ -101,7 +100,7 @@ class Feature:
         if not levels or len(set(levels)) != len(levels):
             raise ConstraintError(f"The categories of {self.name!r} must be different and at least one: {levels!r}.")
         if any(_is_missing(level) for level in levels):
-            raise ConstraintError(f"A missing value is no category of {self.name!r}; name it, for example '?'.")
+            raise ConstraintError(f"A missing value cannot be a category of {self.name!r}; name it, for example '?'.")
         if self.kind == "binary" and len(levels) != 2:
             raise ConstraintError(f"{self.name!r} is binary but has {len(levels)} categories: {show(levels)}.")
         return levels
@@ -132,7 +131,7 @@ class Feature:
         return None if math.isinf(bound) else bound
 
     def _ordinal_domain(self, low: Any, high: Any) -> tuple[Any, Any] | None:
-        # A TOML file has no null and says ±inf for an open side.
+        # TOML has no null, so a file writes ±inf for an open side.
         low, high = (None if isinstance(b, float) and math.isinf(b) else b for b in (low, high))
         ends = [bound for bound in (low, high) if bound is not None]
         if self.categories is not None:
@@ -180,9 +179,8 @@ class Feature:
         return tuple(dict.fromkeys(pairs))
 
     def _must_be_categories(self, values: Iterable[Any], what: str) -> None:
-        for value in values:
-            if self.categories is not None and value not in self.categories:
-                raise ConstraintError(unknown(f"category in the {what} of {self.name!r}:", value, self.categories))
+        for value in values if self.categories is not None else ():
+            check_name(f"category in the {what} of {self.name!r}:", value, self.levels, ConstraintError)
 
 
 def show(values: Sequence[Any], limit: int = 8) -> str:

@@ -1,7 +1,7 @@
-"""What users hand in, as a frame with proper names; and one column of it, as numbers.
+"""The user's input as a frame with valid names, and its columns as numbers.
 
 Every kind of column is read into one float array ``(n,)``: the value itself, or the position of the category. Missing
-is NaN, a category never seen is :data:`UNSEEN`.
+is NaN, an unseen category is :data:`UNSEEN`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _checked_names(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def match_columns(frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """The named columns in their order; refuses a frame that lacks one or brings another."""
+    """The named columns in their order; an error if one is missing or extra."""
     if list(frame.columns) == list(names):
         return frame
     missing = [name for name in names if name not in frame.columns]
@@ -91,7 +91,7 @@ def read(feature: Feature, series: pd.Series) -> np.ndarray:
 
 
 def unseen_categories(feature: Feature, series: pd.Series, numbers: np.ndarray) -> str | None:
-    """A sentence about categories that the schema does not know, or nothing."""
+    """A sentence about categories that are not in the schema, or ``None``."""
     unseen = series.to_numpy(dtype=object)[numbers == UNSEEN] if feature.is_category else ()
     if len(unseen) == 0:
         return None

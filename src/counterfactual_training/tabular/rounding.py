@@ -1,7 +1,7 @@
 """Numbers as people write them: the decimals a column uses, and values rounded to them.
 
-float64 cannot undo a z-score bit by bit: where |v| is small beside the mean, several values v share one z. But a value
-that a person typed has few decimals, and among those the right one is recognised.
+float64 cannot undo a z-score exactly: where |v| is small relative to the mean, several values v share one z. But a
+value that a person typed has few decimals, and only one such value fits.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def round_to(values: np.ndarray, decimals: np.ndarray | int) -> np.ndarray:
 
 
 def seen_decimals(values: np.ndarray, dtype: Any) -> int | None:
-    """The fewest decimals that write every value ``(n,)`` of a float column exactly, or ``None`` if 15 do not do."""
+    """The fewest decimals that write every value ``(n,)`` of a float column exactly; ``None`` if 15 are too few."""
     largest = float(np.abs(values).max(initial=0.0))
     narrow = _narrow(dtype)
     for decimals in range(_MAX_DECIMALS + 1):
         if largest * _POWERS[decimals] >= 2.0**49:
             return None
-        for part in (values[:1000], values):  # most columns fail at once
+        for part in (values[:1000], values):  # a quick look first: most columns fail there
             rounded = round_to(part, decimals)
             if not np.array_equal(rounded if narrow is None else rounded.astype(narrow), part):
                 break
@@ -46,9 +46,8 @@ def tidy(values: np.ndarray, error: np.ndarray, decimals: int | None, dtype: Any
     """Decoded values ``(n,)``, known up to ``error``, as a user would have written them.
 
     A value that has, within its error, the given decimals is rounded to them. Otherwise, if it is a short number within
-    its error, it is that number; short means at least three digits fewer than the error would allow, so that chance
-    does not make one. Any other value is rounded to the given decimals, or, if the column does not have such, to the
-    digits that its error leaves meaningful.
+    its error, it is that number; short means at least three digits fewer than the error allows, so that it is not a
+    coincidence. Any other value is rounded to the given decimals or, without any, to the digits that its error leaves.
     """
     size = np.maximum(np.abs(values), np.finfo(np.float64).tiny)
     coarse = np.maximum(2000.0 * error, 1e-12 * size)
