@@ -2,18 +2,17 @@
 
 A generator registered in ``counterfactual_training.search.GENERATORS`` is in the table by that alone.
 
-``make test`` runs a part of the product in which every two values of two axes meet; ``pytest -m exhaustive`` the rest.
+``make test`` runs the part of the product in which every two values of two axes meet (``tests/covering.py``);
+``pytest -m exhaustive`` runs the rest.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations, product
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -171,36 +170,6 @@ CONSTRAINTS: dict[str, Callable[[Tensor], Constraints | None]] = {
 
 
 # ---- their product -------------------------------------------------------------------------------------------------
-
-
-def covering(*axes: Iterable[str]) -> list[tuple[str, ...]]:
-    """A few combinations in which every two values of two axes meet at least once, the same ones every time.
-
-    A fault of one value, or of two values together, shows there already; only what takes three is left out.
-    """
-    left = list(product(*axes))
-    open_pairs = {pair for combination in left for pair in _pairs(combination)}
-    chosen = []
-    while open_pairs:
-        best = max(left, key=lambda combination: len(open_pairs.intersection(_pairs(combination))))
-        open_pairs.difference_update(_pairs(best))
-        chosen.append(best)
-        left.remove(best)
-    return chosen
-
-
-def _pairs(combination: tuple[str, ...]) -> list[tuple[tuple[int, str], ...]]:
-    return list(combinations(enumerate(combination), 2))
-
-
-def on_product(**axes: Iterable[str]) -> pytest.MarkDecorator:
-    """Parametrise a law by the product of named axes; what :func:`covering` leaves out is marked ``exhaustive``."""
-    few = set(covering(*axes.values()))
-    everything = [
-        pytest.param(*values, marks=() if values in few else pytest.mark.exhaustive, id="-".join(map(str, values)))
-        for values in product(*axes.values())
-    ]
-    return pytest.mark.parametrize(tuple(axes), everything)
 
 
 @dataclass(frozen=True)

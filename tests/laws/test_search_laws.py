@@ -16,8 +16,8 @@ from cases import (
     STEPPED,
     TRANSITIONS,
     case,
-    on_product,
 )
+from covering import on_product
 from torch.testing import assert_close
 
 from counterfactual_training import Status
