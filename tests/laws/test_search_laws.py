@@ -17,11 +17,11 @@ from cases import (
     TRANSITIONS,
     case,
 )
-from covering import on_product
 from torch.testing import assert_close
 
 from counterfactual_training import Status
 from counterfactual_training.search import working_set
+from covering import on_product
 
 everywhere = on_product(generator=GENERATOR_NAMES, model=MODELS, constraints=CONSTRAINTS)
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from covering import on_product
 from torch import nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau, StepLR
@@ -32,6 +31,7 @@ from counterfactual_training import (
     train,
 )
 from counterfactual_training.training import checkpoint
+from covering import on_product
 
 CONFIG = TrainConfig(epochs=8, batch_size=20, num_counterfactuals=6, learning_rate=0.02)
 UPDATES = 3  # per epoch
