@@ -34,3 +34,8 @@ def on_product(**axes: Iterable[object]) -> pytest.MarkDecorator:
         for values in product(*axes.values())
     ]
     return pytest.mark.parametrize(tuple(axes), cases)
+
+
+def repeats(*values: object) -> list:
+    """Values for ``parametrize`` that repeat a test at some cost: marked ``exhaustive``."""
+    return [pytest.param(value, marks=pytest.mark.exhaustive) for value in values]

@@ -31,7 +31,7 @@ from counterfactual_training import (
     train,
 )
 from counterfactual_training.training import checkpoint
-from covering import on_product
+from covering import on_product, repeats
 
 CONFIG = TrainConfig(epochs=8, batch_size=20, num_counterfactuals=6, learning_rate=0.02)
 UPDATES = 3  # per epoch
@@ -146,7 +146,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, name, kind, a
     assert resumed.seen == whole.seen[3:] and len(whole.seen) > 4
 
 
-@pytest.mark.parametrize("kind", ["chain", "fleet"])
+@pytest.mark.parametrize("kind", ["fleet", *repeats("chain")])
 def test_killed_without_warning(tmp_path, kind):
     """Another process, killed by the system in the middle of its work; this one carries on."""
     path, name = tmp_path / "run.ckpt", "all of it, members pruned"
