@@ -7,13 +7,16 @@ BIN    := $(VENV)/bin
 USE    := $(VENV)/.installed-report
 STAMP  := $(VENV)/.installed-dev
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test exhaustive lint bench clean
 demo: $(USE)
 	$(BIN)/ct demo --out demo
 
-# Two processes, each test file in one of them: as quick as two cores allow.
+# Two processes, each test file in one of them. `exhaustive` runs what repeats these tests on more cases.
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+exhaustive: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m exhaustive
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

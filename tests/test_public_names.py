@@ -5,49 +5,54 @@ import re
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
 import counterfactual_training as ct
 
-GATES = ["Gated", "Gate", "GateConfig", "fit_gate", "search_gated"]
-LOW_LEVEL = [
-    "search",
-    "SearchResult",
-    "Objective",
-    "CounterfactualBatch",
-    "train",
-    "TrainConfig",
-    "Constraints",
-    "Generator",
-]
-METHODS = [
-    "generic",
-    "ecco",
-    "revise",
-    "line",
-    "fit_vae",
-    "linear",
-    "mlp",
-    "cnn",
-    "make_generator",
-    "register_generator",
-]
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").glob("*.py"))]
+PACKAGES = {path.parent.name for path in Path(ct.__file__).parent.glob("*/__init__.py")}
 
 
-@pytest.mark.parametrize(
-    "name", [*LOW_LEVEL, *METHODS, *GATES, "CounterfactualClassifier", "preset", "make_objective", "Status"]
-)
-def test_promised_names_are_there(name):
-    assert name in ct.__all__ and hasattr(ct, name)
+def names_used(text: str) -> set[str]:
+    """What a page takes from the package: ``ct.search`` and ``from counterfactual_training import search``."""
+    imported = re.findall(r"from counterfactual_training import (?:\(([^)]*)\)|([\w, ]+))", text)
+    names = {name for pair in imported for part in pair for name in re.findall(r"\w+", part)}
+    return names | set(re.findall(r"(?<![\w./])ct\.([A-Za-z]\w*)", text))
 
 
-def test_all_is_sorted_true_and_documented():
+def test_pages_use_many_names():
+    """Otherwise the next test checks nothing."""
+    assert len({name for page in PAGES for name in names_used(page.read_text())}) > 20
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_name_a_page_uses_is_public(page):
+    assert names_used(page.read_text()) <= {*ct.__all__, *PACKAGES, "__version__"}
+
+
+def test_all_is_sorted():
+    """Constants, classes, functions, each in the order of the alphabet, as ruff sorts them; no name twice."""
     assert len(set(ct.__all__)) == len(ct.__all__)
-    for name in ct.__all__:
-        value = getattr(ct, name)
-        if inspect.isclass(value) or inspect.isfunction(value):
-            assert inspect.getdoc(value), f"{name} has no docstring"
+    kinds = [0 if name.isupper() else 1 if name[0].isupper() else 2 for name in ct.__all__]
+    assert list(zip(kinds, ct.__all__, strict=True)) == sorted(zip(kinds, ct.__all__, strict=True))
+
+
+@pytest.mark.parametrize("name", [name for name in ct.__all__ if name != "__version__"])
+def test_every_public_name_is_there_and_documented(name):
+    value = getattr(ct, name)
+    if inspect.isclass(value):  # a dataclass without a docstring gets its signature as one
+        assert value.__doc__ and not value.__doc__.startswith(f"{name}(")
+    elif inspect.isroutine(value):
+        assert inspect.getdoc(value)
+
+
+def test_a_star_import_brings_what_is_promised():
+    scope: dict[str, object] = {}
+    exec("from counterfactual_training import *", scope)  # noqa: S102
+    assert set(ct.__all__) <= scope.keys()
 
 
 def test_the_version_is_the_installed_one():

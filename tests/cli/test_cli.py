@@ -305,12 +305,6 @@ def test_as_a_process_stdout_is_json_and_notes_go_to_stderr():
     assert run.stderr == ""
 
 
-def test_importing_the_package_loads_neither_matplotlib_nor_jinja():
-    code = "import sys, counterfactual_training as ct; print(sorted({'matplotlib', 'jinja2'} & set(sys.modules)))"
-    run = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120)
-    assert run.stdout.strip() == "[]"
-
-
 def test_version(capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(["--version"])

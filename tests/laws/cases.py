@@ -1,6 +1,9 @@
 """One table of generators, one of models, one of constraints: the laws hold on their product.
 
 A generator registered in ``counterfactual_training.search.GENERATORS`` is in the table by that alone.
+
+``make test`` runs the part of the product in which every two values of two axes meet (``tests/covering.py``);
+``pytest -m exhaustive`` runs the rest.
 """
 
 from __future__ import annotations
@@ -193,11 +196,12 @@ class Case:
 
 
 @cache
-def case(generator: str, model: str, constraints: str, double: bool = False) -> Case:
+def case(generator: str, model: str, constraints: str, double: bool = False, threshold: float = 0.8) -> Case:
     num_classes = MODELS[model][0]
     x, _ = draw_data(num_classes, ROWS, seed=11)
     y_target = (torch.arange(ROWS) * 2 + 1) % num_classes
-    searcher, classifier, rules = generator_of(generator), model_of(model), CONSTRAINTS[constraints](x)
+    searcher = generator_of(generator, decision_threshold=threshold)
+    classifier, rules = model_of(model), CONSTRAINTS[constraints](x)
     if double:
         x, classifier, searcher = x.double(), classifier.double(), searcher.replace(max_steps=13)
         if hasattr(searcher.space, "vae"):

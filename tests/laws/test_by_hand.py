@@ -20,6 +20,7 @@ from counterfactual_training.training import learner as learner_module
 from counterfactual_training.training.by_hand import ByHand, walk_of
 from counterfactual_training.training.learner import ByBackward, Learner
 from counterfactual_training.training.objective import Batch, CounterfactualBatch, Objective, make_objective
+from covering import on_product
 
 
 def chain(widths, activation=nn.ReLU, bias=True):
@@ -194,9 +195,7 @@ BEYOND = {
 }
 
 
-@pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("objective", BEYOND)
-@pytest.mark.parametrize("name", ["laws: deep", "one layer", "wide", "last layer frozen"])
+@on_product(name=["laws: deep", "one layer", "wide", "last layer frozen"], objective=BEYOND, weights=WEIGHTS)
 def test_what_goes_beyond_the_paper_has_autograds_gradient(name, objective, weights):
     model = drawn(MODELS[name], torch.float64)
     d, k = sizes_of(model)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from counterfactual_training import Constraints, TrainConfig, ecco, linear, train
+from covering import repeats
 
 
 def draw_gaussians(num_classes: int, num_features: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -33,7 +34,7 @@ def relative_sensitivity(x, y, mutability, seed: int) -> float:
     return float(size[0] / size[1:].mean())
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [0, 1, *repeats(2, 3, 4)])
 @pytest.mark.parametrize(("num_classes", "num_features"), [(2, 3), (3, 6)])
 def test_protection_lowers_relative_sensitivity(num_classes, num_features, seed):
     """For each seed, by at least a tenth."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from counterfactual_training import Constraints, Domain, OneHotGroup, ecco, generic, line, search
 from counterfactual_training.constraints import DIRECTIONS, Lattice
 from counterfactual_training.constraints.stacking import stack_constraints
+from covering import repeats
 
 MODES = ("end", "step", "never")
 GROUPS = ((2, 3, 4), (7, 5), (6,))  # neighbours, scattered, binary
@@ -127,7 +128,7 @@ def by_line(**settings):
 
 
 @pytest.mark.parametrize("recipes", [(ecco, generic), (line, by_line)], ids=["fixed", "line"])
-@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize("part", [0, *repeats(1, 2)])
 def test_no_counterfactual_breaks_a_rule(part, recipes):
     moved, faults = 0, []
     for seed in range(part * 30, part * 30 + 30):

@@ -21,14 +21,9 @@ from torch.testing import assert_close
 
 from counterfactual_training import Status
 from counterfactual_training.search import working_set
+from covering import on_product
 
-GENERATOR = pytest.mark.parametrize("generator", GENERATOR_NAMES)
-MODEL = pytest.mark.parametrize("model", MODELS)
-CONSTRAINT = pytest.mark.parametrize("constraints", CONSTRAINTS)
-
-
-def everywhere(law):
-    return GENERATOR(MODEL(CONSTRAINT(law)))
+everywhere = on_product(generator=GENERATOR_NAMES, model=MODELS, constraints=CONSTRAINTS)
 
 
 @everywhere
@@ -59,9 +54,11 @@ def test_counterfactuals_lie_in_the_domain(generator, model, constraints):
     assert not bool(case_.rules.violations(x_cf[case_.result.num_steps > 0], case_.x[case_.result.num_steps > 0]).any())
 
 
-@GENERATOR
-@MODEL
-@pytest.mark.parametrize("constraints", ["one_hot", "one_hot_step", "transitions", "discrete_only", "mixed"])
+@on_product(
+    generator=GENERATOR_NAMES,
+    model=MODELS,
+    constraints=["one_hot", "one_hot_step", "transitions", "discrete_only", "mixed"],
+)
 def test_categories_are_categories(generator, model, constraints):
     case_ = case(generator, model, constraints)
     group, binary = case_.result.x_cf[:, GROUP], case_.result.x_cf[:, BINARY]
@@ -72,9 +69,7 @@ def test_categories_are_categories(generator, model, constraints):
         assert bool(TRANSITIONS[before, after].all())
 
 
-@GENERATOR
-@MODEL
-@pytest.mark.parametrize("constraints", ["lattices", "discrete_only", "mixed"])
+@on_product(generator=GENERATOR_NAMES, model=MODELS, constraints=["lattices", "discrete_only", "mixed"])
 def test_integers_are_integers(generator, model, constraints):
     x_cf = case(generator, model, constraints).result.x_cf
     assert_close(x_cf[:, INTEGER], x_cf[:, INTEGER].round(), atol=1e-4, rtol=0)
@@ -114,6 +109,34 @@ def test_steps_and_statuses_agree(generator, model, constraints):
     if constraints != "discrete_only" and case_.generator.step_rule == "fixed":
         assert bool((result.num_steps[late] >= limit - case_.rules.has_discrete).all())
     assert result.binding.shape == case_.x.shape and not bool(result.binding[result.converged].any())
+
+
+@pytest.mark.parametrize("constraints", ["none", "one_hot_step", "mixed"])
+@pytest.mark.parametrize("generator", GENERATOR_NAMES)
+def test_a_row_at_the_threshold_is_already_there(generator, constraints):
+    """Below one half a class may have τ while the model predicts another."""
+    case_ = case(generator, "deep", constraints, threshold=0.05)
+    with torch.no_grad():
+        logits = copy.deepcopy(case_.model).eval()(case_.x)
+    predicted = logits.argmax(-1) == case_.y_target
+    confident = logits.softmax(-1).gather(-1, case_.y_target[:, None])[:, 0] >= 0.05
+    assert bool((confident & ~predicted).any()), "the law needs a row that has τ without being predicted"
+    there = case_.result.status == int(Status.ALREADY_THERE)
+    assert torch.equal(there, predicted | confident)
+    assert torch.equal(case_.result.x_cf[there], case_.x[there])
+
+
+@on_product(
+    generator=[name for name in GENERATOR_NAMES if name != "line"],
+    model=MODELS,
+    constraints=["none", "immutable", "one_hot", "one_hot_step", "lattices", "transitions"],
+)
+def test_steps_are_counted_exactly(generator, model, constraints):
+    """An update moves the continuous features, a snap only the discrete ones: it counts as no step."""
+    case_ = case(generator, model, constraints)
+    path = case_.result.path[:, :, CONTINUOUS]
+    updates = (path[1:] != path[:-1]).any(-1).sum(0)
+    assert torch.equal(case_.result.num_steps, updates)
 
 
 @everywhere
@@ -190,9 +213,7 @@ def expect_rows(found, whole, rows):
     assert torch.equal(found.binding, whole.binding[rows])
 
 
-@GENERATOR
-@CONSTRAINT
-@pytest.mark.parametrize("share", [0.0, 1.0])
+@on_product(generator=GENERATOR_NAMES, constraints=CONSTRAINTS, share=[0.0, 1.0])
 def test_rows_that_leave_change_nothing(generator, constraints, share, monkeypatch):
     """Whether they never leave the working set, or at once."""
     case_ = case(generator, "own_module", constraints, double=True)
@@ -200,8 +221,8 @@ def test_rows_that_leave_change_nothing(generator, constraints, share, monkeypat
     expect_rows(case_.again(), case_.result, slice(None))
 
 
-@GENERATOR
-@CONSTRAINT
+@pytest.mark.parametrize("constraints", CONSTRAINTS)
+@pytest.mark.parametrize("generator", GENERATOR_NAMES)
 def test_blocks_change_nothing(generator, constraints, monkeypatch):
     case_ = case(generator, "deep", constraints, double=True)
     # The package's name ``search`` is the function, so the module is found by its path.

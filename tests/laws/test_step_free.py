@@ -10,6 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from counterfactual_training import ecco, generic, line, search
+from covering import on_product
 
 ROWS = 40
 CONTINUOUS = ["none", "immutable", "directions", "stated_box", "inferred_box"]
@@ -39,9 +40,7 @@ def found(name, constraints, factor=1.0, **settings):
     return search(scaled(model, factor), x, y_target, line(**settings), CONSTRAINTS[constraints](x))
 
 
-@pytest.mark.parametrize("constraints", CONSTRAINTS)
-@pytest.mark.parametrize("model", ["linear", "mlp"])
-@pytest.mark.parametrize("factor", [0.1, 10.0])
+@on_product(model=["linear", "mlp"], constraints=CONSTRAINTS, factor=[0.1, 10.0])
 def test_the_scale_of_the_logits_decides_nothing(model, constraints, factor):
     plain, other = found(model, constraints), found(model, constraints, factor)
     assert torch.equal(plain.status, other.status)
@@ -79,9 +78,7 @@ def test_shorter_steps_snap_few_rows_elsewhere(model, constraints):
     assert float(past.min()) >= 0
 
 
-@pytest.mark.parametrize("threshold", [0.3, 0.5, 0.95])
-@pytest.mark.parametrize("constraints", CONTINUOUS)
-@pytest.mark.parametrize("model", ["linear", "mlp"])
+@on_product(model=["linear", "mlp"], constraints=CONTINUOUS, threshold=[0.3, 0.5, 0.95])
 def test_rows_end_just_past_the_threshold(model, constraints, threshold):
     result = found(model, constraints, decision_threshold=threshold)
     past = result.confidence[result.mature] - threshold

@@ -141,6 +141,7 @@ def test_groups_of_batches_may_differ_between_processes(tmp_path, monkeypatch):
     assert_close(mine["weights"], alone["weights"], **SLACK)
 
 
+@pytest.mark.exhaustive  # the other tests train by two processes too, without a second start of torchrun
 def test_the_example_runs_by_torchrun():
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(EXAMPLE)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}

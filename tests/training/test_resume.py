@@ -31,6 +31,7 @@ from counterfactual_training import (
     train,
 )
 from counterfactual_training.training import checkpoint
+from covering import on_product, repeats
 
 CONFIG = TrainConfig(epochs=8, batch_size=20, num_counterfactuals=6, learning_rate=0.02)
 UPDATES = 3  # per epoch
@@ -133,9 +134,7 @@ def told(results) -> list:
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("kind", ["chain", "noisy", "fleet"])
-@pytest.mark.parametrize("name", CALLBACKS)
+@on_product(name=CALLBACKS, kind=["chain", "noisy", "fleet"], accumulate=[1, 2])
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, name, kind, accumulate):
     """It has another seed for the weights it starts from: they come from the file."""
     whole, resumed = Rates(), Rates()
@@ -147,7 +146,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, name, kind, a
     assert resumed.seen == whole.seen[3:] and len(whole.seen) > 4
 
 
-@pytest.mark.parametrize("kind", ["chain", "fleet"])
+@pytest.mark.parametrize("kind", ["fleet", *repeats("chain")])
 def test_killed_without_warning(tmp_path, kind):
     """Another process, killed by the system in the middle of its work; this one carries on."""
     path, name = tmp_path / "run.ckpt", "all of it, members pruned"
@@ -157,7 +156,8 @@ torch.set_num_threads(1)
 this.checkpoint._SPARING = 0
 this.run({kind!r}, [*this.CALLBACKS[{name!r}](), this.Kill(4, hard=True)], pathlib.Path({str(path)!r}), accumulate=2)
 """
-    killed = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, check=False)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    killed = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, env=environment, check=False)
     assert killed.returncode == -signal.SIGKILL
     seen = Rates()
     resumed = run(kind, [*CALLBACKS[name](), seen], path, seed=70, accumulate=2)

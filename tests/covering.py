@@ -1,0 +1,41 @@
+"""Few cases of a large product: every two values of two axes meet, and the rest stays available."""
+
+from collections.abc import Iterable
+from itertools import combinations, product
+
+import pytest
+
+
+def covering(*axes: Iterable[object]) -> list[tuple[object, ...]]:
+    """A few combinations in which every two values of two axes meet at least once, the same ones every time.
+
+    A fault of one value, or of two values together, shows there already; only a fault that takes three is left out.
+    """
+    left = list(product(*axes))
+    open_pairs = {pair for combination in left for pair in _pairs(combination)}
+    chosen = []
+    while open_pairs:
+        best = max(left, key=lambda combination: len(open_pairs.intersection(_pairs(combination))))
+        open_pairs.difference_update(_pairs(best))
+        chosen.append(best)
+        left.remove(best)
+    return chosen
+
+
+def _pairs(combination: tuple[object, ...]) -> list[tuple[tuple[int, object], ...]]:
+    return list(combinations(enumerate(combination), 2))
+
+
+def on_product(**axes: Iterable[object]) -> pytest.MarkDecorator:
+    """Parametrise a test by the product of named axes; what :func:`covering` leaves out is marked ``exhaustive``."""
+    few = set(covering(*axes.values()))
+    cases = [
+        pytest.param(*values, marks=() if values in few else pytest.mark.exhaustive, id="-".join(map(str, values)))
+        for values in product(*axes.values())
+    ]
+    return pytest.mark.parametrize(tuple(axes), cases)
+
+
+def repeats(*values: object) -> list:
+    """Values for ``parametrize`` that repeat a test at some cost: marked ``exhaustive``."""
+    return [pytest.param(value, marks=pytest.mark.exhaustive) for value in values]
