@@ -20,17 +20,6 @@ def l1(delta: Tensor) -> Tensor:
     return delta.abs().sum(-1)
 
 
-def l2(delta: Tensor) -> Tensor:
-    """``(Σ_d Δ_d²)^½`` of differences ``(..., n, d)``: ``(..., n)``."""
-    return torch.linalg.vector_norm(delta, dim=-1)
-
-
-def linf(delta: Tensor) -> Tensor:
-    """``max_d |Δ_d|`` of differences ``(..., n, d)``: ``(..., n)``."""
-    # Two reductions without a temporary are several times faster than abs() or vector_norm(inf).
-    return torch.maximum(delta.amax(-1), -delta.amin(-1))
-
-
 @dataclass(frozen=True, eq=False)
 class L1Reference:
     """A set R of m points, prepared once so that mean L1 distances to it are exact and cheap.

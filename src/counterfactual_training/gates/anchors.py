@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.constraints.stacking import unstack_constraints
+from counterfactual_training.constraints.stack_constraints import unstack_constraints
 from counterfactual_training.core.broadcast import per_member
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.gates.density import Density

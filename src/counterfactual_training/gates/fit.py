@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError, from_outside, unknown
-from counterfactual_training.gates.checks import check_rows, few_rows, odd_scales
 from counterfactual_training.gates.density import Density
 from counterfactual_training.gates.gated import Both, Gate, Gated
 from counterfactual_training.gates.learned import GateConfig, Learned
+from counterfactual_training.gates.row_checks import check_rows, few_rows, odd_scales
 from counterfactual_training.search import evaluating
 
 KINDS = ("density", "learned", "both")

@@ -22,9 +22,9 @@ from counterfactual_training.core.broadcast import per_member
 from counterfactual_training.core.losses import softmax
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.search.chain import Differentiable
-from counterfactual_training.search.checks import first_logits
 from counterfactual_training.search.generator import Generator
 from counterfactual_training.search.gradient import search_gradient
+from counterfactual_training.search.model_checks import first_logits
 from counterfactual_training.search.penalties import SearchState
 from counterfactual_training.search.result import SearchResult, Status
 

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.core.losses import softmax
 from counterfactual_training.search.chain import Chain, Differentiable, StackedChain, differentiable
-from counterfactual_training.search.checks import check_inputs, first_logits
 from counterfactual_training.search.diagnosis import diagnose_rows
 from counterfactual_training.search.generator import Generator
 from counterfactual_training.search.gradient import search_gradient
 from counterfactual_training.search.line_search import search_line
+from counterfactual_training.search.model_checks import check_inputs, first_logits
 from counterfactual_training.search.penalties import SearchState
 from counterfactual_training.search.recipes import ecco
 from counterfactual_training.search.result import SearchResult

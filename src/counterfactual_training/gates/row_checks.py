@@ -12,7 +12,7 @@ from counterfactual_training.errors import InputError
 from counterfactual_training.gates.calibration import FEWEST_ROWS
 from counterfactual_training.gates.gated import Gate
 from counterfactual_training.search import evaluating
-from counterfactual_training.search.checks import check_inputs, first_logits
+from counterfactual_training.search.model_checks import check_inputs, first_logits
 
 # Rows that a gate of each kind needs of a class: a learned one holds out as many as it learns from.
 NEEDED = {"density": FEWEST_ROWS, "learned": 2 * FEWEST_ROWS}

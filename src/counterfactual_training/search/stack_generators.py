@@ -19,7 +19,7 @@ from counterfactual_training.search.spaces import FeatureSpace, LatentSpace
 _WEIGHTED = (Distance, Energy)
 
 
-def structure(generator: Generator) -> tuple[Any, ...]:
+def generator_structure(generator: Generator) -> tuple[Any, ...]:
     """Equal for generators that :func:`stack_generators` can join: ECCo and Generic can, REVISE stands apart."""
     space = generator.space
     # All feature spaces are alike, and so are latent ones of one VAE; a user's own is only like itself.
@@ -39,7 +39,7 @@ def compatible(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
 
 def stack_generators(members: Sequence[Generator], like: Tensor) -> Generator:
     """One generator with numbers ``(M,)`` in the dtype and on the device of ``like``; shared numbers stay plain."""
-    structures = [structure(member) for member in members]
+    structures = [generator_structure(member) for member in members]
     richest = max(structures, key=lambda s: len(s[3]))
     if not all(compatible(one, richest) for one in structures):
         raise InputError("Only generators of one space, with the same kinds of penalties, can be stacked.")
