@@ -386,8 +386,8 @@ def test_finiteness_is_looked_at_block_by_block(monkeypatch):
     huge[[3, 50, 99], [1, 1, 6]] = torch.tensor([torch.nan, torch.inf, -torch.inf])
     with pytest.raises(InputError, match=r"column\(s\) 1, 6, 3 row\(s\) of 100"):
         check_finite(huge)
-    with pytest.raises(InputError, match=r"column\(s\) b, g, 3 row\(s\) of 100"):
-        check_finite(huge.reshape(2, 50, 8), tuple("abcdefgh"))
+    with pytest.raises(InputError, match=r"column\(s\) 1, 6, 3 row\(s\) of 100"):
+        check_finite(huge.reshape(2, 50, 8))
     check_finite(huge[:0])
 
 
