@@ -151,7 +151,7 @@ class ByAutograd:
         return self.output.detach()
 
     def pullback(self, grad: Tensor, *others: Tensor) -> Tensor:
-        """As in :class:`Differentiable`, plus the derivative of the sums of ``others``, made of ``leaf`` and ``output``."""
+        """As in :class:`Differentiable`, plus the derivative of the sums of ``others``, made of leaf and output."""
         if not self.output.requires_grad:
             raise ModelError("The model's output does not depend differentiably on its input, which a search needs.")
         (found,) = torch.autograd.grad(
