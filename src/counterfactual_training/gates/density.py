@@ -157,10 +157,8 @@ class Density(Calibrated):
         tensors = (self.centres, self.width, self.given)
         if self._made is None or any(a is not b for a, b in zip(self._made[0], tensors, strict=True)):
             masks = [~self.given, self.given] if bool(self.given.any()) else [~self.given]
-            with (
-                torch.inference_mode(False),
-                torch.no_grad(),
-            ):  # later calls need gradients, even if the first is in inference_mode
+            # Later calls may need gradients, even if this one is in inference_mode.
+            with torch.inference_mode(False), torch.no_grad():
                 self._made = tensors, [self._kernels_in(columns) for columns in masks]
         return self._made[1]
 

@@ -12,12 +12,11 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.modules import module as torch_module
 
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import ModelError
 from counterfactual_training.models.classifiers import Asinh
-from counterfactual_training.models.stack import StackedModel
+from counterfactual_training.models.stack import StackedModel, hooked
 
 _aten: Any = torch.ops.aten
 
@@ -51,7 +50,6 @@ _IN_PLACE: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {
     nn.Tanh: torch.tanh_,
     nn.Sigmoid: torch.sigmoid_,
 }
-_HOOKS = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
 
 
 def activation(layer: nn.Module) -> Activation | None:
@@ -80,12 +78,6 @@ def chain_layers(model: nn.Module) -> list[nn.Module] | None:
         return None
     places = {(weight.device, weight.data_ptr() or id(weight)) for weight in weights}
     return layers if len(places) == len(weights) else None
-
-
-def hooked(module: nn.Module) -> bool:
-    """Whether calling the module runs hooks, or a ``forward`` that is not its class's."""
-    everywhere = any(getattr(torch_module, f"_global_{name}") for name in _HOOKS)
-    return everywhere or "forward" in vars(module) or any(getattr(module, f"_{name}") for name in _HOOKS)
 
 
 class Differentiable(Protocol):
