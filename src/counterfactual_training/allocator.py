@@ -1,7 +1,7 @@
-"""Memory that is kept once it was asked for.
+"""Keep freed memory in the process.
 
-Small stacked models spend more time on page faults than on arithmetic while the allocator returns its pages after every
-step. glibc can be told to keep them; other C libraries have no such thresholds, and there nothing happens.
+By default glibc returns freed pages to the system after every step, and small stacked models spend more time on page
+faults than on arithmetic. glibc can be told to keep the pages; with other C libraries nothing happens.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _MEGABYTE = 2**20
 _KEEPING = {
     _M_TRIM_THRESHOLD: 512 * _MEGABYTE,
     _M_TOP_PAD: 16 * _MEGABYTE,
-    _M_MMAP_THRESHOLD: 32 * _MEGABYTE,  # the largest that glibc takes
+    _M_MMAP_THRESHOLD: 32 * _MEGABYTE,  # the largest that glibc accepts
 }
-# Where glibc's own adjustment ends. It stops once a threshold was set, so that going back to where it starts would
-# leave the process slower than before.
+# glibc adjusts its thresholds at run time, but no longer once they were set. Restoring its initial values would leave
+# the process slower than before, so restore the values at which its adjustment ends.
 _USUAL = {_M_TRIM_THRESHOLD: 64 * _MEGABYTE, _M_TOP_PAD: 0, _M_MMAP_THRESHOLD: 32 * _MEGABYTE}
 _state = {"kept": False}
 
 
 def keep_memory() -> bool:
-    """Raise the thresholds above which glibc gives freed memory back, for the rest of this process.
+    """Raise the thresholds above which glibc returns freed memory, for the rest of this process.
 
     Returns:
         Whether that was possible.
@@ -37,15 +37,15 @@ def keep_memory() -> bool:
 
 @contextmanager
 def keeping_memory(switch: bool = True) -> Iterator[None]:
-    """Inside, freed memory is kept (up to 512 MB); afterwards it is given back and the thresholds are usual again.
+    """Context manager: freed memory is kept (up to 512 MB); afterwards it is returned and the thresholds are reset.
 
-    Nothing happens where the host has said what it wants: by :func:`keep_memory`, or by glibc's environment variables.
+    Has no effect after :func:`keep_memory`, or if glibc's environment variables are set.
     """
     told = any((name.startswith("MALLOC_") and name.endswith("_")) or name == "GLIBC_TUNABLES" for name in os.environ)
     if not switch or told or _state["kept"] or not _set(_KEEPING):
         yield
         return
-    _state["kept"] = True  # a fleet within a fleet leaves it to the outer one
+    _state["kept"] = True  # a nested call leaves it to the outer one
     try:
         yield
     finally:
@@ -62,7 +62,7 @@ def _set(thresholds: dict[int, int]) -> bool:
 
 
 def _library() -> Any:
-    """glibc, or ``None`` where there is another C library."""
+    """glibc, or ``None`` with another C library."""
     try:
         library = ctypes.CDLL(None)
         library.gnu_get_libc_version, library.mallopt, library.malloc_trim  # noqa: B018 - missing elsewhere

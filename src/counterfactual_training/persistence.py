@@ -1,6 +1,6 @@
-"""Files that are never half-written and never run code: tensors and JSON in one safetensors file.
+"""Files that are never half-written and never execute code: tensors and JSON in one safetensors file.
 
-The JSON part travels in the file's metadata, so that one atomic rename publishes both.
+The JSON part is stored in the file's metadata, so that one atomic rename publishes both.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KEY = "counterfactual_training"
 
 
 def atomic_write(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file so that a reader sees the old content or the new one, whatever happens in between."""
+    """Write a file so that a reader sees either the old or the new content, even after a crash."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -34,7 +34,7 @@ def atomic_write(path: str | os.PathLike[str], content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(0o666 & ~_umask())  # as open() would; the temporary file was for our eyes only
+        Path(name).chmod(0o666 & ~_umask())  # mkstemp creates files that only the owner can read; open() does not
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
@@ -51,7 +51,7 @@ def save_file(
     path: str | os.PathLike[str], kind: str, tensors: Mapping[str, Tensor], content: Mapping[str, Any]
 ) -> None:
     """Save tensors and JSON-able content as one file of the given kind."""
-    # Each tensor gets memory of its own: safetensors refuses shared storage.
+    # safetensors does not accept tensors that share memory, so clone them.
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps(content)
     header = {"kind": kind, "format": 1, "sha256": _digest(plain, text), "content": text}
@@ -59,14 +59,14 @@ def save_file(
 
 
 def load_file(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and content of a file that :func:`save_file` wrote; anything else is refused."""
+    """Tensors and content of a file that :func:`save_file` wrote; raises for any other file."""
     path = Path(path)
     if not path.is_file():
         raise FileError(f"There is no file {str(path)!r}.")
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             metadata = file.metadata() or {}
-            # Copies lie in memory as torch's own tensors do; on other boundaries the same sums round differently.
+            # Clones are aligned like torch's own tensors; with other alignments the same sums may round differently.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
         header = json.loads(metadata[_KEY])
         found, version, text, digest = header["kind"], header["format"], header["content"], header["sha256"]
@@ -80,12 +80,12 @@ def load_file(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor
     if found != kind or version != 1:
         raise FileError(f"{str(path)!r} holds {found!r} (format {version}), expected {kind!r} (format 1).")
     if not isinstance(content, dict):
-        raise FileError(f"{str(path)!r} is damaged: its content is no table.")
+        raise FileError(f"{str(path)!r} is damaged: its content is not a JSON object.")
     return tensors, content
 
 
 def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
-    """Checksum of a file's content. It tells accidents, not malice: whoever alters a file can alter this too."""
+    """Checksum of a file's content against accidental damage; not security-sensitive."""
     digest = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         tensor = tensors[name].contiguous()
@@ -95,7 +95,7 @@ def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
 
 
 def flatten_state(state: Any, prefix: str = "") -> tuple[dict[str, Tensor], Any]:
-    """Split a nested state dict into tensors by path, and JSON with a marker where each tensor was."""
+    """Split a nested state dict into tensors by path and JSON with a placeholder for each tensor."""
     if isinstance(state, Tensor):
         return {prefix: state}, {"tensor": prefix}
     if isinstance(state, Mapping):
@@ -104,7 +104,7 @@ def flatten_state(state: Any, prefix: str = "") -> tuple[dict[str, Tensor], Any]
         for i, (key, value) in enumerate(state.items()):
             if not isinstance(key, (str, int)):
                 raise FileError(f"Cannot save a state with key {key!r} of type {type(key).__name__}.")
-            inner, plain = flatten_state(value, f"{prefix}/{i}:{key}")  # unique, also where a key holds a slash
+            inner, plain = flatten_state(value, f"{prefix}/{i}:{key}")  # unique, even if a key contains a slash
             tensors |= inner
             items.append([key, plain])
         return tensors, {"dict": items}
@@ -119,7 +119,7 @@ def flatten_state(state: Any, prefix: str = "") -> tuple[dict[str, Tensor], Any]
 def unflatten_state(tensors: Mapping[str, Tensor], plain: Any) -> Any:
     """Inverse of :func:`flatten_state`; tuples come back as lists."""
     if not isinstance(plain, dict) or len(plain) != 1:
-        raise FileError("The file is damaged: its table of contents does not parse.")
+        raise FileError("The file is damaged: its table of contents cannot be parsed.")
     ((kind, value),) = plain.items()
     if kind == "tensor":
         if value not in tensors:
@@ -133,11 +133,11 @@ def unflatten_state(tensors: Mapping[str, Tensor], plain: Any) -> Any:
 
 
 def load_weights(module: torch.nn.Module, state: Mapping[str, Tensor], source: str) -> None:
-    """Load weights into a module, or say which do not fit."""
+    """Load weights into a module; raise, and leave it unchanged, if they do not fit."""
     before = copy.deepcopy(module.state_dict())
     try:
         module.load_state_dict(dict(state))
     except RuntimeError as error:
-        module.load_state_dict(before)  # torch has already copied what did fit
+        module.load_state_dict(before)  # torch has already copied the weights that fit
         detail = str(error).splitlines()[-1].strip()
         raise FileError(f"The weights in {source!r} do not fit this model: {detail}") from error

@@ -1,7 +1,7 @@
-"""Sensible use of CPU threads.
+"""Choose the number of CPU threads.
 
-Small tensors gain nothing from a second thread and lose a great deal when another process competes for the core
-(measured: 10 to 100 times slower). Work below a size that pays for the hand-over runs on one thread.
+Small tensors gain nothing from a second thread, and lose much if another process competes for the core (measured: 10 to
+100 times slower). Small work therefore runs on one thread.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from torch import Tensor, nn
 
 from counterfactual_training.errors import InputError
 
-# Multiply-adds of one forward pass below which one thread is the better bet.
+# Multiply-adds of one forward pass below which one thread is used.
 _SMALL_FORWARD = 200_000_000
 
 
 @contextmanager
 def sensible_threads(model: nn.Module, x: Tensor, threads: int | None = None) -> Iterator[None]:
-    """Inside, torch uses the given number of threads; or one, where the model and the batch x are small.
+    """Context manager: torch uses the given number of threads, by default one if the model and the batch x are small.
 
-    The host's setting is put back afterwards. Nothing happens for work on an accelerator. More threads than this
-    machine has processors are refused: torch would start every one of them.
+    The previous number is restored afterwards. Has no effect on an accelerator. More threads than processors raise an
+    error, because torch would start all of them.
     """
     check_threads(threads)
     before = torch.get_num_threads()
@@ -43,7 +43,7 @@ def sensible_threads(model: nn.Module, x: Tensor, threads: int | None = None) ->
 
 
 def check_threads(threads: object) -> None:
-    """Refuse what is no number of threads: ``None``, or an integer from 1 to the number of processors."""
+    """Raise unless ``threads`` is ``None`` or an integer from 1 to the number of processors."""
     most = max(os.cpu_count() or 1, torch.get_num_threads())
     if threads is None or (isinstance(threads, int) and not isinstance(threads, bool) and 1 <= threads <= most):
         return

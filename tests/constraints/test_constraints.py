@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from counterfactual_training import Constraints, Domain, OneHotGroup
 from counterfactual_training.constraints import DIRECTIONS, Lattice
-from counterfactual_training.constraints.stacking import stack_constraints
+from counterfactual_training.constraints.stack_constraints import stack_constraints
 from counterfactual_training.errors import ConstraintError
 
 FEATURES = 5

@@ -21,13 +21,13 @@ def test_category_and_encode_are_inverse():
     assert binary.category(torch.tensor([[0.7], [0.2]])).tolist() == [1, 0]
 
 
-def test_nearest_keeps_to_what_is_allowed():
-    group = OneHotGroup((0, 1, 2))
+def test_settle_takes_the_nearest_choice():
+    group, home = OneHotGroup((0, 1, 2)), torch.tensor([[1.0, 0.0, 0.0]]).expand(2, 3)
     relaxed = torch.tensor([[0.2, 0.9, 0.4], [0.2, 0.9, 0.4]])
-    allowed = torch.tensor([[True, True, True], [True, False, True]])
-    assert group.nearest(relaxed).tolist() == [1, 1]
-    assert group.nearest(relaxed, allowed).tolist() == [1, 2]
-    assert OneHotGroup((0,)).nearest(torch.tensor([[0.6], [0.4]])).tolist() == [1, 0]
+    choices = torch.tensor([[True, True, True, False], [True, False, True, False]])
+    assert group.settle(relaxed, home, choices).tolist() == [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    both = torch.tensor([[True, True, False]]).expand(2, 3)
+    assert OneHotGroup((0,)).settle(torch.tensor([[0.6], [0.4]]), torch.zeros(2, 1), both).tolist() == [[1.0], [0.0]]
 
 
 def test_ones_own_category_is_always_reachable():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from counterfactual_training import Constraints
-from counterfactual_training.constraints import constraints
+from counterfactual_training.constraints import domain
 from counterfactual_training.errors import ConstraintError
 
 MEGABYTES = 200
@@ -60,7 +60,7 @@ def test_blocks_tell_the_same_story(lead, monkeypatch):
     rules = Constraints.build(3, domain=(0.0, 1.0))
     messages = []
     for values in (2**20, 12):
-        monkeypatch.setattr(constraints, "_BLOCK_VALUES", values)
+        monkeypatch.setattr(domain, "_BLOCK_VALUES", values)
         with pytest.raises(ConstraintError) as error:
             rules.check_factuals(x)
         messages.append(str(error.value))

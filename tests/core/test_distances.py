@@ -5,15 +5,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterfactual_training.core.distances import L1Reference, l1, l2, linf, mean_l1
+from counterfactual_training.core.distances import L1Reference, l1, mean_l1
 from counterfactual_training.errors import InputError
 
 
-@pytest.mark.parametrize(("norm", "order"), [(l1, 1), (l2, 2), (linf, torch.inf)])
 @pytest.mark.parametrize("shape", [(5, 3), (2, 4, 7), (2, 3, 4, 1)])
-def test_norms(norm, order, shape):
+def test_l1_is_the_norm(shape):
     delta = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(norm(delta), torch.linalg.vector_norm(delta, ord=order, dim=-1))
+    torch.testing.assert_close(l1(delta), torch.linalg.vector_norm(delta, ord=1, dim=-1))
 
 
 @settings(deadline=None)  # the machine may be busy

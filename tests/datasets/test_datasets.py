@@ -287,8 +287,8 @@ def test_protection_and_validation_rows():
     assert len(train) == 3000 and len(validation) == 600
     spread = 2 * data.x_train.std(0)
     assert bool((data.constraints.domain.upper >= data.x_train.mean(0) + spread - 1e-5).all())
-    inside = (data.x_train >= data.constraints.domain.lower) & (data.x_train <= data.constraints.domain.upper)
-    assert bool(inside.all()) and data.constraints.domain.inferred
+    domain = data.constraints.domain
+    assert bool(((data.x_train >= domain.lower) & (data.x_train <= domain.upper)).all()) and domain.inferred
 
 
 # ---- the readers, on small made-up files -----------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import torch
 from test_gated import moat, slope
 
 from counterfactual_training import Constraints, ecco, line
-from counterfactual_training.constraints.stacking import stack_constraints
+from counterfactual_training.constraints.stack_constraints import stack_constraints
 from counterfactual_training.gates import Gated, fit_gate, remembered_rows, search_gated, towards_real
 from counterfactual_training.models import StackedModel
 from counterfactual_training.search import Status, search

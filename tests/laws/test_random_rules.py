@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from counterfactual_training import Constraints, Domain, OneHotGroup, ecco, generic, line, search
 from counterfactual_training.constraints import DIRECTIONS, Lattice
-from counterfactual_training.constraints.stacking import stack_constraints
+from counterfactual_training.constraints.stack_constraints import stack_constraints
 from covering import repeats
 
 MODES = ("end", "step", "never")

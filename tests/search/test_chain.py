@@ -8,8 +8,8 @@ from torch.testing import assert_close
 from counterfactual_training import Constraints, Generator, ecco, generic, mlp, search
 from counterfactual_training.constraints import Lattice
 from counterfactual_training.errors import ModelError
-from counterfactual_training.models.stack import StackedModel
-from counterfactual_training.search.chain import ByAutograd, Chain, StackedChain, chain_layers, differentiable, hooked
+from counterfactual_training.models.stack import StackedModel, hooked
+from counterfactual_training.search.chain import ByAutograd, Chain, StackedChain, chain_layers, differentiable
 
 FEATURES = torch.Size([6])
 

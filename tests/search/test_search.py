@@ -11,8 +11,8 @@ from torch.testing import assert_close
 from counterfactual_training import Constraints, Generator, ecco, generic, linear, mlp, search
 from counterfactual_training.constraints import Lattice
 from counterfactual_training.errors import ConstraintError, InputError, ModelError
-from counterfactual_training.search import checks, evaluating
-from counterfactual_training.search.checks import check_finite, first_logits
+from counterfactual_training.search import evaluating, model_checks
+from counterfactual_training.search.model_checks import check_finite, first_logits
 
 
 @pytest.fixture
@@ -372,7 +372,7 @@ def test_the_first_answer_of_any_model_is_checked():
 
 def test_finiteness_is_looked_at_block_by_block(monkeypatch):
     """Rows may be mapped from a file larger than memory: nothing of the size of x is ever made."""
-    monkeypatch.setattr(checks, "_BLOCK_VALUES", 64)
+    monkeypatch.setattr(model_checks, "_BLOCK_VALUES", 64)
     largest, real = [0], torch.isfinite
 
     def seen(values):
@@ -386,8 +386,8 @@ def test_finiteness_is_looked_at_block_by_block(monkeypatch):
     huge[[3, 50, 99], [1, 1, 6]] = torch.tensor([torch.nan, torch.inf, -torch.inf])
     with pytest.raises(InputError, match=r"column\(s\) 1, 6, 3 row\(s\) of 100"):
         check_finite(huge)
-    with pytest.raises(InputError, match=r"column\(s\) b, g, 3 row\(s\) of 100"):
-        check_finite(huge.reshape(2, 50, 8), tuple("abcdefgh"))
+    with pytest.raises(InputError, match=r"column\(s\) 1, 6, 3 row\(s\) of 100"):
+        check_finite(huge.reshape(2, 50, 8))
     check_finite(huge[:0])
 
 

@@ -1,4 +1,4 @@
-"""What may move, which way, how far, together with what."""
+"""Which features may change, in which direction, how far, and which belong together."""
 
 from counterfactual_training.constraints.constraints import Bounds, CategoryProjection, Constraints
 from counterfactual_training.constraints.discrete import Lattice, OneHotGroup

@@ -1,11 +1,11 @@
-"""What may move, which way, how far, together with what: one object for the life of a model.
+"""Which features may change, in which direction, how far, and which belong together.
 
-Training, search, attacks, metrics and reports all read the same :class:`Constraints`. Its verbs:
+Training, search, attacks, metrics and reports all use the same :class:`Constraints`. Its four main methods:
 
-``mask_step``  a proposed change, without the part that mutability forbids (search, attacks)
-``project``    a point, back inside the domain (search, attacks)
-``snap``       a relaxed point, onto valid categories and integers (end of the search)
-``protect``    x⁺, without the differences that mutability explains (training, §3.4)
+``mask_step``  removes the part of a step that mutability forbids (search, attacks)
+``project``    moves a point back into the domain (search, attacks)
+``snap``       rounds a relaxed point to valid categories and integers (end of the search)
+``protect``    removes from x⁺ the differences that mutability forbids (training, §3.4)
 """
 
 from __future__ import annotations
@@ -13,38 +13,34 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from counterfactual_training.constraints.discrete import Lattice, OneHotGroup
-from counterfactual_training.constraints.domain import Domain
-from counterfactual_training.constraints.mutability import (
-    DIRECTIONS,
-    Direction,
-    Mutability,
-    feature_index,
-    parse_mutability,
-)
-from counterfactual_training.errors import ConstraintError, unknown
-
-# Values looked at at once: rows in a file may be more than memory holds.
-_BLOCK_VALUES = 2**20
-# A change below this is rounding, not a change.
-_NOISE = 1e-6
+from counterfactual_training.constraints.domain import Domain, parse_domain
+from counterfactual_training.constraints.mutability import Direction, Mutability, parse_mutability
+from counterfactual_training.errors import ConstraintError, check_name
 
 CategoryProjection = Literal["end", "step", "never"]
 
+_DIRECTIONS: dict[tuple[bool, bool], Direction] = {
+    (True, True): "both",
+    (False, False): "none",
+    (True, False): "increase",
+    (False, True): "decrease",
+}
+
 
 class Bounds(NamedTuple):
-    """Where the counterfactuals of given factuals may lie; each tensor has as many rows as the factuals, or one.
+    """Where the counterfactuals of given factuals may lie; each tensor has one row per factual, or a single row.
 
     Attributes:
         lower, upper: the box, broadcastable to ``(..., n, d)``.
-        home: ``(..., n, d)`` the factuals, as they are if they keep their categories.
+        home: ``(..., n, d)`` the factuals as they look if they keep their categories.
         choices: ``(..., n, Σ (max(k, 2) + 1))`` the categories to choose from, group by group; see
-            :meth:`OneHotGroup.settle`. This and ``home`` have no columns where categories are not projected.
+            :meth:`OneHotGroup.settle`. ``choices`` and ``home`` have no columns if categories are not projected.
     """
 
     lower: Tensor
@@ -55,16 +51,16 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Constraints:
-    """Constraints on d features in model space. Build one with :meth:`build` or :meth:`infer`.
+    """Constraints on d features in model space. Create one with :meth:`build` or :meth:`infer`.
 
     Attributes:
         may_increase, may_decrease: ``(..., d)`` masks; both false means immutable.
         domain: the box.
         groups: one-hot groups of categorical features.
-        lattices: integer and allowed-value columns.
-        names: feature names, for messages.
+        lattices: integer columns and columns with a list of allowed values.
+        names: feature names, used in messages.
         category_projection: when a relaxed group becomes one category again: at the ``"end"`` of the search, after
-            every ``"step"`` (what the authors did at evaluation), or ``"never"`` (what they did in training).
+            every ``"step"`` (as the authors do at evaluation), or ``"never"`` (as they do in training).
     """
 
     may_increase: Tensor
@@ -86,16 +82,16 @@ class Constraints:
         names: Sequence[str] | None = None,
         category_projection: CategoryProjection = "end",
     ) -> Constraints:
-        """Constraints from what a person writes.
+        """Constraints from user input.
 
         Args:
             num_features: d.
             mutability: see :func:`parse_mutability`.
             domain: a :class:`Domain`; one ``(lower, upper)`` for all features; or a dict from column to
-                ``(lower, upper)``, where ``None`` leaves a side open.
+                ``(lower, upper)``, where ``None`` means no bound on that side.
             groups: one-hot groups, each a list of column indices or a :class:`OneHotGroup`.
-            lattices: columns that know only certain values.
-            names: column names; lets dicts speak of columns by name.
+            lattices: columns with integer or listed values.
+            names: column names; dicts may then use names instead of indices.
         """
         if names is not None and len(names) != num_features:
             raise ConstraintError(f"{len(names)} names for {num_features} features.")
@@ -107,12 +103,11 @@ class Constraints:
             raise ConstraintError(
                 f"Groups and lattices must name different columns in 0..{num_features - 1}: {columns}."
             )
-        if category_projection not in ("end", "step", "never"):
-            raise ConstraintError(unknown("category_projection", category_projection, ["end", "step", "never"]))
+        check_name("category_projection", category_projection, get_args(CategoryProjection), ConstraintError)
         return cls(
             may_increase=torch.tensor([d in ("both", "increase") for d in directions]),
             may_decrease=torch.tensor([d in ("both", "decrease") for d in directions]),
-            domain=_parse_domain(domain, num_features, names),
+            domain=parse_domain(domain, num_features, names),
             groups=parsed_groups,
             lattices=tuple(lattices),
             names=tuple(names) if names is not None else None,
@@ -123,11 +118,11 @@ class Constraints:
     def infer(
         cls, x: Tensor, mutability: Mutability = None, num_std: float = 2.0, domain: Any = None, **kwargs: Any
     ) -> Constraints:
-        """As :meth:`build`, with the box inferred from data ``(n, ...)`` by Eq. 12 wherever ``domain`` states none."""
+        """As :meth:`build`; bounds that ``domain`` does not state are inferred from data ``(n, ...)`` by Eq. 12."""
         flat = x.detach().reshape(len(x), -1)
         box = Domain.infer(flat, num_std)
         if domain is not None:
-            box = _parse_domain(domain, flat.shape[1], kwargs.get("names")).to(flat).filled(box)
+            box = parse_domain(domain, flat.shape[1], kwargs.get("names")).to(flat).filled(box)
         return cls.build(flat.shape[1], mutability, box, **kwargs).to(flat)
 
     @property
@@ -136,15 +131,13 @@ class Constraints:
 
     @property
     def directions(self) -> tuple[Direction, ...]:
-        """One word per feature (of the first member, in a fleet)."""
-        up = self.may_increase.reshape(-1, self.num_features)[0].tolist()
-        down = self.may_decrease.reshape(-1, self.num_features)[0].tolist()
-        words = {(True, True): "both", (False, False): "none", (True, False): "increase", (False, True): "decrease"}
-        return tuple(d for u, w in zip(up, down, strict=True) for d in DIRECTIONS if d == words[u, w])
+        """One word per feature (in a fleet, of the first member)."""
+        up, down = (mask.reshape(-1, self.num_features)[0].tolist() for mask in (self.may_increase, self.may_decrease))
+        return tuple(_DIRECTIONS[pair] for pair in zip(up, down, strict=True))
 
     @property
     def immutable(self) -> Tensor:
-        """Mask ``(..., d)`` of the features that may not move at all."""
+        """Mask ``(..., d)`` of the features that may not change at all."""
         return ~(self.may_increase | self.may_decrease)
 
     @cached_property
@@ -157,7 +150,7 @@ class Constraints:
 
     @cached_property
     def discrete(self) -> Tensor:
-        """Mask ``(d,)`` of the columns that :meth:`snap` touches."""
+        """Mask ``(d,)`` of the columns that :meth:`snap` rounds."""
         mask = self._in_groups & (self.category_projection == "end")
         for lattice in self.lattices:
             mask[lattice.column] = True
@@ -169,7 +162,7 @@ class Constraints:
 
     @cached_property
     def has_free_features(self) -> bool:
-        """Whether any feature may move that :meth:`snap` does not touch."""
+        """Whether any mutable feature is left out by :meth:`snap`."""
         return bool((~self.immutable & ~self.discrete).any())
 
     @cached_property
@@ -177,7 +170,7 @@ class Constraints:
         return bool((self.may_increase & self.may_decrease).all())
 
     @cached_property
-    @torch.inference_mode(False)  # a search's mode is not to stick to what outlives it
+    @torch.inference_mode(False)  # the cache outlives the search, so it must not hold inference tensors
     def _step_limits(self) -> tuple[Tensor, Tensor]:
         zero = torch.zeros_like(self.domain.lower)
         low = zero.masked_fill(self.may_decrease, -torch.inf)
@@ -185,18 +178,18 @@ class Constraints:
         return low.unsqueeze(-2), high.unsqueeze(-2)
 
     def to(self, like: Tensor) -> Constraints:
-        """The same constraints on the device of a tensor, the box in its dtype."""
+        """The same constraints on the device of a tensor, with the box in its dtype."""
         box = self.domain.lower
         if self.may_increase.device == box.device == like.device and box.dtype == like.dtype:
-            return self
+            return self  # keeps what is cached
         up, down = self.may_increase.to(like.device), self.may_decrease.to(like.device)
         return replace(self, may_increase=up, may_decrease=down, domain=self.domain.to(like))
 
     def relaxed(self) -> Constraints:
-        """The same box and directions, with every column continuous: what the authors used in training."""
+        """The same box and directions with every column continuous, as the authors train."""
         return replace(self, groups=(), lattices=())
 
-    # ---- the verbs -------------------------------------------------------------------------------------------------
+    # ---- methods of the search and of training ---------------------------------------------------------------------
 
     def mask_step(self, step: Tensor) -> Tensor:
         """Zero, in place, the parts of a step ``(..., n, d)`` that mutability forbids."""
@@ -205,34 +198,35 @@ class Constraints:
         return step.clamp_(*self._step_limits)
 
     def bounds(self, x: Tensor) -> Bounds:
-        """The box around the factuals x ``(..., n, d)``, and their categories where these are projected at every step.
+        """The box around the factuals x ``(..., n, d)``, and their categories if these are projected at every step.
 
-        The box is the domain, widened where a factual lies outside it in a feature or with a category that may not
-        come back, and narrowed to the factual's own value for categories it may not become.
+        The box is the domain. It is wider where a factual lies outside the domain and may not come back, and narrower
+        where transitions forbid a category.
         """
         if self.groups and self.category_projection == "step":
-            return self._bounds(x)
+            return self._category_bounds(x)
         lower, upper = self._box(x)
+        # Only a category outside the box can be trapped there, which _category_bounds finds out.
         if self.category_projection == "end" and bool((((x < lower) | (x > upper)) & self._in_groups).any()):
-            lower, upper, *_ = self._bounds(x)
+            lower, upper, *_ = self._category_bounds(x)
         nothing = torch.empty(1, 0, dtype=torch.bool, device=x.device)
         return Bounds(lower, upper, nothing, nothing)
 
     def project(self, x_cf: Tensor, bounds: Bounds) -> Tensor:
-        """Put points ``(..., n, d)`` back into the bounds of their factuals, in place."""
+        """Move points ``(..., n, d)`` back into the bounds of their factuals, in place."""
         return self.project_categories(x_cf.clamp_(bounds.lower, bounds.upper), bounds)
 
     def project_categories(self, x_cf: Tensor, bounds: Bounds) -> Tensor:
-        """Make every group one of its row's possible categories again, in place, if that is to happen at every step."""
+        """Round every group to an allowed category, in place, if categories are projected at every step."""
         return self._settle(x_cf, bounds) if self.category_projection == "step" else x_cf
 
     def snap(self, x_cf: Tensor, x: Tensor) -> Tensor:
-        """Counterfactuals with valid categories, integers and allowed values, reachable from x; a new tensor."""
+        """A copy of x_cf with valid categories, integers and allowed values, all reachable from x."""
         x_cf = x_cf.clone()
         if not self.has_discrete:
             return x_cf
         if self.category_projection == "end":
-            self._settle(x_cf, self._bounds(x))
+            self._settle(x_cf, self._category_bounds(x))
         if self.lattices:
             self._round(x_cf, x)
         return x_cf
@@ -240,7 +234,7 @@ class Constraints:
     def protect(self, x_pos: Tensor, x_cf: Tensor) -> Tensor:
         """x⁺ with ``x⁺[d] := x′[d]`` wherever moving x′ towards it would break mutability (§3.4).
 
-        The three conditions: d is immutable; x⁺ > x′ but d may only fall; x⁺ < x′ but d may only rise.
+        The three conditions: d is immutable; x⁺ > x′ but d may only decrease; x⁺ < x′ but d may only increase.
         Both ``(..., n, d)``.
         """
         if self.masks_nothing:
@@ -255,61 +249,41 @@ class Constraints:
         return self.names[index] if self.names is not None else f"feature {index}"
 
     def categories(self, group: OneHotGroup, x: Tensor) -> Tensor:
-        """Mask ``(..., n, max(k, 2))`` of the categories that a counterfactual of x ``(..., n, d)`` may be in."""
+        """Mask ``(..., n, max(k, 2))`` of the categories that a counterfactual of x ``(..., n, d)`` may have."""
         lower, upper = (bound.expand_as(x)[..., group.index] for bound in self._box(x))
         return self._categories(group, x, lower, upper)
 
     def check_factuals(self, x: Tensor) -> None:
-        """Refuse factuals ``(..., n, d)`` with other features, or outside a domain that the user stated."""
+        """Raise if factuals ``(..., n, d)`` have another number of features or lie outside a stated domain."""
         if x.shape[-1] != self.num_features:
-            raise ConstraintError(f"The constraints speak of {self.num_features} features, x has {x.shape[-1]}.")
-        stated = self.domain.stated
-        if not bool(stated.any()):
-            return
-        block = max(1, _BLOCK_VALUES * x.shape[-2] // max(1, x.numel()))
-        counts = stated.new_zeros(self.num_features, dtype=torch.long)
-        for rows in x.split(block, -2):
-            counts += (self._outside(rows) & stated).reshape(-1, self.num_features).sum(0)
-        if not bool(counts.any()):
-            return
-        j = int(counts.argmax())
-        row = int(torch.cat([self._outside(rows)[..., j] for rows in x.split(block, -2)], -1).flatten().nonzero()[0])
-        value = float(x[..., j].flatten()[row])
-        low = float(self.domain.lower.reshape(-1, self.num_features)[0, j])
-        high = float(self.domain.upper.reshape(-1, self.num_features)[0, j])
-        raise ConstraintError(
-            f"{int(counts[j])} factual(s) lie outside the domain of {self.name(j)!r} [{low:g}, {high:g}]; "
-            f"the first is row {row} with {value:g}. Widen the domain or leave these rows out."
-        )
-
-    def _outside(self, x: Tensor) -> Tensor:
-        # The last few digits are not worth a refusal: scaling to model space and back costs that much.
-        span = 1e-5 * (1 + x.abs())
-        return (x < self.domain.lower.unsqueeze(-2) - span) | (x > self.domain.upper.unsqueeze(-2) + span)
+            raise ConstraintError(f"The constraints are for {self.num_features} features, x has {x.shape[-1]}.")
+        self.domain.check_factuals(x, self.name)
 
     def violations(self, x_cf: Tensor, x: Tensor, tolerance: float = 1e-5) -> Tensor:
-        """Mask ``(..., n, d)`` of the values that break a constraint, for tests, metrics and reports."""
+        """Mask ``(..., n, d)`` of the values that break a constraint."""
         delta = x_cf - x
         slack = tolerance * (1 + torch.maximum(x.abs(), x_cf.abs()))
-        wrong = ((delta > slack) & ~self.may_increase.unsqueeze(-2)) | (
-            (delta < -slack) & ~self.may_decrease.unsqueeze(-2)
-        )
-        bounds = self._bounds(x) if self.category_projection != "never" else self.bounds(x)
+        up, down = self.may_increase.unsqueeze(-2), self.may_decrease.unsqueeze(-2)
+        wrong = ((delta > slack) & ~up) | ((delta < -slack) & ~down)
+        projected = self.category_projection != "never"
+        bounds = self._category_bounds(x) if projected else self.bounds(x)
         wrong |= (x_cf < bounds.lower - slack) | (x_cf > bounds.upper + slack)
         valid = x_cf.clone()
-        if self.category_projection != "never":
+        if projected:
             self._settle(valid, bounds)
-            for group in self.groups:  # to stay as one is, is always allowed
+            for group in self.groups:  # an unchanged group is always valid, even if it is no clean category
                 columns = group.index
                 changed = (delta.abs() > slack)[..., columns].any(-1, keepdim=True)
                 valid[..., columns] = torch.where(changed, valid[..., columns], x_cf[..., columns])
         self._round(valid, x)
         return wrong | ((valid - x_cf).abs() > slack)
 
-    # ---- behind the verbs ------------------------------------------------------------------------------------------
+    # ---- helpers ---------------------------------------------------------------------------------------------------
 
     def _box(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Lower and upper bounds around the factuals, without regard to which categories the domain leaves."""
         lower, upper = self.domain.lower.unsqueeze(-2), self.domain.upper.unsqueeze(-2)
+        # A factual outside an inferred domain comes back inside, except against its direction.
         stuck_low = (x < lower) & ~self.may_increase.unsqueeze(-2)
         stuck_high = (x > upper) & ~self.may_decrease.unsqueeze(-2)
         if bool(stuck_low.any()) or bool(stuck_high.any()):
@@ -318,20 +292,11 @@ class Constraints:
         if limited:
             lower, upper = lower.expand_as(x).clone(), upper.expand_as(x).clone()
         for group in limited:
-            columns, reachable = group.index, group.reachable(x)
-            own, low, high = x[..., columns], lower[..., columns], upper[..., columns]
-            may_be_1, may_be_0 = reachable[..., -len(group.columns) :], reachable[..., :1]
-            high = torch.where(may_be_1, high, torch.minimum(high, own))
-            if len(group.columns) == 1:  # who may not leave 0 or 1 is not pulled back into the domain either
-                low = torch.where(may_be_1, low, torch.minimum(low, own))
-                low = torch.where(may_be_0, low, torch.maximum(low, own))
-                high = torch.where(may_be_0, high, torch.maximum(high, own))
-                lower[..., columns] = low
-            upper[..., columns] = high
+            group.narrow(x, lower, upper)
         return lower, upper
 
-    def _bounds(self, x: Tensor) -> Bounds:
-        """Box and categories, whenever the latter are projected."""
+    def _category_bounds(self, x: Tensor) -> Bounds:
+        """Box and categories, whenever categories are projected."""
         lower, upper = self._box(x)
         home, choices = x, []
         for group in self.groups:
@@ -339,13 +304,14 @@ class Constraints:
             part, low, high = x[..., columns], lower[..., columns], upper[..., columns]
             categories, own = self._categories(group, x, low, high), group.own(x)
             inside = ((part >= low) & (part <= high)).all(-1, keepdim=True)
+            # Outside the box and without a category to go to: widen the box so that the row may stay as it is.
             trapped = ~inside & ~categories.any(-1, keepdim=True)
             if bool(trapped.any()):
                 lower, upper = lower.expand_as(x).clone(), upper.expand_as(x).clone()
                 lower[..., columns] = torch.where(trapped, torch.minimum(low, part), low)
                 upper[..., columns] = torch.where(trapped, torch.maximum(high, part), high)
             decoded = (categories & own).any(-1, keepdim=True)
-            if self.category_projection == "end":  # what was no clean category before the search need not become one
+            if self.category_projection == "end":  # a group that was no clean category before need not become one
                 decoded = decoded & ~inside
             clean = group.encode(group.category(x).clamp_min(0), x.dtype)
             if bool((decoded & (clean != part)).any()):
@@ -356,27 +322,12 @@ class Constraints:
         return Bounds(lower, upper, home, torch.cat(choices, -1) if choices else x.new_empty(1, 0, dtype=torch.bool))
 
     def _categories(self, group: OneHotGroup, x: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-        """Mask ``(..., n, max(k, 2))`` of the categories that the factuals x may be encoded as.
-
-        Every column must be free to go from its value to the 1 or the 0 of that category: to change category one column
-        falls and another rises. The box ``(..., n, k)`` must contain both, and the transitions allow it.
-        """
-        columns = group.index
-        part = x[..., columns]
-        up, down = self.may_increase[..., columns].unsqueeze(-2), self.may_decrease[..., columns].unsqueeze(-2)
-
-        def may_be(value: float) -> Tensor:
-            inside = (lower <= value) & (upper >= value)
-            return inside & ((part >= value - _NOISE) | up) & ((part <= value + _NOISE) | down)
-
-        may_be_0, may_be_1 = may_be(0.0), may_be(1.0)
-        if len(group.columns) == 1:
-            return torch.cat([may_be_0, may_be_1], -1) & group.reachable(x)
-        others_may_be_0 = (~may_be_0).sum(-1, keepdim=True) == (~may_be_0).long()
-        return may_be_1 & others_may_be_0 & group.reachable(x)
+        """Mask ``(..., n, max(k, 2))`` of the categories within the box ``(..., n, k)`` of the group's columns."""
+        up, down = (mask[..., group.index].unsqueeze(-2) for mask in (self.may_increase, self.may_decrease))
+        return group.possible(x, lower, upper, up, down)
 
     def _settle(self, x_cf: Tensor, bounds: Bounds) -> Tensor:
-        """Every group as the nearest of its row's possible categories, in place."""
+        """Round every group to the nearest of its row's allowed categories, in place."""
         start = 0
         for group in self.groups:
             end = start + group.num_categories + 1
@@ -385,7 +336,7 @@ class Constraints:
         return x_cf
 
     def _round(self, x_cf: Tensor, x: Tensor) -> None:
-        """Integers and allowed values, in place."""
+        """Round to integers and allowed values, in place."""
         lower, upper = (bound.expand_as(x) for bound in self._box(x))
         up, down = self.may_increase.unsqueeze(-2).expand_as(x), self.may_decrease.unsqueeze(-2).expand_as(x)
         for lattice in self.lattices:
@@ -393,31 +344,3 @@ class Constraints:
             low = torch.where(down[..., j], lower[..., j], x[..., j])
             high = torch.where(up[..., j], upper[..., j], x[..., j])
             x_cf[..., j] = lattice.snap(x_cf[..., j], x[..., j], low, high)
-
-
-def _parse_domain(spec: object, num_features: int, names: Sequence[str] | None) -> Domain:
-    if spec is None:
-        return Domain.unbounded(num_features)
-    if isinstance(spec, Domain):
-        if spec.lower.shape[-1] != num_features:
-            raise ConstraintError(f"The domain has {spec.lower.shape[-1]} features, expected {num_features}.")
-        return spec
-    lower = torch.full((num_features,), -torch.inf)
-    upper = torch.full((num_features,), torch.inf)
-    if isinstance(spec, Mapping):
-        for key, pair in spec.items():
-            j = feature_index(key, num_features, names)
-            lower[j], upper[j] = _parse_interval(pair, key)
-    else:
-        lower[:], upper[:] = _parse_interval(spec, "all features")
-    return Domain(lower, upper)
-
-
-def _parse_interval(pair: object, key: object) -> tuple[float, float]:
-    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-        raise ConstraintError(f"The domain of {key!r} must be (lower, upper), got {pair!r}.")
-    low = -torch.inf if pair[0] is None else float(pair[0])
-    high = torch.inf if pair[1] is None else float(pair[1])
-    if low > high:
-        raise ConstraintError(f"The domain of {key!r} is empty: lower {low:g} > upper {high:g}.")
-    return low, high

@@ -1,4 +1,4 @@
-"""Features that know only certain values: one-hot groups of a categorical column, lattices of an integer one."""
+"""Features with certain values only: one-hot groups for categories, lattices for integers and listed values."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import torch
 from torch import Tensor
 
 from counterfactual_training.errors import ConstraintError
+
+# Smaller changes are rounding errors.
+_NOISE = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,14 +40,14 @@ class OneHotGroup:
 
     @cached_property
     def index(self) -> slice | list[int]:
-        """Index of the columns; a slice, which copies nothing, where they are neighbours."""
+        """Index of the columns: a slice if they are adjacent, because indexing by a slice makes no copy."""
         first, k = self.columns[0], len(self.columns)
         return slice(first, first + k) if self.columns == tuple(range(first, first + k)) else list(self.columns)
 
     def category(self, x: Tensor) -> Tensor:
-        """Index of the category ``(..., n)`` that each row is (nearest to) in.
+        """Index ``(..., n)`` of each row's category, or of the nearest one.
 
-        It is −1 for a row without one, which is how encoders write a category never seen: all zeros, or a binary 0.5.
+        It is −1 for a row without a category. Encoders write unseen categories like that: all zeros, or a binary 0.5.
         """
         part = x[..., self.index]
         if len(self.columns) == 1:
@@ -63,45 +66,72 @@ class OneHotGroup:
         return torch.nn.functional.one_hot(category, len(self.columns)).to(dtype)
 
     def reachable(self, x: Tensor) -> Tensor:
-        """Mask ``(..., n, max(k, 2))`` of the categories that the rows x may become; their own always counts.
+        """Mask ``(..., n, max(k, 2))`` of the categories that ``transitions`` let rows x take, their own included.
 
-        A row without a category may become whatever some other category may become: ``transitions`` has no line for
-        it, but a category that nobody may enter is closed to it as well.
+        ``transitions`` has no line for a row without a category; it may take every category that some other one may.
         """
         if self.transitions is None:
             return torch.ones(*x.shape[:-1], self.num_categories, dtype=torch.bool, device=x.device)
         may = self.transitions.to(x.device).bool()
         entered = (may & ~torch.eye(len(may), dtype=torch.bool, device=x.device)).any(0)
-        return torch.cat([may, entered.unsqueeze(0)])[self.category(x)] | self.own(x)  # −1 is the last line
+        return torch.cat([may, entered.unsqueeze(0)])[self.category(x)] | self.own(x)  # category −1 reads the last line
 
-    def nearest(self, x_cf: Tensor, allowed: Tensor | None = None) -> Tensor:
-        """Category ``(..., n)`` nearest to a relaxed point, among the allowed ones ``(..., n, max(k, 2))``."""
-        score = self._score(x_cf)
-        return (score if allowed is None else score.masked_fill(~allowed, -torch.inf)).argmax(-1)
+    def narrow(self, x: Tensor, lower: Tensor, upper: Tensor) -> None:
+        """Remove from the box ``(..., n, d)`` around rows x, in place, the categories that ``transitions`` forbid."""
+        columns, reachable = self.index, self.reachable(x)
+        own, low, high = x[..., columns], lower[..., columns], upper[..., columns]
+        may_be_1, may_be_0 = reachable[..., -len(self.columns) :], reachable[..., :1]
+        high = torch.where(may_be_1, high, torch.minimum(high, own))
+        if len(self.columns) == 1:  # a binary that may not leave 0 or 1 is not pulled back into the domain either
+            low = torch.where(may_be_1, low, torch.minimum(low, own))
+            low = torch.where(may_be_0, low, torch.maximum(low, own))
+            high = torch.where(may_be_0, high, torch.maximum(high, own))
+            lower[..., columns] = low
+        upper[..., columns] = high
+
+    def possible(self, x: Tensor, lower: Tensor, upper: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        """Mask ``(..., n, max(k, 2))`` of the categories that the factuals x ``(..., n, d)`` may take.
+
+        To change category, one column falls from 1 to 0 and another rises from 0 to 1. Each column must be free to go
+        from its value to the 0 or 1 of the new category, the box must contain that value, and the transitions allow it.
+
+        Args:
+            lower, upper: the box of this group's columns, broadcastable to ``(..., n, k)``.
+            up, down: masks of the columns that may increase and decrease, likewise.
+        """
+        part = x[..., self.index]
+
+        def may_be(value: float) -> Tensor:
+            inside = (lower <= value) & (upper >= value)
+            return inside & ((part >= value - _NOISE) | up) & ((part <= value + _NOISE) | down)
+
+        may_be_0, may_be_1 = may_be(0.0), may_be(1.0)
+        if len(self.columns) == 1:
+            return torch.cat([may_be_0, may_be_1], -1) & self.reachable(x)
+        others_may_be_0 = (~may_be_0).sum(-1, keepdim=True) == (~may_be_0).long()
+        return may_be_1 & others_may_be_0 & self.reachable(x)
 
     def settle(self, x_cf: Tensor, home: Tensor, choices: Tensor) -> Tensor:
         """Columns ``(..., n, k)`` of the choice nearest to a relaxed point ``(..., n, d)``.
 
         Args:
-            home: ``(..., n, d)`` the rows as they are if they keep their category, or remain without one.
-            choices: ``(..., n, max(k, 2) + 1)`` categories to choose from; the last one is to remain without.
+            home: ``(..., n, d)`` the rows as they look if they keep their category, or stay without one.
+            choices: ``(..., n, max(k, 2) + 1)`` categories to choose from; the last one is "no category".
         """
-        score = self._score(x_cf)
-        # Seen from all zeros a category is the nearer point above 0.5, seen from a binary 0.5 above 0.75.
+        part = x_cf[..., self.index]
+        score = torch.cat([1 - part, part], -1) if len(self.columns) == 1 else part
+        # Without a category, a row is all zeros: one column above 0.5 is nearer to its category than to zero. A binary
+        # without one is 0.5, and is nearer to 0 or 1 if its score exceeds 0.75.
         none = torch.full_like(score[..., :1], 0.75 if len(self.columns) == 1 else 0.5)
         chosen = torch.cat([score, none], -1).masked_fill_(~choices, -torch.inf).argmax(-1)
         stays = (chosen == self.category(home)) | (chosen == self.num_categories)
         moved = self.encode(chosen.clamp_max(self.num_categories - 1), x_cf.dtype)
         return torch.where(stays.unsqueeze(-1), home[..., self.index], moved)
 
-    def _score(self, x_cf: Tensor) -> Tensor:
-        part = x_cf[..., self.index]
-        return torch.cat([1 - part, part], -1) if len(self.columns) == 1 else part
-
 
 @dataclass(frozen=True, eq=False)
 class Lattice:
-    """A column that takes the given ascending values only, or all ``offset + step·i``."""
+    """A column whose values are ``offset + step·i``, or the given ascending ``values``."""
 
     column: int
     offset: float = 0.0
@@ -115,11 +145,11 @@ class Lattice:
             raise ConstraintError(f"The allowed values of column {self.column} must be ascending and not empty.")
 
     def neighbours(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Lattice points at or below and at or above v."""
+        """The lattice points at or below v, and at or above v."""
         if self.values is None:
             index = (v - self.offset) / self.step
             near = index.round()
-            # A value within rounding error of a lattice point is on it; where steps are fine, float32 errs by more.
+            # A value within rounding error of a lattice point is on it. In units of a fine step, that error is larger.
             error = 4 * torch.finfo(v.dtype).eps * (v.abs() + abs(self.offset)) / self.step
             on = (index - near).abs() <= error.clamp(1e-4, 0.5)
             low, high = torch.where(on, near, index.floor()), torch.where(on, near, index.ceil())
@@ -131,7 +161,7 @@ class Lattice:
         return values[low], values[high]
 
     def beside(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        """The next lattice points below and above v; of given values, at their ends v's own."""
+        """The next lattice points strictly below and above v; v itself beyond the ends of listed values."""
         low, high = self.neighbours(v)
         if self.values is None:
             return torch.where(low == high, low - self.step, low), torch.where(low == high, high + self.step, high)
@@ -141,9 +171,9 @@ class Lattice:
         return values[below.clamp_min(0)], values[above.clamp_max(len(values) - 1)]
 
     def snap(self, v: Tensor, factual: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-        """Lattice point next to v, away from the factual so that the change is not undone, inside the bounds.
+        """The lattice point next to v inside the bounds, rounded away from the factual so as not to undo the change.
 
-        A value that did not move stays as it is; one with no lattice point inside the bounds goes back to the factual.
+        A value that did not change is kept. One without a lattice point inside the bounds returns to the factual.
         """
         low, high = self.neighbours(v)
         outward = torch.where(v >= factual, high, low)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from counterfactual_training.constraints.mutability import feature_index
 from counterfactual_training.errors import ConstraintError
+
+# Values checked at once: x may be mapped from a file larger than memory.
+_BLOCK_VALUES = 2**20
 
 
 @dataclass(frozen=True, eq=False)
 class Domain:
     """Box ``[lower, upper]``, each ``(..., d)``; infinite where a feature is unbounded.
 
-    ``inferred`` sides describe data seen so far and gently pull strays back; stated ones are a promise, and a factual
-    outside them is refused. One word for all features, or a mask ``(d,)``.
+    ``inferred`` bounds describe the data, and factuals outside them are pulled back by the search. Bounds that a user
+    stated are strict: a factual outside them raises an error. One bool for all features, or a mask ``(d,)``.
     """
 
     lower: Tensor
@@ -53,7 +58,7 @@ class Domain:
 
     @property
     def stated(self) -> Tensor:
-        """Mask ``(d,)`` of the features whose box the user stated."""
+        """Mask ``(d,)`` of the features whose bounds the user stated."""
         return ~torch.as_tensor(self.inferred, device=self.lower.device).expand(self.lower.shape[-1])
 
     def to(self, like: Tensor) -> Domain:
@@ -62,14 +67,63 @@ class Domain:
         return Domain(self.lower.to(like), self.upper.to(like), inferred)
 
     def filled(self, other: Domain) -> Domain:
-        """This box, its open sides taken from another; a feature counts as stated if a side of it was."""
+        """This box with its infinite sides taken from another; a feature is stated if one of its sides was."""
         lower = torch.where(torch.isfinite(self.lower), self.lower, other.lower)
         upper = torch.where(torch.isfinite(self.upper), self.upper, other.upper)
-        # A side that the data suggests must not make the interval that the user stated empty.
+        # An inferred side may lie beyond the stated one; the interval must not become empty.
         lower, upper = torch.minimum(lower, self.upper), torch.maximum(upper, self.lower)
         open_both = ~(torch.isfinite(self.lower) | torch.isfinite(self.upper))
         return Domain(lower, upper, inferred=open_both)
 
-    def contains(self, x: Tensor) -> Tensor:
-        """Mask ``(..., n, d)`` of the values inside."""
-        return (x >= self.lower.unsqueeze(-2)) & (x <= self.upper.unsqueeze(-2))
+    def check_factuals(self, x: Tensor, name: Callable[[int], str]) -> None:
+        """Raise if factuals ``(..., n, d)`` lie outside stated bounds; ``name(j)`` is what to call feature j."""
+        stated, num_features = self.stated, self.lower.shape[-1]
+        if not bool(stated.any()):
+            return
+        block = max(1, _BLOCK_VALUES * x.shape[-2] // max(1, x.numel()))
+        counts = stated.new_zeros(num_features, dtype=torch.long)
+        for rows in x.split(block, -2):
+            counts += (self._outside(rows) & stated).reshape(-1, num_features).sum(0)
+        if not bool(counts.any()):
+            return
+        j = int(counts.argmax())
+        row = int(torch.cat([self._outside(rows)[..., j] for rows in x.split(block, -2)], -1).flatten().nonzero()[0])
+        low, high = (float(bound.reshape(-1, num_features)[0, j]) for bound in (self.lower, self.upper))
+        raise ConstraintError(
+            f"{int(counts[j])} factual(s) lie outside the domain of {name(j)!r} [{low:g}, {high:g}]; "
+            f"the first is row {row} with {float(x[..., j].flatten()[row]):g}. Widen the domain or drop these rows."
+        )
+
+    def _outside(self, x: Tensor) -> Tensor:
+        # Scaling to model space and back costs the last few digits, which must not raise an error.
+        slack = 1e-5 * (1 + x.abs())
+        return (x < self.lower.unsqueeze(-2) - slack) | (x > self.upper.unsqueeze(-2) + slack)
+
+
+def parse_domain(spec: object, num_features: int, names: Sequence[str] | None) -> Domain:
+    """A domain from user input: ``None``, a :class:`Domain`, ``(lower, upper)``, or a dict from column to a pair."""
+    if spec is None:
+        return Domain.unbounded(num_features)
+    if isinstance(spec, Domain):
+        if spec.lower.shape[-1] != num_features:
+            raise ConstraintError(f"The domain has {spec.lower.shape[-1]} features, expected {num_features}.")
+        return spec
+    lower = torch.full((num_features,), -torch.inf)
+    upper = torch.full((num_features,), torch.inf)
+    if isinstance(spec, Mapping):
+        for key, pair in spec.items():
+            j = feature_index(key, num_features, names)
+            lower[j], upper[j] = _parse_interval(pair, key)
+    else:
+        lower[:], upper[:] = _parse_interval(spec, "all features")
+    return Domain(lower, upper)
+
+
+def _parse_interval(pair: object, key: object) -> tuple[float, float]:
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise ConstraintError(f"The domain of {key!r} must be (lower, upper), got {pair!r}.")
+    low = -torch.inf if pair[0] is None else float(pair[0])
+    high = torch.inf if pair[1] is None else float(pair[1])
+    if low > high:
+        raise ConstraintError(f"The domain of {key!r} is empty: lower {low:g} > upper {high:g}.")
+    return low, high

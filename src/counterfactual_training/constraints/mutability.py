@@ -1,4 +1,4 @@
-"""Which way a feature may move, in every spelling users bring."""
+"""In which direction a feature may move, in every spelling that users know."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from counterfactual_training.errors import ConstraintError, unknown
 Direction = Literal["both", "none", "increase", "decrease"]
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 
-# scikit-learn's monotonic_cst, XGBoost and LightGBM taught these: +1 up, -1 down, 0 no constraint.
+# As in scikit-learn's monotonic_cst, XGBoost and LightGBM: +1 up, -1 down, 0 no constraint.
 _SIGNS: dict[int, Direction] = {1: "increase", -1: "decrease", 0: "both"}
 
 Mutability = Mapping[str, object] | Mapping[int, object] | Sequence[object] | None
@@ -30,8 +30,8 @@ def parse_mutability(spec: Mutability, num_features: int, names: Sequence[str] |
     """One direction per feature.
 
     Args:
-        spec: nothing (all may move), one entry per feature, or a dict from column name or index to a direction;
-            features that a dict does not name may move both ways.
+        spec: ``None`` (all features may move), one entry per feature, or a dict from column name or index to a
+            direction; features that the dict does not name may move both ways.
         num_features: d.
         names: column names, needed for dicts keyed by name.
     """
@@ -39,7 +39,7 @@ def parse_mutability(spec: Mutability, num_features: int, names: Sequence[str] |
         return tuple(["both"] * num_features)
     if isinstance(spec, str):
         raise ConstraintError(
-            f"mutability={spec!r} is one word for {num_features} features; give a dict such as {{'age': {spec!r}}} "
+            f"mutability={spec!r} is one word for {num_features} features; pass a dict such as {{'age': {spec!r}}} "
             "or one entry per feature."
         )
     if isinstance(spec, Mapping):
@@ -50,13 +50,13 @@ def parse_mutability(spec: Mutability, num_features: int, names: Sequence[str] |
     entries = list(spec)
     if len(entries) != num_features:
         raise ConstraintError(
-            f"mutability has {len(entries)} entries for {num_features} features; give one per feature, or a dict."
+            f"mutability has {len(entries)} entries for {num_features} features; pass one per feature, or a dict."
         )
     return tuple(parse_direction(value) for value in entries)
 
 
 def feature_index(key: object, num_features: int, names: Sequence[str] | None) -> int:
-    """Position of a feature named by column name or by index (negative indices count from the end)."""
+    """Position of a feature, given its name or index (negative indices count from the end)."""
     if names is not None and key in names:
         return list(names).index(cast(str, key))
     if isinstance(key, int) and not isinstance(key, bool):

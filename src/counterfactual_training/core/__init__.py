@@ -1,1 +1,1 @@
-"""Pure mathematics on logits and tensors; any leading dimensions."""
+"""Mathematics on logits and tensors, with any leading dimensions."""

@@ -1,4 +1,4 @@
-"""Numbers that may be one for all, or one per member of a fleet."""
+"""Numbers that are shared by all members of a fleet, or differ between members."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ Number = float | Tensor
 
 
 def per_member(value: Number, trailing: int) -> Number:
-    """A plain number as it is; a tensor ``(members,)`` with the given count of trailing dimensions of size one."""
+    """A plain number unchanged; a tensor ``(members,)`` with trailing dimensions of size one appended."""
     return value.reshape(value.shape + (1,) * trailing) if isinstance(value, Tensor) and value.dim() else value

@@ -1,4 +1,4 @@
-"""How far points lie from each other, and from a whole set of points."""
+"""L1 distances of points to each other and to a set of points."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from counterfactual_training.core.precision import accumulating, at_least_single
 from counterfactual_training.errors import InputError
 
-# Values looked up at once; each needs about 40 bytes while it is worked on.
+# Values processed at once; each takes about 40 bytes of temporary memory.
 _BLOCK_VALUES = 2**21
 
 
@@ -20,31 +20,20 @@ def l1(delta: Tensor) -> Tensor:
     return delta.abs().sum(-1)
 
 
-def l2(delta: Tensor) -> Tensor:
-    """``(Σ_d Δ_d²)^½`` of differences ``(..., n, d)``: ``(..., n)``."""
-    return torch.linalg.vector_norm(delta, dim=-1)
-
-
-def linf(delta: Tensor) -> Tensor:
-    """``max_d |Δ_d|`` of differences ``(..., n, d)``: ``(..., n)``."""
-    # Two reductions without a temporary are several times faster than abs() or vector_norm(inf).
-    return torch.maximum(delta.amax(-1), -delta.amin(-1))
-
-
 @dataclass(frozen=True, eq=False)
 class L1Reference:
-    """A set R of m points, prepared once so that mean L1 distances to it are exact and cheap.
+    """A set R of m points, prepared for exact and fast mean L1 distances.
 
     ``mean_r ‖x − r‖₁ = Σ_d mean_r |x_d − r_d|``, and with a column sorted
 
         Σ_r |v − r| = v (2k − m) + S_m − 2 S_k,    k = #{r ≤ v},    S_k = sum of the k smallest,
 
-    so a value costs one binary search instead of m differences, and nothing of size n × m × d is ever made.
+    so a value costs one binary search instead of m differences, and no tensor of size n × m × d is needed.
 
     Attributes:
-        columns: ``(..., d, m)`` each feature's values about its centre, ascending.
+        columns: ``(..., d, m)`` the centred values of each feature, ascending.
         sums: ``(..., d, m + 1)`` their running sums S_0 … S_m.
-        centre: ``(..., d, 1)``, taken off first so that the sums stay small and exact.
+        centre: ``(..., d, 1)``, subtracted first so that the sums stay small and exact.
     """
 
     columns: Tensor
@@ -74,7 +63,7 @@ class L1Reference:
                 f"x is {_describe(x)}; the reference set has {num_features} features on {self.centre.device}."
             )
         shape = x.shape[:-1]
-        # One set for all: the leading dimensions of x are just more rows.
+        # If all share one set, the leading dimensions of x are just more rows.
         rows = x.detach().expand(*lead, *x.shape[-2:]) if lead else x.detach().reshape(-1, num_features)
         block = max(1, _BLOCK_VALUES // max(1, prod(lead) * num_features))
         out = torch.cat([self._block(part) for part in rows.split(block, -2)], -1)

@@ -1,4 +1,4 @@
-"""A classifier read as an energy model: E(x, y) = −M(x)[y] (Eq. 3 and its ridge)."""
+"""A classifier as an energy model: E(x, y) = −M(x)[y] (Eq. 3 and its ridge)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def contrastive_divergence(
 
 
 def energy_ridge(logits_pos: Tensor, logits_cf: Tensor, y_target: Tensor, weight: Tensor | None = None) -> Tensor:
-    """``mean_i E(x⁺_i, y⁺_i)² + E(x′_i, y⁺_i)²``: keeps the energies, which Eq. 3 only compares, small."""
+    """``mean_i E(x⁺_i, y⁺_i)² + E(x′_i, y⁺_i)²``: keeps energies small, because Eq. 3 only compares them."""
     return mean_rows(energy(logits_pos, y_target).square() + energy(logits_cf, y_target).square(), weight)
 
 

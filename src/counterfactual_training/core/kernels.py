@@ -1,4 +1,4 @@
-"""Maximum mean discrepancy: how far two samples are from being one distribution (Eq. 7)."""
+"""Maximum mean discrepancy: how much the distributions of two samples differ (Eq. 7)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from counterfactual_training.core.precision import accumulating, accumulation_dtype, at_least_single, full_precision
 from counterfactual_training.errors import InputError
 
-# Largest error of an exponent that single precision may leave; beyond it the kernel is computed in double.
+# Largest rounding error of an exponent; beyond it the kernel is computed in double precision.
 _EXPONENT_ERROR = 1e-4
 
 
@@ -21,17 +21,16 @@ def mmd(x: Tensor, y: Tensor, length_scale: float = 5.0, chunk: int = 1024) -> T
         MMD = mean_{i≠j} k(x_i, x_j) + mean_{i≠j} k(y_i, y_j) − 2 mean_{i,j} k(x_i, y_j)
         k(a, b) = exp(−‖a − b‖² / 2ℓ²)
 
-    Being unbiased it falls below zero about as often as above when both samples share one distribution.
+    Because it is unbiased, it is about as often negative as positive if both samples have the same distribution.
 
     Args:
         x: ``(..., n, d)``.
         y: ``(..., m, d)``; leading dimensions broadcast.
         length_scale: ℓ. The paper prints 0.5, its code ran with 5.
-        chunk: kernel values are made in tiles of at most chunk × chunk, which bounds the memory; the result does not
-            depend on it.
+        chunk: computes at most chunk × chunk kernel values at once, which bounds memory; does not affect the result.
 
     Returns:
-        ``(...)``; NaN where a sample has fewer than two points, for then no pair exists.
+        ``(...)``; NaN where a sample has fewer than two points, because there are no pairs.
     """
     x, y = at_least_single(x), at_least_single(y)
     with full_precision(x.device):
@@ -41,7 +40,7 @@ def mmd(x: Tensor, y: Tensor, length_scale: float = 5.0, chunk: int = 1024) -> T
 
 
 def _prepare(x: Tensor, y: Tensor, length_scale: float, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Checked samples in the precision they need, and the point to measure from."""
+    """Checked samples in the precision they need, and the centre to subtract."""
     if min(x.dim(), y.dim()) < 2 or x.shape[-1] != y.shape[-1]:
         raise InputError(f"Expected samples (..., n, d) and (..., m, d), got {tuple(x.shape)} and {tuple(y.shape)}.")
     if x.device != y.device or x.dtype != y.dtype or not x.is_floating_point():
@@ -53,7 +52,7 @@ def _prepare(x: Tensor, y: Tensor, length_scale: float, chunk: int) -> tuple[Ten
         raise InputError(f"length_scale and chunk must be positive, got {length_scale} and {chunk}.")
     both = [sample.reshape(-1, sample.shape[-1]) for sample in (x, y)]
     centre = both[1 if len(both[1]) else 0].mean(0)
-    # ‖a − b‖² comes from ‖a‖² + ‖b‖² − 2ab, whose rounding error grows with the norms about the centre.
+    # ‖a − b‖² is computed as ‖a‖² + ‖b‖² − 2ab, whose rounding error grows with the norms of the centred points.
     norm = max(_largest_norm(sample, centre) for sample in both)
     if torch.finfo(x.dtype).eps * norm / length_scale**2 > _EXPONENT_ERROR:
         return accumulating(x), accumulating(y), accumulating(centre)
@@ -61,7 +60,7 @@ def _prepare(x: Tensor, y: Tensor, length_scale: float, chunk: int) -> tuple[Ten
 
 
 def _largest_norm(rows: Tensor, centre: Tensor) -> float:
-    """At least the largest ``‖a − centre‖²``, without a copy of the rows ``(n, d)``."""
+    """An upper bound of ``‖a − centre‖²``, without a copy of the rows ``(n, d)``."""
     if not rows.numel():
         return 0.0
     return float(torch.maximum(rows.amax(0) - centre, centre - rows.amin(0)).square().sum())
@@ -83,7 +82,7 @@ def _kernel_sum(x: Tensor, y: Tensor, centre: Tensor, length_scale: float, chunk
     lead = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     sets_x, sets_y = _flatten(x, lead), _flatten(y, lead)
     rows, columns = min(chunk, x.shape[-2]), min(chunk, y.shape[-2])
-    slab = max(1, chunk * chunk // max(1, rows * columns))  # as many sets at once as make one full tile
+    slab = max(1, chunk * chunk // max(1, rows * columns))  # as many sets at once as fill one tile
     num_sets = prod(lead)
     buffer = x.new_empty(min(slab, num_sets) * rows * columns)
     total = torch.zeros(num_sets, dtype=accumulation_dtype(x.device), device=x.device)
@@ -102,7 +101,7 @@ def _kernel_sum(x: Tensor, y: Tensor, centre: Tensor, length_scale: float, chunk
 
 
 def _flatten(x: Tensor, lead: torch.Size) -> Tensor:
-    """Sets ``(L, n, d)``; one set that all share stays one."""
+    """Sets ``(L, n, d)``; a single shared set stays single."""
     if prod(x.shape[:-2]) == 1:
         return x.reshape(1, *x.shape[-2:])
     return x.expand(*lead, *x.shape[-2:]).reshape(prod(lead), *x.shape[-2:])  # −1 is ambiguous for empty sets
@@ -122,7 +121,7 @@ def _right(rows: Tensor, centre: Tensor, length_scale: float) -> Tensor:
 
 
 def _tile(left: Tensor, right: Tensor, buffer: Tensor) -> Tensor:
-    """Kernel values ``(sets, rows, columns)``, written into the buffer: fresh memory would cost more than the sums."""
+    """Kernel values ``(sets, rows, columns)``, written into the buffer because allocation costs more than the sums."""
     sets = max(len(left), len(right))
     shape = (sets, left.shape[-2], right.shape[-2])
     tile = buffer[: prod(shape)].view(shape)

@@ -39,13 +39,16 @@ def softmax(logits: Tensor) -> Tensor:
 
 
 def _is_binary_fleet(logits: Tensor) -> bool:
-    """Whether many models tell two classes apart: torch's softmax over two columns takes ten times the sigmoid's time,
-    which shows once thousands of rows make everything else cheap. A lone model keeps torch's own, bit by bit."""
+    """Whether these are two-class logits of a fleet.
+
+    Torch's softmax over two columns is ten times slower than a sigmoid, which matters in a fleet. A lone model keeps
+    torch's softmax, so its results stay the same bit by bit.
+    """
     return logits.dim() > 2 and logits.shape[-1] == 2
 
 
 def adversarial_loss(logits_adv: Tensor, y_adv: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Eq. 4: the class loss at nascent counterfactuals, which carry their factual's label."""
+    """Eq. 4: the class loss at nascent counterfactuals, which keep the label of their factual."""
     return class_loss(logits_adv, y_adv, weight)
 
 
@@ -59,8 +62,8 @@ def log_odds(logits: Tensor, y: Tensor) -> Tensor:
 def logistic_contrast(logits_pos: Tensor, logits_cf: Tensor, y_target: Tensor, weight: Tensor | None = None) -> Tensor:
     """``mean_i softplus(m₀ − m(x⁺_i)) + softplus(m(x′_i) − m₀)`` of the log-odds m of the target, m₀ = logit .95.
 
-    As Eq. 3 it prefers real samples to counterfactuals, but it is bounded: where x⁺ are surer than .95 and x′ are not,
-    little is left to gain.
+    Like Eq. 3 it prefers real samples to counterfactuals, but it is bounded below: it levels off once the probability
+    of the target is above .95 at x⁺ and below .95 at x′.
 
     Args:
         logits_pos, logits_cf: ``(..., n, k)`` logits at x⁺ and x′.

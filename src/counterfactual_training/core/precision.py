@@ -1,4 +1,4 @@
-"""Which precision numbers are summed in: as fine as the device allows, whatever the model computes in."""
+"""Precision of sums: as high as the device allows, whatever the model's precision is."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ def accumulation_dtype(device: torch.device) -> torch.dtype:
 
 
 def accumulating(x: Tensor) -> Tensor:
-    """The values in the dtype that sums of them are made in."""
+    """The values in the dtype for sums."""
     return x.to(accumulation_dtype(x.device))
 
 
 def at_least_single(x: Tensor) -> Tensor:
-    """bfloat16 and float16, whose means would keep three digits, as float32; anything else as it is."""
+    """bfloat16 and float16 as float32, because their means would keep three digits only; others unchanged."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 def full_precision(device: torch.device) -> torch.autocast:
-    """Context in which a caller's ``torch.autocast`` does not reach: formulas are not to be rounded, only models."""
+    """Context that switches off a caller's ``torch.autocast``, which is meant for models, not for formulas."""
     return torch.autocast(device.type, enabled=False)

@@ -22,7 +22,7 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.evaluation.performance import check_broadcast
 from counterfactual_training.search import evaluating
-from counterfactual_training.search.checks import check_inputs, check_logits
+from counterfactual_training.search.model_checks import check_inputs, check_logits
 from counterfactual_training.threads import sensible_threads
 
 

@@ -14,7 +14,7 @@ from counterfactual_training.errors import InputError, unknown
 from counterfactual_training.evaluation.checks import Finding, check_completeness, warn
 from counterfactual_training.evaluation.performance import check_broadcast, predict_logits
 from counterfactual_training.search import evaluating
-from counterfactual_training.search.checks import check_inputs, check_logits
+from counterfactual_training.search.model_checks import check_inputs, check_logits
 from counterfactual_training.threads import sensible_threads
 
 Quadrature = Literal["gauss_legendre", "midpoint"]

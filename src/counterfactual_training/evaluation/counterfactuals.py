@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from counterfactual_training.constraints import Constraints, Domain
-from counterfactual_training.constraints.stacking import stack_constraints, structure
+from counterfactual_training.constraints.stack_constraints import constraint_structure, stack_constraints
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.errors import InputError, ModelError
@@ -109,7 +109,7 @@ def counterfactual_tables(
             tables |= zip(places, counterfactual_tables(*own), strict=True)
         return [tables[place] for place in range(len(models))]
     fleet = None if gated[0] else stacked(models, x)
-    if fleet is None or len({structure(one) for one in rules}) > 1:
+    if fleet is None or len({constraint_structure(one) for one in rules}) > 1:
         return [counterfactual_table(m, (x, y), protocol, c, find) for m, c in zip(models, rules, strict=True)]
     return _frames(_columns(fleet, x, y, stack_constraints(rules), protocol, (len(models),), find))
 

@@ -1,11 +1,11 @@
-"""Gates: a classifier that knows where its classes end, so that advice ends among real rows."""
+"""Gates: classifiers that also say how plausible a row is, so that counterfactuals end among real rows."""
 
 from counterfactual_training.gates.anchors import remembered_rows, search_gated, towards_real
-from counterfactual_training.gates.checks import few_rows
 from counterfactual_training.gates.density import Density
 from counterfactual_training.gates.fit import KINDS, fit_gate, gate_of, make_gate
 from counterfactual_training.gates.gated import Both, Gate, Gated
 from counterfactual_training.gates.learned import GateConfig, Learned
+from counterfactual_training.gates.row_checks import few_rows
 
 __all__ = [
     "KINDS",

@@ -1,7 +1,7 @@
-"""A way to the target by real rows, for those whom no gradient leads there.
+"""Counterfactuals from real rows, for factuals that no gradient leads to the target.
 
-A density has a summit at every cluster, and the nearest may be too low. A real row of the class is a summit that is
-known to be high enough.
+A density has a local maximum at every cluster, and a gradient may end in one that is too low. Real rows of the target
+class are starting points that are known to be plausible.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.constraints.stacking import unstack_constraints
+from counterfactual_training.constraints.stack_constraints import unstack_constraints
 from counterfactual_training.core.broadcast import per_member
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.gates.density import Density
@@ -22,12 +22,12 @@ from counterfactual_training.gates.gated import Gate, Gated
 from counterfactual_training.models import StackedModel
 from counterfactual_training.search import Generator, SearchResult, Status, evaluating, line, search
 
-# Real rows looked at first, nearest first.
+# The nearest real rows, which are tried first.
 _CANDIDATES = 50
 _HALVINGS = 12
-# Of a result, what changes where a row is led.
+# Fields of a result that change when a real row replaces a counterfactual.
 _LED = ("x_cf", "status", "confidence", "converged")
-# Points that are looked at together, by the model and by the gate: a bound on memory.
+# Points evaluated at once, by the model and by the gate; bounds memory.
 _TOGETHER, _BLOCK = 50_000, 2000
 
 
@@ -40,12 +40,11 @@ def search_gated(
     *,
     diagnose: bool = True,
 ) -> SearchResult:
-    """As :func:`search`; rows of a table x ``(n, d)`` that it does not bring through a gate are led by real rows.
+    """As :func:`search`, but rows of a table x ``(n, d)`` that miss τ also try real rows of the target as anchors.
 
-    A row that misses τ, though where it ended the model alone gives the target τ, is ``Status.IMPLAUSIBLE``: it is the
-    gate that binds. Images, and rows of a gate that remembers none, are searched, not led; without a gate it is
-    :func:`search`. All members of a fleet (see :class:`Gated`) are searched at once, ``(M, n, d)``; those rows that are
-    led are led member by member.
+    A row that misses τ although the ungated model reaches it gets ``Status.IMPLAUSIBLE``. Anchors need a gate that
+    stores rows, and a table rather than images. Without a gate this is :func:`search`. All members of a fleet (see
+    :class:`Gated`) are searched at once, ``(M, n, d)``; anchors are tried member by member.
 
     Args:
         generator: by default :func:`line`.
@@ -59,13 +58,13 @@ def search_gated(
     with evaluating(model):
         if x.dim() == y_target.dim() + 1 and remembered_rows(model.gate) is not None:
             rules = constraints if constraints is not None else Constraints.build(x.shape[-1])
-            found = _led_all(model, x, y_target, found, generator, rules)
-        return _told_by_the_gate(model, y_target, found, generator)
+            found = _anchor_members(model, x, y_target, found, generator, rules)
+        return _mark_implausible(model, y_target, found, generator)
 
 
 @torch.no_grad()
-def _told_by_the_gate(model: Gated, y_target: Tensor, found: SearchResult, generator: Generator) -> SearchResult:
-    """What was found, with the status of the rows ``(..., n)`` that the gate alone keeps from τ."""
+def _mark_implausible(model: Gated, y_target: Tensor, found: SearchResult, generator: Generator) -> SearchResult:
+    """The result, with ``IMPLAUSIBLE`` for the rows ``(..., n)`` that only the gate keeps from τ."""
     missed = (found.status == int(Status.EXHAUSTED)) | (found.status == int(Status.INFEASIBLE))
     if not bool(missed.any()):
         return found
@@ -76,26 +75,26 @@ def _told_by_the_gate(model: Gated, y_target: Tensor, found: SearchResult, gener
     return replace(found, status=found.status.masked_fill(beyond, int(Status.IMPLAUSIBLE)))
 
 
-def _led_all(
+def _anchor_members(
     model: Gated, x: Tensor, y_target: Tensor, found: SearchResult, generator: Generator, constraints: Constraints
 ) -> SearchResult:
-    """What a search found for rows ``(..., n, d)``, of one model or of a fleet, led by real rows."""
+    """Try anchors for rows ``(..., n, d)`` of one model or of a fleet."""
     if y_target.dim() == 1:
-        return _led(model, x, y_target, found, float(generator.decision_threshold), constraints)
-    if not isinstance(model.model, StackedModel):  # nothing that could be taken apart
+        return _anchor(model, x, y_target, found, float(generator.decision_threshold), constraints)
+    if not isinstance(model.model, StackedModel):  # cannot be split into members
         return found
     parts = []
     for i, threshold in enumerate(torch.as_tensor(generator.decision_threshold).flatten().expand(len(x)).tolist()):
         member = Gated(model.model.unstack(i), model.gate, float(model.scale))
         own = replace(found, **{name: getattr(found, name)[i] for name in _LED})
-        parts.append(_led(member, x[i], y_target[i], own, threshold, unstack_constraints(constraints, i)))
+        parts.append(_anchor(member, x[i], y_target[i], own, threshold, unstack_constraints(constraints, i)))
     return replace(found, **{name: torch.stack([getattr(part, name) for part in parts]) for name in _LED})
 
 
-def _led(
+def _anchor(
     model: Gated, x: Tensor, y_target: Tensor, found: SearchResult, threshold: float, constraints: Constraints
 ) -> SearchResult:
-    """What a search found for rows ``(n, d)``, those that it did not bring to τ led by real rows."""
+    """Try anchors for the rows ``(n, d)`` of a result that miss τ."""
     missed = (found.status == int(Status.EXHAUSTED)) | (found.status == int(Status.INFEASIBLE))
     if not bool(missed.any()):
         return found
@@ -111,7 +110,7 @@ def _led(
 
 
 def remembered_rows(gate: Gate) -> Tensor | None:
-    """Rows ``(k, m, d)`` that a gate remembers, NaN where a class has fewer; ``None`` if it remembers none."""
+    """Rows ``(k, m, d)`` that a gate stores, NaN where a class has fewer; ``None`` if it stores none."""
     for part in gate.lone:
         if isinstance(part, Density):
             return part.centres.masked_fill((part.width == 0).unsqueeze(-1), torch.nan)
@@ -120,14 +119,13 @@ def remembered_rows(gate: Gate) -> Tensor | None:
 
 @torch.no_grad()
 def towards_real(gated: Gated, x: Tensor, y_target: Tensor, constraints: Constraints, threshold: float) -> Tensor:
-    """For each row x ``(n, d)`` the nearest real row of its target that the rules allow and that reaches τ.
+    """For each row x ``(n, d)``, the nearest real row of its target that the constraints allow and that reaches τ.
 
-    Real rows are brought into the bounds of x first: what may not change stays. Where one reaches τ, its numbers come
-    back towards x as far as τ lets; where none does, the result is the one with the highest gated probability, the most
-    plausible point of the target that is known to be within reach.
+    Real rows are first projected into the bounds of x, so immutable features keep their values. If one reaches τ, its
+    numbers move back towards x as far as τ allows; otherwise the result is the one with the highest gated probability.
 
     Returns:
-        ``(n, d)``; x itself where no real row, brought into the bounds, has the target with τ by the model alone.
+        ``(n, d)``; x itself if the ungated model gives the target τ at no projected row.
     """
     found, remembered = x.clone(), remembered_rows(gated.gate)
     if remembered is None:
@@ -146,7 +144,7 @@ def _nearest(gated: Gated, x: Tensor, rows: Tensor, target: int, constraints: Co
     n, m = len(x), len(rows)
     start = x.repeat_interleave(m, 0)
     points = _within(rows.repeat(n, 1), start, constraints)
-    # The gate takes most of the time, and can only lower what the model says.
+    # The gate is slow and can only lower the model's probability: skip rows that miss τ without it.
     of_class = functional.log_softmax(gated.model(points) * gated.scale, -1)[:, target]
     distance = (points - start).abs().sum(-1).masked_fill(of_class < log(threshold), torch.inf).view(n, m)
     order, points = distance.argsort(-1), points.view(n, m, -1)
@@ -170,7 +168,7 @@ def _nearest(gated: Gated, x: Tensor, rows: Tensor, target: int, constraints: Co
 
 
 def _within(rows: Tensor, x: Tensor, constraints: Constraints) -> Tensor:
-    """Real rows ``(n, d)``, changed where counterfactuals of x ``(n, d)`` may not be as they are."""
+    """Real rows ``(n, d)``, projected to where counterfactuals of x ``(n, d)`` may lie."""
     bounds = constraints.bounds(x)
     points = rows.clamp(bounds.lower, bounds.upper)
     points = torch.where(constraints.may_increase, points, torch.minimum(points, x))
@@ -179,9 +177,9 @@ def _within(rows: Tensor, x: Tensor, constraints: Constraints) -> Tensor:
 
 
 def _back(gated: Gated, points: Tensor, x: Tensor, target: int, threshold: float, constraints: Constraints) -> Tensor:
-    """The points with their numbers as near to x as τ lets, by bisection; categories stay."""
+    """The points with their numbers as near to x as τ allows, by bisection; categories stay."""
     delta = torch.where(constraints.discrete, 0.0, points - x)
-    share = torch.zeros_like(x[:, :1])  # of the way back that is known to be fine
+    share = torch.zeros_like(x[:, :1])  # of the way back that still reaches τ
     for halving in range(1, _HALVINGS + 1 if len(x) else 1):
         tried = share + 0.5**halving
         fine = _confidence(gated, points - tried * delta, target) >= threshold

@@ -1,4 +1,4 @@
-"""Gates that let a known share of real rows pass: a score of each class, and the line that makes it a gate."""
+"""Calibration: turn a score per class into a gate that a known share of real rows pass."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch.nn import functional
 
 from counterfactual_training.gates.gated import Gate
 
-# A class with fewer rows is not judged: its gate stands open.
+# A class with fewer rows is not judged: every row passes.
 FEWEST_ROWS = 20
 _SPREAD = 0.2
 _TOP = log(0.98 / 0.02)
-# Equal scores count as a mass from this share of the rows on; they are equal up to this share of their size.
+# This share of rows with equal scores counts as a mass; scores are equal up to this relative difference.
 _MASS, _ROUNDING = 0.02, 1e-4
-# Of a score, the shortest way from ½ to .98, as a share of its size.
+# Least difference between the scores with σ(g) = ½ and .98, relative to their size.
 _STEEPEST = 1e-3
-# … and the longest below a mass: a density e times lower, and a share of the way to the rows least like the class.
+# The largest one below a mass: a density e times lower, and a share of the way to the lowest score.
 _BELOW_MASS, _OF_THE_WAY = 1.0, 0.1
 
 
@@ -31,10 +31,10 @@ class Line(NamedTuple):
 
 
 class Calibrated(Gate):
-    """A gate that is a line on a score.
+    """A gate that is a linear function of a score.
 
     Attributes:
-        slope, origin: ``(k,)`` β and θ; a class that cannot be judged has slope 0, and every row passes.
+        slope, origin: ``(k,)`` β and θ; slope 0 if a class cannot be judged, and then every row passes.
     """
 
     slope: Tensor
@@ -57,13 +57,13 @@ class Calibrated(Gate):
 def calibrate(scores: Tensor, y: Tensor, num_classes: int, quantile: float) -> Line:
     """The line through two quantiles of each class's own rows: σ(g) = ½ at ``quantile``, .98 at ``quantile + .2``.
 
-    Where many rows of a class are alike, their scores are equal, and no line lets only a part of them pass. All of them
-    do, where the lower quantile falls on them: σ(g) = .98 there, and ½ at most midway to the next lower score.
+    If many rows of a class are alike, their scores are equal, and either all or none of them pass. If the lower
+    quantile is such a score, they all pass: σ(g) = .98 there, and ½ at most midway to the next lower score.
 
     Args:
-        scores: ``(n, k)``, higher is more like the class; of rows the scores were not fitted to.
+        scores: ``(n, k)``, higher is more like the class; of rows that the score was not fitted to.
         y: ``(n,)`` their classes.
-        quantile: share of the real rows of a class that end up below ½.
+        quantile: share of the real rows of a class with σ(g) below ½.
     """
     slope, origin = torch.zeros(2, num_classes, dtype=scores.dtype, device=scores.device)
     for label in range(num_classes):
@@ -84,7 +84,7 @@ def calibrate(scores: Tensor, y: Tensor, num_classes: int, quantile: float) -> L
 
 
 def _mass(scores: Tensor, low: Tensor) -> Tensor | None:
-    """The score that many rows have in common at the quantile ``low``, or just above it; ``None`` without one."""
+    """The score that many rows share at the quantile ``low`` or just above it; ``None`` if there is none."""
     least = scores[scores >= low].min()
     near = scores[(scores - least).abs() <= _ROUNDING * (1 + least.abs())]
     return near.min() if len(near) >= max(2, _MASS * len(scores)) else None

@@ -1,4 +1,4 @@
-"""K: a density of each class, by kernels on real rows. Nothing is trained."""
+"""A gate by kernel density estimation: one density per class, from stored rows, without training."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from torch import Tensor
 from counterfactual_training.gates.calibration import FEWEST_ROWS, Calibrated, Line, calibrate
 
 _NEIGHBOURS = 10
-# The narrowest kernel, as a share of the median one: duplicates must not become spikes.
+# The narrowest kernel, as a share of the median width, so that duplicate rows do not become spikes.
 _NARROWEST = 0.3
-# ν, degrees of freedom of the kernels. A Gaussian's tails are so steep that a search from far away cannot climb them.
+# ν, degrees of freedom of the kernels. A search from far away cannot climb the steep tails of a Gaussian.
 _HEAVY = 3.0
-# The logarithm of a kernel that is not there. Minus infinity would make gradients NaN.
+# Log of a missing kernel; minus infinity would make gradients NaN.
 _NOTHING = -1e30
-# A number as far from all rows as matters. Beyond it squares overflow, and gradients become NaN.
+# Larger distances make no difference, but their squares would overflow and make gradients NaN.
 _FARTHEST = 1e9
-# The least distance between rows, as a share of their spread: rows that are all alike must have some width.
+# Least distance between rows, as a share of their spread: identical rows need a positive width.
 _LEAST = 1e-3
-# Most rows of a class to calibrate by, and rows that are judged together: a bound on memory.
+# Most rows per class to calibrate on, and rows evaluated at once; bounds memory.
 _CALIBRATED, _BLOCK = 2000, 500
 
 
 class _Kernels(NamedTuple):
-    """Same at every point: mask ``(d,)`` of c columns, their means ``(c,)``, matrix ``(k·m, c + 2)`` and height
-    ``(k, m)`` of kernels."""
+    """What does not depend on x: mask ``(d,)`` of c columns, their means ``(c,)``, and the kernels' matrix
+    ``(k·m, c + 2)`` and heights ``(k, m)``."""
 
     columns: Tensor
     middle: Tensor
@@ -35,20 +35,20 @@ class _Kernels(NamedTuple):
 
 
 class Density(Calibrated):
-    """``g_k(x) = β_k (log p̂_k(x) − θ_k)`` with a kernel on each of m rows c of class k, of Student's t with ν = 3.
+    """``g_k(x) = β_k (log p̂_k(x) − θ_k)`` with a Student's t kernel (ν = 3) on each of m rows c of class k.
 
     ``log p̂_k(x) = logsumexp_j(−d ln h_j − (ν + d)/2 · ln(1 + ‖x − c_j‖² / ν h_j²))``, where h_j is the distance of c_j
-    to its tenth neighbour over √d. β and θ are calibrated on other rows of the class, or on the c themselves, each
-    without its own kernel, where there are few; see :func:`calibrate`.
+    to its tenth neighbour over √d. β and θ are calibrated on other rows of the class or, if there are few, on the c
+    themselves, each without its own kernel; see :func:`calibrate`.
 
-    Where features are ``given``, because a person cannot change them, the density is the one of the other features
-    among people like this one: every kernel is a product of two, and counts as much as its part in what is given.
+    If some features are ``given`` (immutable), the density is the one of the other features conditional on these:
+    ``p̂(free, given) / p̂(given)``, where every kernel is a product of a free and a given part.
 
     Attributes:
-        centres: ``(k, m, d)`` the rows c, filled up with zeros.
-        width: ``(k, m)`` h; 0 where there is no row.
+        centres: ``(k, m, d)`` the rows c, padded with zeros.
+        width: ``(k, m)`` h; 0 in the padding.
         given: ``(d,)`` mask.
-        whole_slope, whole_origin: ``(k,)`` β and θ of whole rows, nothing given.
+        whole_slope, whole_origin: ``(k,)`` β and θ of the unconditional density.
     """
 
     centres: Tensor
@@ -78,17 +78,17 @@ class Density(Calibrated):
         size: int = 1000,
         seed: int = 0,
     ) -> Density:
-        """The density of rows x ``(n, *features)`` with classes y ``(n,)``.
+        """Fit to rows x ``(n, *features)`` with classes y ``(n,)``.
 
         Args:
-            given: ``(d,)`` mask of the features that nobody can change.
+            given: ``(d,)`` mask of the immutable features.
             quantile: share of real rows with σ(g) below ½.
             size: kernels per class.
         """
         feature_dims, x = x.dim() - 1, x.flatten(1)
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed)).to(x.device)
         by_class = [order[y[order] == label] for label in range(num_classes)]
-        used = 2 * size + _CALIBRATED  # no more are copied, however many there are
+        used = 2 * size + _CALIBRATED  # copy no more rows than are used
         judged = [x[own[: used if len(own) >= FEWEST_ROWS else 0]] for own in by_class]
         num_kernels = min(size, max(1, *map(len, judged)))
         centres, width = x.new_zeros(num_classes, num_kernels, x.shape[1]), x.new_zeros(num_classes, num_kernels)
@@ -107,7 +107,7 @@ class Density(Calibrated):
 
     @classmethod
     def empty(cls, num_classes: int, num_kernels: int, num_features: int) -> Density:
-        """One of that shape, to load a saved one into."""
+        """A gate of that shape, to load saved weights into."""
         given = torch.zeros(num_features, dtype=torch.bool)
         line = Line(torch.zeros(num_classes), torch.zeros(num_classes))
         return cls(
@@ -118,13 +118,13 @@ class Density(Calibrated):
         return [{"kind": "density", "shape": list(self.centres.shape), "feature_dims": self.feature_dims}]
 
     def forward(self, x: Tensor) -> Tensor:
-        if bool(self.given.all()):  # nobody can change anything: there is nothing to judge
+        if bool(self.given.all()):  # no feature can change: nothing to judge
             return self.slope.new_zeros(*x.shape[: x.dim() - self.feature_dims], len(self.slope))
         return self.passes(self.scores(x))
 
     @torch.no_grad()
     def plausibility(self, x: Tensor) -> Tensor:
-        """σ(g) of whole rows: what is given counts too, so that a row unlike anything seen is told."""
+        """σ(g) of whole rows, given features included, so that a row unlike all training rows gets a low value."""
         x = x.flatten(x.dim() - self.feature_dims)
         whole = self._kernels_in(torch.ones_like(self.given))
         parts = x.split(_BLOCK, -2) if x.shape[-2] else (x,)
@@ -132,7 +132,7 @@ class Density(Calibrated):
         return torch.where(self.judged, torch.sigmoid(self.whole_slope * (scores - self.whole_origin)), 1.0)
 
     def scores(self, x: Tensor, leave_out: Tensor | None = None) -> Tensor:
-        """log p̂ ``(..., n, k)`` of rows ``(..., n, *features)``, up to a constant, without kernels ``(n, m)``."""
+        """log p̂ ``(..., n, k)`` of rows ``(..., n, *features)`` up to a constant; ``leave_out`` ``(n, m)`` kernels."""
         x = x.flatten(x.dim() - self.feature_dims)
         free, *given = (self._at(x, kernels, leave_out) for kernels in self._ready())
         if not given:
@@ -140,10 +140,10 @@ class Density(Calibrated):
         return torch.logsumexp(free + given[0], -1) - torch.logsumexp(given[0], -1)
 
     def _at(self, x: Tensor, kernels: _Kernels, leave_out: Tensor | None) -> Tensor:
-        """Logarithms ``(..., n, k, m)`` of kernels at x ``(..., n, d)``.
+        """Log kernels ``(..., n, k, m)`` at x ``(..., n, d)``.
 
-        ‖x − c‖² / νh² is one product of matrices: a search goes through here at every step. Both are taken from the
-        middle of the rows, or the squares of a large offset would leave no digits for the distance.
+        A search calls this at every step, so ‖x − c‖² / νh² is a single matrix product. x and c are centred, because
+        the squares of a large offset would leave no digits for the distance.
         """
         x = (x[..., kernels.columns] - kernels.middle).clamp(-_FARTHEST, _FARTHEST)
         norm = x.square().sum(-1, keepdim=True)
@@ -153,11 +153,12 @@ class Density(Calibrated):
         return out if leave_out is None else out.masked_fill(leave_out.unsqueeze(-2), _NOTHING)
 
     def _ready(self) -> list[_Kernels]:
-        """Kernels in the free columns and, if some are given, in those; made once for the rows that are here."""
+        """Kernels in the free columns and, if there are any, in the given ones; cached for the current tensors."""
         tensors = (self.centres, self.width, self.given)
         if self._made is None or any(a is not b for a, b in zip(self._made[0], tensors, strict=True)):
             masks = [~self.given, self.given] if bool(self.given.any()) else [~self.given]
-            with torch.inference_mode(False), torch.no_grad():  # gradients will go through, whoever asks first
+            # Later calls may need gradients, even if this one is in inference_mode.
+            with torch.inference_mode(False), torch.no_grad():
                 self._made = tensors, [self._kernels_in(columns) for columns in masks]
         return self._made[1]
 
@@ -172,14 +173,14 @@ class Density(Calibrated):
         return _Kernels(columns, middle, weights.flatten(0, 1), peak)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self._made = None  # other rows are written into the same tensors
+        self._made = None  # loading writes into the same tensors
         super()._load_from_state_dict(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_made": None}
 
     def _calibration_scores(self, by_class: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Scores ``(a, k)`` and classes ``(a,)`` of rows that are no centres; of the centres where others are few."""
+        """Scores ``(a, k)`` and classes ``(a,)`` of rows that are not centres; of the centres if others are few."""
         num_kernels = self.width.shape[1]
         scores, classes = [self.width.new_zeros(0, len(by_class))], [torch.zeros(0, dtype=torch.long)]
         for label, own in enumerate(by_class):
@@ -196,7 +197,7 @@ class Density(Calibrated):
 
 
 def _widths(rows: Tensor, spread: Tensor) -> Tensor:
-    """h ``(m,)``: distance to the tenth neighbour over √d, at least a share of the median, and of the spread."""
+    """h ``(m,)``: distance to the tenth neighbour over √d, at least a share of the median and of the spread."""
     if len(rows) == 0:
         return rows.new_zeros(0)
     rows = rows - rows.mean(0)
@@ -206,6 +207,6 @@ def _widths(rows: Tensor, spread: Tensor) -> Tensor:
 
 
 def _spread(rows: Tensor) -> Tensor:
-    """Root mean square distance ``()`` of a column of rows ``(m, d)`` from its mean; 1 where all rows are alike."""
+    """Root mean square deviation ``()`` of the columns of rows ``(m, d)``; 1 if all rows are equal."""
     spread = (rows - rows.mean(0)).square().mean().sqrt()
     return torch.where(spread > 0, spread, 1.0)

@@ -1,4 +1,4 @@
-"""A gate for a trained classifier, in one call."""
+"""Fit a gate to a trained classifier."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.errors import InputError, from_outside, unknown
-from counterfactual_training.gates.checks import check_rows, few_rows, odd_scales
+from counterfactual_training.errors import check_name, from_outside
 from counterfactual_training.gates.density import Density
 from counterfactual_training.gates.gated import Both, Gate, Gated
 from counterfactual_training.gates.learned import GateConfig, Learned
+from counterfactual_training.gates.row_checks import check_rows, few_rows, odd_scales
 from counterfactual_training.search import evaluating
 
 KINDS = ("density", "learned", "both")
-# Share of the real rows of a class that a gate stops; less where two gates stand in a row.
+# Share of the real rows of a class that a gate rejects; less for each of two gates.
 _ALONE, _IN_A_ROW = 0.1, 0.05
 
 
 def make_gate(spec: Sequence[Mapping[str, Any]]) -> Gate:
-    """A gate as :meth:`Gate.describe` told it, still empty."""
+    """An untrained gate with the shape that :meth:`Gate.describe` returned."""
     parts: list[Gate] = []
     for entry in spec:
         if entry["kind"] == "density":
@@ -45,18 +45,18 @@ def fit_gate(
     config: GateConfig | None = None,
     seed: int = 0,
 ) -> Gated:
-    """The model with a gate, which knows where its classes end; the model itself stays as it is.
+    """Fit a gate to a trained model, which stays unchanged.
 
-    Gates compare distances: features must be on a common scale, standardised or near it, or the one with the largest
-    unit decides alone. It warns where they are not, and where a class has too few rows to be judged.
+    Gates compare distances, so features must be on a common scale, ideally standardised. A warning tells if they are
+    not, and if a class has too few rows to be judged.
 
     Args:
-        model: any trained classifier, wherever it was trained; maps ``(n, *features)`` to logits ``(n, k)``.
-        x, y: rows that it was trained on, and their classes.
-        kind: ``"density"`` (quick, for tables), ``"learned"`` (for images), or ``"both"``.
-        constraints: of the features. What is immutable is given: people are compared with people alike in it.
+        model: any trained classifier; maps ``(n, *features)`` to logits ``(n, k)``.
+        x, y: its training rows and their classes.
+        kind: ``"density"`` (fast, for tables), ``"learned"`` (for images), or ``"both"``.
+        constraints: of the features. Plausibility is conditional on immutable features.
         scale: of the logits, see :class:`Gated`.
-        config: of a gate that is learned.
+        config: of a learned gate.
     """
     num_classes = check_rows(model, x, y)
     constraints = constraints if constraints is not None else Constraints.infer(x)
@@ -81,9 +81,8 @@ def gate_of(
     config: GateConfig | None = None,
     seed: int = 0,
 ) -> Gate:
-    """The gate alone that :func:`fit_gate` fits, of rows that are known to be sound; without its warnings."""
-    if kind not in KINDS:
-        raise InputError(unknown("gate", kind, KINDS))
+    """The gate alone that :func:`fit_gate` fits, without its checks and warnings."""
+    check_name("gate", kind, KINDS)
     quantile = _IN_A_ROW if kind == "both" else _ALONE
     parts: list[Gate] = []
     with evaluating(model):

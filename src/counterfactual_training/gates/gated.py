@@ -1,4 +1,4 @@
-"""A classifier and a gate: where advice may end, while decisions stay as they were."""
+"""A classifier with a gate: counterfactuals must be plausible, predictions do not change."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch.nn import functional
 
 from counterfactual_training.core.precision import at_least_single
 
-# A gate that is sure leaves so much for "like none of them"; log 0 would spoil gradients.
+# log σ(g) stays below this, because log(1 − σ) = log 0 would make gradients NaN.
 _CERTAIN = -1e-7
 
 
 class Gate(nn.Module):
-    """Says for each class how much a row looks like a real one of it.
+    """Scores for each class how much a row looks like a real row of that class.
 
     A subclass defines :meth:`forward`: rows ``(..., n, *features)`` to ``log σ(g)`` ``(..., n, k)``, at most 0.
 
@@ -29,25 +29,24 @@ class Gate(nn.Module):
         raise NotImplementedError
 
     def describe(self) -> list[dict[str, Any]]:
-        """What :func:`make_gate` needs to make one of the same shape, part by part, as JSON."""
+        """What :func:`make_gate` needs to make a gate of the same shape: one JSON object per part."""
         raise NotImplementedError
 
     @property
     def judged(self) -> Tensor:
-        """Mask ``(k,)`` of the classes with rows enough to judge by; every row passes for the others."""
+        """Mask ``(k,)`` of the classes with enough rows to judge; for the others every row passes."""
         raise NotImplementedError
 
     @property
     def lone(self) -> list[Gate]:
-        """The gates that stand in a row here: itself, if it is one."""
+        """The parts of this gate; a simple gate is its own only part."""
         return [self]
 
     @torch.no_grad()
     def plausibility(self, x: Tensor) -> Tensor:
-        """σ(g) ``(..., n, k)`` in [0, 1]: near 1 among the real rows of a class, near 0 where there are none.
+        """σ(g) ``(..., n, k)`` in [0, 1]: near 1 among the real rows of a class, near 0 far from them.
 
-        Of the whole row, as far as the gate can: in a density what a person cannot change, and a search takes as given,
-        counts too.
+        A density also judges the immutable features here, which a search takes as given.
         """
         return self(x).exp()
 
@@ -81,14 +80,14 @@ class Both(Gate):
 class Gated(nn.Module):
     """A classifier f of k classes with one more: "like none of them".
 
-    ``p_k = softmax_k(s·f) · σ(g_k)``, and what is missing to 1 belongs to the last class. With two classes a softmax
-    has to give empty space to one of them; this need not. It is an ordinary classifier with k + 1 outputs, so every
-    search and every metric takes it; a search for class k stops by the gated probability. Decisions are ``model``'s.
+    ``p_k = softmax_k(s·f) · σ(g_k)``; the last class gets the rest up to 1. A softmax must assign empty space to some
+    class, this need not. It is an ordinary classifier with k + 1 outputs, so every search and metric accepts it, and a
+    search for class k stops by the gated probability. Predictions are those of ``model``.
 
-    A fleet may share one gate: a density knows rows only, so one search serves all M members of
-    ``Gated(StackedModel(models), fit_gate(models[0], x, y).gate)``, each as if alone; it maps ``(M, n, d)`` to
-    ``(M, n, k + 1)``. Members then have the same rows and the same immutable features. A learned gate is taught by the
-    mistakes of one model, and :func:`fit_gate` takes lone models: gates of their own are searched one by one.
+    A fleet may share a density gate, because it depends on the rows only: one search serves all M members of
+    ``Gated(StackedModel(models), fit_gate(models[0], x, y).gate)``, which maps ``(M, n, d)`` to ``(M, n, k + 1)``.
+    Members must then have the same rows and immutable features. A learned gate depends on its model; models with such
+    gates are searched one by one.
 
     Attributes:
         model: f, maps ``(..., n, *features)`` to logits ``(..., n, k)``.

@@ -1,4 +1,4 @@
-"""G: a network that learns what a class looks like, with counterfactuals as what it does not."""
+"""A gate by a network that learns to tell real rows from noise and implausible counterfactuals."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from counterfactual_training.gates.gated import Gated
 from counterfactual_training.gates.negatives import Negatives
 from counterfactual_training.models import mlp
 
-# Copied to learn from, however many there are; all epochs together see no more than a few times as many.
+# Most rows to learn from. All epochs together see at most a few times as many.
 _MOST_ROWS = 100_000
-# Below every score: with this origin all rows pass.
+# Below every score: with this origin, all rows pass.
 _OPEN = -1e30
 
 
 @dataclass(frozen=True)
 class GateConfig:
-    """How a gate is learned.
+    """How a gate is trained.
 
     Attributes:
         hidden: widths of its network.
@@ -34,7 +34,7 @@ class GateConfig:
         num_counterfactuals: searched per epoch.
         replay: counterfactuals kept of earlier epochs.
         max_steps: of the search.
-        threshold: the range that the τ of an epoch's search is drawn from.
+        threshold: range from which each epoch draws the τ of its search.
     """
 
     hidden: tuple[int, ...] = (128, 128)
@@ -52,14 +52,14 @@ class GateConfig:
 class Learned(Calibrated):
     """``g_k(x) = β_k (n_k(x) − θ_k)`` with a network n, trained by counterfactuals.
 
-    ``softplus(−n_y(x)) + mean_k softplus(n_k(noise)) + (1 − 2π)₊ softplus(n_t(x′))``: real rows are of their class,
-    noise is of none, and a counterfactual x′ for the class t is not of t in so far as it is implausible. π is its
-    conformal p-value. The x′ are searched on the gated model itself, so that the gate meets its own mistakes.
+    The loss is ``softplus(−n_y(x)) + mean_k softplus(n_k(noise)) + (1 − 2π)₊ softplus(n_t(x′))``: real rows belong to
+    their class, noise to none, and a counterfactual x′ for class t not to t if it is implausible. π is the conformal
+    p-value of x′. The x′ are searched on the gated model, so the gate learns from its own mistakes.
 
-    Immutable features are given: n is about ``p_k(free | given) / q(free | given)``, because noise and real rows of a
-    class have the same given features, those of its real rows and now and then of anybody. Each point of noise then
-    counts against one class, and π looks at the free features only. So does :meth:`plausibility`: a row that is strange
-    in what is given alone is not told by this gate, but by a :class:`Density` beside it.
+    Immutable features are given: n estimates ``p_k(free | given) / q(free | given)``, because noise has the given
+    features of a real row of the class, or sometimes of any row. Each noise point then counts against one class only,
+    and π and :meth:`plausibility` see the free features only. A row that is unusual in its given features alone is
+    detected by a :class:`Density`, not by this gate.
 
     Attributes:
         network: maps ``(n, d)`` to ``(n, k)``.
@@ -83,7 +83,7 @@ class Learned(Calibrated):
         scale: float = 1.0,
         seed: int = 0,
     ) -> Learned:
-        """The gate of a trained model, learned on its training rows x ``(n, *features)`` with classes y ``(n,)``.
+        """Train a gate for a model on its training rows x ``(n, *features)`` with classes y ``(n,)``.
 
         Args:
             constraints: of the searches.
@@ -96,7 +96,7 @@ class Learned(Calibrated):
             torch.default_generator.manual_seed(seed)
             gate = cls.empty([x[0].numel(), *config.hidden, num_classes]).to(x)
         gate.feature_dims = x.dim() - 1
-        if bool(constraints.immutable.all()):  # nobody can change anything: there is nothing to judge
+        if bool(constraints.immutable.all()):  # no feature can change: nothing to judge
             gate.origin = torch.full_like(gate.origin, _OPEN)
         else:
             gate.learn(Gated(model, gate, scale), x, y, constraints, config, quantile, rng)
@@ -112,7 +112,7 @@ class Learned(Calibrated):
         quantile: float,
         rng: torch.Generator,
     ) -> None:
-        """Train the network of this gate, which is ``gated``'s, and calibrate it on rows that it did not see."""
+        """Train the network of this gate, the gate of ``gated``, and calibrate it on held-out rows."""
         network, num_classes = self.network, len(self.slope)
         order = torch.randperm(len(x), generator=rng).to(x.device)
         held = torch.cat([_share(order[y[order] == label], config.most_rows) for label in range(num_classes)])
@@ -137,7 +137,7 @@ class Learned(Calibrated):
 
     @classmethod
     def empty(cls, sizes: Sequence[int]) -> Learned:
-        """One with a network of these widths, from the features to the classes, to load a saved one into."""
+        """An untrained gate; ``sizes`` are the widths of its network, from features to classes."""
         d, *hidden, num_classes = sizes
         return cls(mlp(d, num_classes, hidden, "swish"), Line(torch.ones(num_classes), torch.zeros(num_classes)))
 
@@ -151,7 +151,7 @@ class Learned(Calibrated):
 
 
 def _loss(network: nn.Module, x: Tensor, y: Tensor, negatives: Negatives) -> Tensor:
-    """Of a batch of real rows x ``(n, d)``, with as many points of noise and half as many counterfactuals."""
+    """Loss of a batch of real rows x ``(n, d)``, as many noise points and half as many counterfactuals."""
     real = network(negatives.lend(x)).gather(-1, y.unsqueeze(-1))
     points, among = negatives.noise(len(x))
     noise = network(points)
@@ -164,6 +164,6 @@ def _loss(network: nn.Module, x: Tensor, y: Tensor, negatives: Negatives) -> Ten
 
 
 def _share(rows: Tensor, most: int) -> Tensor:
-    """Of a class, the rows to calibrate on: a fifth, but enough of them where that leaves as many to learn from."""
+    """The rows of a class to calibrate on: a fifth, or more if that is too few and leaves as many to learn from."""
     enough = 2 * FEWEST_ROWS if len(rows) >= 4 * FEWEST_ROWS else FEWEST_ROWS
     return rows[: min(most, max(len(rows) // 5, min(enough, len(rows) // 2)))]

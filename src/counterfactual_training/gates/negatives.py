@@ -1,4 +1,4 @@
-"""What a learned gate must refuse: noise, and implausible counterfactuals."""
+"""Training rows that a learned gate must reject: noise and implausible counterfactuals."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 _NEIGHBOURS = 5
 _REFERENCES = 400
-# Share of rows, real or not, with the given columns of anybody: where a class has nobody like this person, it is judged
-# as a whole.
+# Share of rows, real or noise, that get the given columns of a random row, so that the gate also learns to judge
+# combinations of class and given columns without real rows.
 _LENT = 0.25
-_SAMPLED = 10_000  # rows, at most, that the range of numbers is taken from
+_SAMPLED = 10_000  # most rows to take the range of numbers from
 _JITTER = (0.1, 1.6)  # standard deviations of the noise around real rows, drawn on a logarithmic scale
 
 
 class Negatives:
     """Noise and counterfactuals for a gate in training.
 
-    Immutable columns are given: noise keeps those of a real row, and is held against the class of that row only, so
-    that they tell nothing by themselves.
+    Noise keeps the given (immutable) columns of a real row and counts against the class of that row only, so given
+    columns alone carry no information.
 
     Attributes:
-        given, conditional: ``(d,)`` mask of the columns that nobody can change; whether there are any.
+        given, conditional: ``(d,)`` mask of the immutable columns; whether there are any.
         x_cf, target, weight: the counterfactuals of the last epochs ``(r, d)``, their classes and weights ``(r,)``.
     """
 
@@ -59,9 +59,9 @@ class Negatives:
         self.x_cf, self.target, self.weight = rows[:0], labels[:0], rows[:0, 0]
 
     def noise(self, n: int) -> tuple[Tensor, Tensor]:
-        """``(n, d)`` points, a third each: numbers anywhere in range, columns of different rows, jittered rows.
+        """``(n, d)`` points, a third each: random numbers in range, jittered rows, columns of different rows.
 
-        Second, the classes ``(n,)`` of the rows whose given columns they have.
+        Also returns the classes ``(n,)`` of the rows that the given columns come from.
         """
         base = self._draw(len(self.rows), n)
         shuffled = self._shuffled(base)
@@ -77,14 +77,14 @@ class Negatives:
         return self.lend(shuffled), self.labels[base]
 
     def lend(self, x: Tensor) -> Tensor:
-        """Points x ``(n, d)``, some of them with the given columns of any row; x itself where nothing is given."""
+        """Points x ``(n, d)``, some of them with the given columns of a random row; x itself if none are given."""
         if not self.conditional:
             return x
         anybody = self.rows[self._draw(len(self.rows), len(x))]
         return torch.where((self._uniform(len(x), 1) < _LENT) & self.given, anybody, x)
 
     def search(self) -> None:
-        """Counterfactuals of some rows, by the gated model as it is now."""
+        """Search counterfactuals of random rows on the current gated model, and store the mature ones."""
         config, num_classes = self.config, len(self.gated.gate.judged)
         rows = self._draw(len(self.rows), config.num_counterfactuals)
         x = self.rows[rows].unflatten(-1, self.feature_shape)
@@ -101,12 +101,12 @@ class Negatives:
             setattr(self, name, torch.cat([getattr(self, name), new])[-config.replay :])
 
     def recall(self, n: int) -> tuple[Tensor, Tensor, Tensor]:
-        """n of the counterfactuals, their classes and weights; none as long as there are none."""
+        """n random stored counterfactuals, their classes and weights; empty until there are some."""
         rows = self._draw(len(self.x_cf), n if len(self.x_cf) else 0)
         return self.x_cf[rows], self.target[rows], self.weight[rows]
 
     def _shuffled(self, base: Tensor) -> Tensor:
-        """Rows of these numbers ``(n,)``, every feature from a row of its own; the columns of a category from one."""
+        """Rows ``base`` ``(n,)`` with every feature from a random row; the columns of a category come from one row."""
         n, points = len(base), self.rows[base]
         rows = self._draw(len(self.rows), n * len(self.numbers)).reshape(n, -1)
         points[:, self.numbers] = self.rows[rows, self.numbers]
@@ -125,7 +125,7 @@ class Negatives:
 
 
 class Typicality:
-    """Conformal p-values: the share of real rows of a class that are further from their neighbours."""
+    """Conformal p-values: the share of real rows of a class that lie further from their neighbours."""
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
         self.references, self.distances = {}, {}
@@ -136,7 +136,7 @@ class Typicality:
             self.distances[label] = self._distance(own[split:][:1000], label).sort().values
 
     def p_value(self, x: Tensor, y: Tensor) -> Tensor:
-        """``(n,)`` for points ``(n, d)`` and classes ``(n,)``; 0 is unlike any real row."""
+        """``(n,)`` for points ``(n, d)`` and classes ``(n,)``; 0 means further than all real rows."""
         out = x.new_zeros(len(x))
         for label in y.unique().tolist():
             if label in self.references and len(self.distances[label]):

@@ -1,4 +1,4 @@
-"""Classifiers that return logits. Any ``nn.Module`` that does so works as well; these are the paper's."""
+"""The paper's classifiers. Any other ``nn.Module`` that returns logits works as well."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.errors import InputError, lookup
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -18,7 +18,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "swish": nn.
 
 
 class Asinh(nn.Module):
-    """``asinh(x)``: x itself near 0 and its logarithm far away, so that no outlier outweighs all other inputs."""
+    """``asinh(x)``: about x near 0 and logarithmic far away, so that no outlier dominates the other inputs."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.asinh(x)
@@ -40,24 +40,23 @@ def mlp(
 
     ``squash`` puts :class:`Asinh` before the first layer.
     """
-    if activation not in ACTIVATIONS:
-        raise InputError(unknown("activation", activation, ACTIVATIONS))
+    make_activation = lookup("activation", activation, ACTIVATIONS)
     widths = [num_features, *hidden, num_classes]
     if any(width < 1 for width in widths):
         raise InputError(f"Layer widths must be positive, got {widths}.")
     layers: list[nn.Module] = [Asinh()] if squash else []
     for i, (fan_in, fan_out) in enumerate(pairwise(widths)):
-        layers += [ACTIVATIONS[activation]()] if i else []
+        layers += [make_activation()] if i else []
         layers.append(nn.Linear(fan_in, fan_out))
     return _glorot(nn.Sequential(*layers))
 
 
 @torch.no_grad()
 def bend(model: nn.Sequential, x: Tensor, share: float, slope: float = 2.0) -> None:
-    """Start a share of the first layer's units as bends in single columns, at quantiles of rows x ``(n, d)``.
+    """Initialise a share of the first layer's units as ``±slope·(x_c − q)``, for columns c and quantiles q of x.
 
-    Such a unit is ``±slope·(x_c − q)``: what depends on one column in its own way, which a tree sees at once, need not
-    be learned by turning units that look at all columns. Columns of one or two values have nothing to bend at.
+    With ReLU, such a unit is a bend in one column, like a split of a tree, so effects of single columns need not be
+    learned by rotating units that see all columns. Columns with one or two values are left out. x is ``(n, d)``.
     """
     first = next(layer for layer in model if isinstance(layer, nn.Linear))
     seen = model[0](x) if isinstance(model[0], Asinh) else x

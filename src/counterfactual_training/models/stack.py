@@ -1,4 +1,4 @@
-"""Many models of one shape as a single module: the tensor program behind a fleet."""
+"""Many models of one architecture as a single module, as a fleet trains them."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from torch.nn.modules import module as torch_module
 from counterfactual_training.errors import ModelError
 from counterfactual_training.models.classifiers import Asinh
 
-# Layers that act on the last dimension alone, so that they need not know of members.
+# Elementwise layers work for any number of leading dimensions.
 _ELEMENTWISE = (
     nn.ReLU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.ELU, nn.SELU, nn.LeakyReLU, nn.Softplus, nn.Identity, Asinh
 )  # fmt: skip
 
 
 class UnstackableError(ModelError):
-    """A model that is fine alone, but would not give the same results in a stack."""
+    """A valid model that would not give the same results in a stack as alone."""
 
 
 class StackedModel(nn.Module):
-    """M models of one shape side by side: ``(M, n, *features)`` → logits ``(M, n, k)``.
+    """M models of one architecture: ``(M, n, *features)`` → logits ``(M, n, k)``.
 
-    Members do not interact: the gradient of a sum of member losses holds each member's own.
+    Members do not interact: the gradient of a sum of member losses contains the gradient of each.
 
     Attributes:
-        weights: ``(M, P)``, one row per member, its parameters flattened one after the other.
+        weights: ``(M, P)``, the flattened parameters of each member.
     """
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
@@ -43,10 +43,10 @@ class StackedModel(nn.Module):
         self.weights = nn.Parameter(torch.stack(rows))
         held = [dict(model.named_buffers()) for model in models]
         self.stacked_buffers = {name: torch.stack([own[name] for own in held]) for name in held[0]}
-        # The skeleton gives the computation its shape; its own weights are never used. A tuple hides it from torch.
+        # The skeleton defines the computation; its own weights are never used. A tuple keeps torch from registering it.
         self.skeleton = (copy.deepcopy(models[0]),)
         self.layers = _plain_layers(models[0], self.names)
-        # Parts in eval mode of a model in training mode stay there; a model in eval mode is trained whole.
+        # In a model in training mode, parts in eval mode stay there; a model in eval mode is trained whole.
         modules = list(self.skeleton[0].modules())
         self.trains = [module.training or not models[0].training for module in modules]
 
@@ -66,7 +66,7 @@ class StackedModel(nn.Module):
                 weight, bias = state[f"{name}.weight"].transpose(-1, -2), state.get(f"{name}.bias")
                 x = torch.bmm(x, weight) if bias is None else torch.baddbmm(bias.unsqueeze(-2), x, weight)
             else:
-                # What a linear layer has just made is nobody else's, so the most common activation may overwrite it.
+                # No one else holds the output of a linear layer, so the most common activation may overwrite it.
                 x = x.relu_() if fresh and type(layer) is nn.ReLU else layer(x)
             fresh = isinstance(layer, nn.Linear)
         return x
@@ -80,12 +80,12 @@ class StackedModel(nn.Module):
         return functional_call(self.skeleton[0], (parameters, buffers), (x,))
 
     def keep(self, members: Tensor) -> None:
-        """Go on with these members ``(m,)`` only."""
+        """Keep these members ``(m,)`` only."""
         self.weights = nn.Parameter(self.weights.detach()[members])
         self.stacked_buffers = {name: value[members] for name, value in self.stacked_buffers.items()}
 
     def unstack(self, index: int, model: nn.Module | None = None) -> nn.Module:
-        """Write one member's weights into a model of the shape; by default into a new one."""
+        """Copy the weights of one member into a model of the same architecture, by default a new one."""
         model = copy.deepcopy(self.skeleton[0]) if model is None else model
         with torch.no_grad():
             parts = self.weights.detach()[index].split(self.sizes)
@@ -97,7 +97,7 @@ class StackedModel(nn.Module):
 
 
 def check_stackable(models: Sequence[nn.Module]) -> None:
-    """Refuse models that do not give the same results stacked as alone, with the reason."""
+    """Raise, with the reason, if models would not give the same results stacked as alone."""
     if not models:
         raise ModelError("A fleet needs at least one model.")
     if len({id(parameter) for model in models for parameter in model.parameters()}) < sum(
@@ -117,23 +117,20 @@ def check_stackable(models: Sequence[nn.Module]) -> None:
             raise UnstackableError(f"parameter {name!r} has a hook, which a stack would not call.")
     for name, module in (named for model in models for named in model.named_modules()):
         what = f"{type(module).__name__} {name!r}"
-        if _does_more(module):
+        if hooked(module):
             raise UnstackableError(f"{what} has hooks or a forward of its own, which a stack would not call.")
         if getattr(module, "track_running_stats", False):
             raise UnstackableError(f"{what} keeps running statistics, which change with every forward pass.")
         dropout = getattr(module, "p", getattr(module, "dropout", 0.0))
-        if isinstance(module, nn.RReLU) or ("Dropout" in type(module).__name__ and dropout):
+        drops = "Dropout" in type(module).__name__ or isinstance(module, nn.RNNBase | nn.MultiheadAttention)
+        if isinstance(module, nn.RReLU) or (drops and dropout):
             raise UnstackableError(
                 f"{what} draws random numbers, which a stacked member would draw differently than alone."
             )
-        if isinstance(module, nn.RNNBase | nn.MultiheadAttention) and dropout:
-            raise UnstackableError(
-                f"{what} drops out at random, which a stacked member would do differently than alone."
-            )
 
 
-def _does_more(module: nn.Module) -> bool:
-    """Whether calling this very object does more than its class says."""
+def hooked(module: nn.Module) -> bool:
+    """Whether calling the module runs hooks, or a ``forward`` that is not its class's."""
     hooks = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
     everywhere = any(getattr(torch_module, f"_global_{name}") for name in hooks)
     return everywhere or "forward" in vars(module) or any(getattr(module, f"_{name}", None) for name in hooks)

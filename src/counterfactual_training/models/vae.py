@@ -21,7 +21,7 @@ class VAE(nn.Module):
         self.decoder = nn.Sequential(nn.Linear(latent_dim, hidden_dim), nn.Tanh(), nn.Linear(hidden_dim, num_features))
 
     def encode(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Latent ``μ(x) + σ(x)·noise``, the mean where no noise is given: ``(..., n, d)`` → ``(..., n, ℓ)``."""
+        """Latent ``μ(x) + σ(x)·noise``, or the mean without noise: ``(..., n, d)`` → ``(..., n, ℓ)``."""
         hidden = self.trunk(x)
         mean = self.mean(hidden)
         return mean if noise is None else mean + self.log_std(hidden).exp() * noise
@@ -51,9 +51,9 @@ def fit_vae(
     weight_decay: float = 0.01,
     seed: int = 0,
 ) -> VAE:
-    """Train a VAE on rows ``(n, ...)``, once; CT then reuses it.
+    """Train a VAE on rows ``(n, ...)``.
 
-    Sizes that are not given follow the authors: ℓ = 2, h = 16 for two features, else ℓ = 4, h = 32.
+    Default sizes follow the authors: ℓ = 2, h = 16 for two features, else ℓ = 4, h = 32.
     """
     x = x.reshape(len(x), -1)
     if len(x) < 2:

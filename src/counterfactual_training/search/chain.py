@@ -1,7 +1,7 @@
-"""A model and its derivative by the input, which is all that a search asks of it.
+"""Logits of a model and their derivative with respect to the input, which is all that a search needs.
 
-Autograd gives that for every model. For chains of linear layers and activations it costs more than the arithmetic, so
-these are walked by hand: forward keeping what each layer saw, and back with the very operations autograd would run.
+Autograd computes both for every model. For a chain of linear layers and activations its overhead exceeds the
+arithmetic, so chains are differentiated by hand, with the same operations that autograd runs.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.modules import module as torch_module
 
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import ModelError
 from counterfactual_training.models.classifiers import Asinh
-from counterfactual_training.models.stack import StackedModel
+from counterfactual_training.models.stack import StackedModel, hooked
 
 _aten: Any = torch.ops.aten
 
 
 class Activation(NamedTuple):
-    """A layer's function, and its derivative times ``grad``, given what it saw (x) and what it made (out)."""
+    """A layer's function, and its derivative times ``grad``, given its input x and output ``out``."""
 
     forward: Callable[[Tensor], Tensor]
     backward: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -38,24 +37,23 @@ ACTIVATIONS: dict[type[nn.Module], Activation] = {
     nn.Sigmoid: Activation(torch.sigmoid, lambda grad, x, out: _aten.sigmoid_backward.default(grad, out)),
     Asinh: Activation(torch.asinh, lambda grad, x, out: grad * (x.pow(2) + 1).rsqrt()),
 }
-# Activations with settings: their derivative, given the layer, the gradient and what the layer saw.
+# Activations with settings: their derivative, given the layer, the gradient and the layer's input.
 _WITH_SETTINGS: dict[type[nn.Module], Callable[[Any, Tensor, Tensor], Tensor]] = {
     nn.GELU: lambda layer, grad, x: _aten.gelu_backward.default(grad, x, approximate=layer.approximate),
     nn.LeakyReLU: lambda layer, grad, x: _aten.leaky_relu_backward.default(grad, x, layer.negative_slope, False),
     nn.ELU: lambda layer, grad, x: _aten.elu_backward.default(grad, layer.alpha, 1, 1, False, x),
     nn.Softplus: lambda layer, grad, x: _aten.softplus_backward.default(grad, x, layer.beta, layer.threshold),
 }
-# The derivatives of these ask only for what they made.
+# Their derivatives need the output only, so the input may be overwritten.
 _IN_PLACE: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {
     nn.ReLU: torch.relu_,
     nn.Tanh: torch.tanh_,
     nn.Sigmoid: torch.sigmoid_,
 }
-_HOOKS = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
 
 
 def activation(layer: nn.Module) -> Activation | None:
-    """What an activation does, settings included; ``None`` for any other layer, and for one that works in place."""
+    """The function of an activation, settings included; ``None`` for other layers and for those that work in place."""
     kind = type(layer)
     if getattr(layer, "inplace", False) or kind not in (*ACTIVATIONS, *_WITH_SETTINGS):
         return None
@@ -65,10 +63,9 @@ def activation(layer: nn.Module) -> Activation | None:
 
 
 def chain_layers(model: nn.Module) -> list[nn.Module] | None:
-    """The layers of a Sequential, where calling it does nothing but run linear layers and known activations.
+    """The layers of a Sequential that runs nothing but linear layers and known activations, without identities.
 
-    ``None`` otherwise: other layers, hooks of any kind, a parameter that serves twice. Identities are left out; an
-    :func:`activation` may occur more than once.
+    ``None`` if it has other layers, hooks of any kind, or a shared parameter.
     """
     if type(model) is not nn.Sequential or any(hooked(module) for module in model.modules()):
         return None
@@ -83,32 +80,26 @@ def chain_layers(model: nn.Module) -> list[nn.Module] | None:
     return layers if len(places) == len(weights) else None
 
 
-def hooked(module: nn.Module) -> bool:
-    """Whether calling the module does more than its class says."""
-    everywhere = any(getattr(torch_module, f"_global_{name}") for name in _HOOKS)
-    return everywhere or "forward" in vars(module) or any(getattr(module, f"_{name}") for name in _HOOKS)
-
-
 class Differentiable(Protocol):
-    """A model at one input after the other, weights as they were when this was made."""
+    """A model with the weights it had when this object was made."""
 
     def logits(self, x: Tensor) -> Tensor:
         """Logits ``(..., n, k)`` of rows x ``(..., n, d)``, without a graph."""
         ...
 
     def pullback(self, grad: Tensor) -> Tensor:
-        """∂/∂x ``(..., n, d)`` at the last x, given ∂/∂logits ``(..., n, k)``; a tensor of the caller's own."""
+        """∂/∂x ``(..., n, d)`` at the last x, given ∂/∂logits ``(..., n, k)``; the caller may overwrite it."""
         ...
 
 
 def differentiable(model: nn.Module, feature_shape: torch.Size, dims: int, plain: bool = True) -> Differentiable:
-    """The quickest implementation for rows of that shape, with ``dims`` dimensions in all.
+    """The fastest implementation for a model and rows of a shape.
 
     Args:
         model: maps ``(..., n, *feature_shape)`` to logits.
-        feature_shape: of one row; the rows come flattened.
-        dims: 2 for the rows of a lone model, 3 for those of a fleet.
-        plain: whether logits and pullback suffice; otherwise it is :class:`ByAutograd`.
+        feature_shape: of one row; rows are passed flattened.
+        dims: dimensions of the rows: 2 for a lone model, 3 for a fleet.
+        plain: whether logits and pullback suffice; otherwise the result is a :class:`ByAutograd`.
     """
     device = next((parameter.device for parameter in model.parameters()), None)
     if plain and len(feature_shape) == 1 and device is not None and not torch.is_autocast_enabled(device.type):
@@ -146,13 +137,13 @@ class ByAutograd:
         self.leaf = x.detach().requires_grad_()
         with torch.enable_grad():
             output = self.model(self.leaf)
-            if not isinstance(output, Tensor):  # refused by whoever asked
+            if not isinstance(output, Tensor):  # the caller raises an error
                 return output
             self.output = at_least_single(output)
         return self.output.detach()
 
     def pullback(self, grad: Tensor, *others: Tensor) -> Tensor:
-        """As promised; the sums of other tensors computed from ``leaf`` and ``output`` are differentiated along."""
+        """As in :class:`Differentiable`, plus the derivative of the sums of ``others``, made of leaf and output."""
         if not self.output.requires_grad:
             raise ModelError("The model's output does not depend differentiably on its input, which a search needs.")
         (found,) = torch.autograd.grad(
@@ -162,19 +153,19 @@ class ByAutograd:
 
 
 class Chain:
-    """Linear layers and activations one after the other; bit by bit what autograd gives.
+    """Linear layers and activations in a row; bit by bit the results of autograd.
 
-    What a call returns lies in memory that the next one uses again: fresh memory would cost more than the arithmetic.
+    Calls reuse the memory of earlier results, because allocating it would cost more than the arithmetic.
 
     Attributes:
-        seen: what each layer saw at the last x, and the output at the end.
+        seen: the input of each layer at the last x, and the output.
     """
 
     def __init__(self, layers: Sequence[nn.Module], weights: Sequence[tuple[Tensor, Tensor | None]]) -> None:
         """``weights`` holds weight and bias of the linear layers, in order."""
         self.layers, self.weights = layers, weights
         self.layout: Any = None
-        self.steps: list[Activation] = []  # of all layers, for rows laid out like that
+        self.steps: list[Activation] = []  # of all layers, for rows of this layout
         self.seen: list[Tensor] = []
 
     def logits(self, x: Tensor) -> Tensor:
@@ -200,9 +191,9 @@ class Chain:
             grad = backward(grad, seen[i], seen[i + 1])
         return grad
 
-    @torch.inference_mode(False)  # whoever asks next need not be in that mode
+    @torch.inference_mode(False)  # the next caller may not be in inference_mode
     def _plan(self, x: Tensor) -> list[Activation]:
-        """All layers, with memory of their own, for inputs laid out as x."""
+        """All layers with their own memory, for inputs laid out as x."""
         steps, weights, behind = list[Activation](), iter(self.weights), None
         last = max(i for i, layer in enumerate(self.layers) if isinstance(layer, nn.Linear))
         for i, layer in enumerate(self.layers):
@@ -210,7 +201,7 @@ class Chain:
             if step is None:
                 x, step = self._product(*next(weights), x)
             elif isinstance(behind, nn.Linear) and type(layer) in _IN_PLACE:
-                # What a linear layer has just made is nobody else's: who can do without it may overwrite it.
+                # No one else holds the output of a linear layer: an activation that does not need it may overwrite it.
                 backward = _relu_back if type(layer) is nn.ReLU and i < last else step.backward
                 step = Activation(_IN_PLACE[type(layer)], backward)
             steps.append(step)
@@ -218,7 +209,7 @@ class Chain:
         return steps
 
     def _product(self, weight: Tensor, bias: Tensor | None, x: Tensor) -> tuple[Tensor, Activation]:
-        """A linear layer, and what it makes, for inputs laid out as x."""
+        """The output memory of a linear layer and its functions, for inputs laid out as x."""
         made, back, transposed = x.new_empty(len(x), len(weight)), x.new_empty(x.shape), weight.t()
         by_columns = x.stride(0) == 1 and x.stride(1) == len(x)
 
@@ -228,7 +219,7 @@ class Chain:
             return torch.addmm(bias, x, transposed, out=made)
 
         def backward(grad: Tensor, *_: Tensor) -> Tensor:
-            if by_columns:  # autograd follows the layout of the input
+            if by_columns:  # autograd follows the layout of the input, which decides the order of summation
                 return torch.mm(transposed, grad.t()).t()
             return torch.mm(grad, weight, out=back)
 
@@ -236,8 +227,10 @@ class Chain:
 
 
 class StackedChain(Chain):
-    """Chains of M members side by side, with features before rows, ``(M, d, n)``: few features would leave the
-    matrix product's kernels half empty. Equal to autograd up to rounding. ``seen`` is laid out the same way."""
+    """Chains of M members, equal to autograd up to rounding.
+
+    Works on ``(M, d, n)``, features before rows, and so does ``seen``: matrix products with few features are slow.
+    """
 
     def logits(self, x: Tensor) -> Tensor:
         return at_least_single(self._forward(x.mT).mT)
@@ -255,7 +248,7 @@ class StackedChain(Chain):
 
 
 def _relu_back(grad: Tensor, x: Tensor, out: Tensor) -> Tensor:
-    """As autograd, into the memory of ``grad``."""
+    """As autograd, but into the memory of ``grad``."""
     return _aten.threshold_backward.grad_input(grad, out, 0, grad_input=grad)
 
 

@@ -1,4 +1,4 @@
-"""A counterfactual generator is data: where to move, what to penalise, how long."""
+"""A counterfactual generator as data: where to move, what to penalise, how many steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from torch import Tensor
 
 from counterfactual_training.core.broadcast import Number
-from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.errors import InputError, check_name
 from counterfactual_training.search.penalties import Distance, Energy, Penalty, PenaltyGradients
 from counterfactual_training.search.spaces import FeatureSpace, Space
 
@@ -30,13 +30,13 @@ class Generator:
         penalties: the terms added to the class loss, weights included.
         space: where the descent happens.
         learning_rate: η of the plain gradient descent (the paper prints 0.25; 0.1 is what ran).
-        max_steps: T; like all numbers here one for all, or one per member of a fleet.
+        max_steps: T. Like all numbers here, one for all or one per member of a fleet.
         decision_threshold: τ, the probability of the target class at which a row is done.
-        epsilon: ε, the ∞-norm radius inside which an iterate still counts as nascent.
+        epsilon: ε, the ∞-norm radius within which an iterate counts as nascent.
         strict_epsilon: nascent means ‖Δ‖∞ < ε as printed, instead of ≤ ε as run.
-        step_rule: ``"fixed"``: plain gradient descent with η, the published search; ``"line"``: steps that depend on
-            neither η nor the scale of the logits, and end on τ (:mod:`line_search`); they are at most
-            η·max(1, √(d/8)) long, and T limits how many are tried.
+        step_rule: ``"fixed"`` is plain gradient descent with η, the published search. ``"line"`` is a line search that
+            ends on τ and whose result depends on neither η nor the scale of the logits (:mod:`line_search`); its steps
+            are at most η·max(1, √(d/8)) long, and T limits how many it tries.
     """
 
     name: str
@@ -60,8 +60,7 @@ class Generator:
             raise InputError(
                 f"learning_rate must be positive and epsilon not negative, got {self.learning_rate} and {self.epsilon}."
             )
-        if self.step_rule not in get_args(StepRule):
-            raise InputError(unknown("step_rule", self.step_rule, get_args(StepRule)))
+        check_name("step_rule", self.step_rule, get_args(StepRule))
         if self.step_rule == "line" and not isinstance(self.space, FeatureSpace):
             raise InputError(
                 f"step_rule='line' moves the features themselves, not in a {type(self.space).__name__}; "
@@ -70,11 +69,11 @@ class Generator:
 
     @cached_property
     def gradients(self) -> PenaltyGradients:
-        return PenaltyGradients.of(self.penalties)
+        return PenaltyGradients.from_penalties(self.penalties)
 
     @property
     def is_plain(self) -> bool:
-        """Whether it moves among the features by derivatives that this package wrote down, so that no graph is made."""
+        """Whether it moves the features themselves and all its derivatives are closed forms: no graph is needed."""
         ours = {type(penalty) for penalty in self.penalties} <= {Distance, Energy}
         return ours and type(self.space) is FeatureSpace
 
@@ -83,7 +82,7 @@ class Generator:
         return replace(self, **changes)
 
     def numbers(self) -> dict[str, Number]:
-        """All its numbers by name: :data:`NUMBERS`, and of each penalty that names one (``lambda_cost``) its weight."""
+        """Its numbers by name: :data:`NUMBERS`, and the weights of penalties that name theirs (``lambda_cost``)."""
         weights = {name: penalty.weight for name, penalty in self._named().items()}
         return {name: getattr(self, name) for name in NUMBERS} | weights
 
@@ -91,14 +90,13 @@ class Generator:
         """The inverse of :meth:`numbers`: a copy with some of them changed."""
         named, valid = self._named(), self.numbers()
         for name in numbers:
-            if name not in valid:
-                raise InputError(unknown(f"number of the generator {self.name!r}:", name, valid))
+            check_name(f"number of the generator {self.name!r}:", name, valid)
         changed = {id(p): replace(p, weight=numbers[name]) for name, p in named.items() if name in numbers}
         penalties = tuple(changed.get(id(penalty), penalty) for penalty in self.penalties)
         return self.replace(penalties=penalties, **{name: numbers[name] for name in NUMBERS if name in numbers})
 
     def _named(self) -> dict[str, Any]:
-        """By the name of its weight, the first penalty that has one."""
+        """Penalties by the name of their weight; the first one if several share a name."""
         named: dict[str, Any] = {}
         for penalty in self.penalties:
             name = getattr(penalty, "number", None)

@@ -16,9 +16,9 @@ def search_gradient(generator: Generator, state: SearchState, network: Different
     """∂/∂x′ of the class loss plus all penalties, summed over rows so that each row gets its own gradient.
 
     Args:
-        generator: whose penalties; those without a derivative of their own need a network :class:`ByAutograd`.
+        generator: the penalties; those without a closed form need a network :class:`ByAutograd`.
         state: the rows, all detached.
-        network: the model, last asked for the logits of ``state.x_cf``.
+        network: the model; its last call must have been for the logits of ``state.x_cf``.
         grad_logits: ``(..., n, k)`` derivative of the class loss by the logits, softmax − one-hot; may be overwritten.
 
     Returns:
@@ -37,5 +37,5 @@ def search_gradient(generator: Generator, state: SearchState, network: Different
         grad = network.pullback(grad_logits)
     for add_gradient in by_features:
         add_gradient(state, grad)
-    # A step that is not a number is no step.
+    # A row whose gradient is not finite must not move. One sum is cheaper than isfinite() of all values.
     return grad if isfinite(grad.sum().item()) else grad.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)

@@ -1,11 +1,11 @@
-"""A search free of step size and scale: the gradient says which way is up, not how far to go.
+"""A line search whose result depends on neither the step size nor the scale of the logits.
 
-Each row climbs on its own. A step along the normalised gradient is taken if it lowers the objective, else a shorter one
-is tried; where a step passes τ, bisection finds the first point past it. Logits times c > 0 change neither direction
-nor verdict, so with two classes and τ = ½ nothing depends on c; shorter steps cut fewer corners, and change no more.
+Each row climbs on its own. A step along the normalised gradient is accepted if it lowers the objective; otherwise a
+shorter one is tried. When a step passes τ, bisection finds the first point past it. Multiplying the logits by c > 0
+changes neither the direction nor which steps are accepted, so with two classes and τ = ½ nothing depends on c.
 
-Discrete features are relaxed on the way up, then snapped and held while the others climb on, or come back to τ. Rows
-that still miss it may change one category, or go to the next lattice point, one at a time.
+Discrete features are relaxed at first. They are then snapped and held while the other features climb on, or return to
+τ. Rows that still miss τ may change one category, or move to the next lattice point, one at a time.
 """
 
 from __future__ import annotations
@@ -22,53 +22,53 @@ from counterfactual_training.core.broadcast import per_member
 from counterfactual_training.core.losses import softmax
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.search.chain import Differentiable
-from counterfactual_training.search.checks import first_logits
 from counterfactual_training.search.generator import Generator
 from counterfactual_training.search.gradient import search_gradient
+from counterfactual_training.search.model_checks import first_logits
 from counterfactual_training.search.penalties import SearchState
 from counterfactual_training.search.result import SearchResult, Status
 
-_LONGER, _SHORTER = 1.3, 0.5  # the next step, after one that helped and one that did not
-_SHORTEST = 1e-4  # of the longest step: where none of that length helps, a row is stuck
+_LONGER, _SHORTER = 1.3, 0.5  # factors of the next step, after one that helped and one that did not
+_SHORTEST = 1e-4  # share of the longest step; a row that no step of this length helps is stuck
 _HALVINGS = 14  # of a step that passed τ
-# So far past τ rows land, in probability and relative to the logits: rounding elsewhere must not put them before it.
+# Rows land this far past τ (in probability, and relative to the logits), so that rounding errors cannot put them back.
 _MARGIN, _ROUNDING = 2e-7, 1e-6
-_ROUNDS = 10  # of single changes of discrete features
+_ROUNDS = 10  # of changing one discrete feature
 _SHRINK_AT = 0.7  # share of rows still climbing at which the others are left behind
 
 
 @dataclass(eq=False)
-class Rows:
-    """Rows ``(..., a)`` or ``(..., a, d)`` of a block; a lone model may work on a part, a fleet works on all."""
+class ClimbingRows:
+    """Rows ``(..., a)`` or ``(..., a, d)`` of a block. A lone model may work on a part of it, a fleet works on all."""
 
     index: Tensor  # place in the flattened block
     x: Tensor
     y_target: Tensor
     one_hot: Tensor
-    lower: Tensor  # the box of each row, mutability included; what is held has an interval of one point
+    lower: Tensor  # the box of each row, mutability included; a held feature has an interval of one point
     upper: Tensor
-    x_cf: Tensor  # from here on, what changes as rows climb
+    x_cf: Tensor  # this field and all below change as rows climb
     before: Tensor  # the point before x_cf
     x_adv: Tensor  # the last iterate within ε
     value: Tensor  # of the objective at x_cf
     confidence: Tensor
     gap: Tensor  # log-odds beyond those of τ
-    slope: Tensor  # gradient of the objective, of what may move; at a ridge, of the way along it
+    slope: Tensor  # gradient of the objective in features that may move; at a ridge, along the ridge
     reach: Tensor  # length of the next step, as a share of the longest
     turned: Tensor  # whether the last step did not help
     tries: Tensor
     moves: Tensor
     live: Tensor
 
-    def part(self, mask: Tensor) -> Rows:
-        """A copy of the rows under the mask; of a fleet, whose rows are a rectangle, all of them."""
+    def part(self, mask: Tensor) -> ClimbingRows:
+        """A copy of the rows under the mask; in a fleet all rows, because they must stay a rectangle."""
         if mask.dim() > 1:
             return self
         where = mask.nonzero().squeeze(-1)
-        return Rows(**{name: values.index_select(0, where) for name, values in vars(self).items()})
+        return ClimbingRows(**{name: values.index_select(0, where) for name, values in vars(self).items()})
 
-    def put(self, part: Rows) -> None:
-        """Take over what became of a part."""
+    def put(self, part: ClimbingRows) -> None:
+        """Write a part back."""
         names = list(vars(self))
         for name in names[names.index("x_cf") :] if part is not self else ():
             getattr(self, name).index_copy_(0, part.index, getattr(part, name))
@@ -104,7 +104,8 @@ class _Line:
         self, network: Differentiable, x: Tensor, y: Tensor, generator: Generator, rules: Constraints, record: bool
     ) -> None:
         self.network, self.generator, self.rules = network, generator, rules
-        if rules.category_projection == "step":  # shorter than half the way to a category, each step would be undone
+        # A step that goes less than half the way to another category would be undone by a projection after each step.
+        if rules.category_projection == "step":
             self.rules = replace(rules, category_projection="end")
         steps, self.threshold = generator.max_steps, per_member(generator.decision_threshold, 1)
         self.limit = steps.unsqueeze(-1) if isinstance(steps, Tensor) else steps
@@ -116,17 +117,9 @@ class _Line:
         one_hot = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, y.unsqueeze(-1), True)
         lower, upper = _box(self.rules, x)
         points, numbers = [x.clone() for _ in range(3)], [torch.zeros_like(logits[..., 0]) for _ in range(4)]
-        changing = (
-            *points,
-            *numbers[:3],
-            at_least_single(x.clone()),
-            numbers[3],
-            none.bool(),
-            none,
-            none.clone(),
-            none.bool(),
-        )
-        self.rows = rows = Rows(index, x, y, one_hot, lower, upper, *changing)
+        slope, turned, live = at_least_single(x.clone()), none.bool(), none.bool()
+        changing = (*points, *numbers[:3], slope, numbers[3], turned, none, none.clone(), live)
+        self.rows = rows = ClimbingRows(index, x, y, one_hot, lower, upper, *changing)
         rows.set(torch.ones_like(one_hot[..., 0]), **self.look(rows, x, logits)[1])
         # A factual outside its box must first come inside, even if that is uphill.
         rows.value = rows.value.masked_fill(((x < lower) | (x > upper)).any(-1), torch.inf)
@@ -134,11 +127,14 @@ class _Line:
         places = int(torch.as_tensor(steps).max()) + 1
         self.path = x.reshape(1, -1, x.shape[-1]).repeat(places, 1, 1) if record else None
 
-    def look(self, rows: Rows, points: Tensor, logits: Tensor | None = None) -> tuple[SearchState, dict[str, Tensor]]:
-        """The state at points ``(..., a, d)``; objective, target's probability and what it has beyond the goal there.
+    def look(
+        self, rows: ClimbingRows, points: Tensor, logits: Tensor | None = None
+    ) -> tuple[SearchState, dict[str, Tensor]]:
+        """The state at points ``(..., a, d)``; there the objective, the target's probability, and the gap to the goal.
 
-        The objective is −log p + Σ penalties; where there are none, minus the log-odds, which rank alike and keep their
-        digits on flat models. A line search compares values of one function: penalties keep their first weight.
+        The objective is −log p + Σ penalties. Without penalties it is minus the log-odds, which order points alike and
+        keep their digits where p is near 0 or 1. Penalties keep their weight of step 0, because a line search must
+        compare values of one function.
         """
         logits = self.network.logits(points) if logits is None else logits
         state = SearchState(rows.x, points, points - rows.x, logits, rows.y_target, 0, self.limit)
@@ -151,15 +147,15 @@ class _Line:
         gap = odds - self.goal - _ROUNDING * (own.abs() + others.abs())
         return state, {"value": value, "confidence": odds.sigmoid(), "gap": gap}
 
-    def slope(self, rows: Rows, state: SearchState) -> Tensor:
-        """The gradient of the objective, without the part whose descent would leave the box around x_cf."""
+    def slope(self, rows: ClimbingRows, state: SearchState) -> Tensor:
+        """The gradient of the objective, zero where descent would leave the box."""
         shown = state.logits if self.generator.penalties else state.logits.masked_fill(rows.one_hot, -torch.inf)
         grad = search_gradient(self.generator, state, self.network, softmax(shown) - rows.one_hot.to(shown))
         blocked = ((rows.x_cf <= rows.lower) & (grad > 0)) | ((rows.x_cf >= rows.upper) & (grad < 0))
         return at_least_single(grad.masked_fill(blocked, 0))
 
     def climb(self, mask: Tensor) -> None:
-        """Rows before τ ascend until they pass it, no step helps or all tries are used; then they land on it."""
+        """Rows below τ climb until they pass it, no step helps, or all tries are used; then they land on τ."""
         mask = mask & (self.rows.gap < 0)
         self.rows.live = mask & (self.rows.tries < self.limit)
         if not bool(self.rows.live.any()):
@@ -177,7 +173,7 @@ class _Line:
             rows.set(better, before=rows.x_cf, x_cf=trial, **found)
             going_on = better & (found["gap"] < 0)
             self.arrive(rows, going_on)
-            # Of steps across a ridge the first that does not help shows the way along it, to be tried at full length.
+            # The first failed step may have crossed a ridge: try the direction along it before shortening the step.
             shorter = torch.where(rows.turned, rows.reach * _SHORTER, rows.reach)
             rows.reach = torch.where(better, (rows.reach * _LONGER).clamp_max(1), shorter)
             rows.turned = ~better
@@ -191,7 +187,7 @@ class _Line:
         self.arrive(self.rows, passed)
 
     def land(self, mask: Tensor) -> None:
-        """Move x_cf, past τ, to the first point past it on the way from ``before``, put into the box."""
+        """Move x_cf back to the first point past τ on the segment from ``before``, by bisection."""
         if not bool(mask.any()):
             return
         rows = self.rows.part(mask)
@@ -205,8 +201,8 @@ class _Line:
             rows.set(mask & passed, x_cf=middle, **found)
         self.rows.put(rows)
 
-    def arrive(self, rows: Rows, mask: Tensor) -> None:
-        """Count the move of the rows under the mask to where they are, keep it if nascent, and record it."""
+    def arrive(self, rows: ClimbingRows, mask: Tensor) -> None:
+        """Count the move of the rows under the mask, store it if nascent (Eq. 4), and record it."""
         rows.moves = rows.moves + mask
         norm, radius = at_least_single((rows.x_cf - rows.x).abs().amax(-1)), per_member(self.generator.epsilon, 1)
         rows.set(mask & (norm < radius if self.generator.strict_epsilon else norm <= radius), x_adv=rows.x_cf)
@@ -217,7 +213,7 @@ class _Line:
     # ---- discrete features -----------------------------------------------------------------------------------------
 
     def snap(self, mask: Tensor) -> Tensor:
-        """Put discrete features on valid values, and hold them there; returns the mask."""
+        """Round discrete features to valid values and hold them there; returns the mask."""
         rows = self.rows
         points = self.rules.snap(rows.x_cf, rows.x)
         changed = mask & (points != rows.x_cf).any(-1)
@@ -231,7 +227,7 @@ class _Line:
         return mask
 
     def come_back(self, mask: Tensor) -> None:
-        """Rows past τ go back towards the factual, but for what is held, as far as τ lets them."""
+        """Rows past τ go back towards the factual as far as τ allows; held features stay."""
         rows, mask = self.rows, mask & (self.rows.gap >= 0)
         start = rows.x_cf.clone()
         rows.set(mask, before=rows.x)
@@ -239,7 +235,7 @@ class _Line:
         self.arrive(rows, mask & (rows.x_cf != start).any(-1))
 
     def exchange(self, mask: Tensor) -> Tensor:
-        """Make the best single change of a discrete feature in rows that miss τ; returns the mask of those it helps."""
+        """Make the best change of one discrete feature in rows that miss τ; returns the mask of rows that it helps."""
         mask = mask & (self.rows.gap < 0) & (self.rows.tries < self.limit)
         changed = torch.zeros_like(mask)
         if not bool(mask.any()):
@@ -258,7 +254,7 @@ class _Line:
         return self._hold(changed)
 
     def _changes(self, x_cf: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Points ``(..., a, d)`` with one discrete feature changed, and a mask ``(..., a)`` of where that is fine."""
+        """Points ``(..., a, d)`` with one discrete feature changed, and a mask ``(..., a)`` where that is allowed."""
         for group in self.rules.groups if self.rules.category_projection == "end" else ():
             allowed = self.rules.categories(group, x) & ~group.own(x_cf)
             for category in range(group.num_categories):
@@ -275,7 +271,7 @@ class _Line:
     def result(self) -> SearchResult:
         rows, path, converged = self.rows, self.path, self.rows.confidence >= self.threshold
         status = torch.where(converged, int(Status.CONVERGED), int(Status.EXHAUSTED))
-        if path is not None:  # after its last move a row stands still
+        if path is not None:  # after its last move a row stays where it is
             after = torch.arange(len(path), device=path.device).unsqueeze(-1) >= rows.moves.flatten()
             after[-1] = True
             path = torch.where(after.unsqueeze(-1), rows.x_cf.reshape(path.shape[1:]), path).reshape(
@@ -293,24 +289,24 @@ class _Line:
         )
 
 
-def _others(logits: Tensor, rows: Rows) -> Tensor:
+def _others(logits: Tensor, rows: ClimbingRows) -> Tensor:
     """log Σ exp ``(..., a)`` of the logits of all classes but the target."""
-    if logits.shape[-1] == 2:  # torch takes many times as long
+    if logits.shape[-1] == 2:  # many times faster than logsumexp
         return logits.gather(-1, 1 - rows.y_target.unsqueeze(-1)).squeeze(-1)
     return logits.masked_fill(rows.one_hot, -torch.inf).logsumexp(-1)
 
 
 def _unit(slope: Tensor) -> Tensor:
-    """Vectors ``(..., d)`` of length 1, or 0 where there is none."""
-    largest = slope.abs().amax(-1, keepdim=True)  # squares of small numbers would vanish
+    """Vectors ``(..., d)`` scaled to length 1; zero vectors stay zero."""
+    largest = slope.abs().amax(-1, keepdim=True)  # dividing first keeps squares of small numbers from underflowing
     slope = slope / largest.clamp_min(torch.finfo(slope.dtype).tiny)
     return slope / slope.norm(dim=-1, keepdim=True).clamp_min(1)
 
 
 def _least(one: Tensor, other: Tensor) -> Tensor:
-    """The shortest vector between two gradients ``(..., d)``.
+    """The shortest convex combination of two gradients ``(..., d)``.
 
-    If a step crossed a ridge, where each side points at the other, that is the gradient along the ridge.
+    If a step crossed a ridge, the gradients on both sides point at each other, and this is the gradient along it.
     """
     scale = one.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(one.dtype).tiny)
     across = (other - one) / scale
@@ -319,8 +315,8 @@ def _least(one: Tensor, other: Tensor) -> Tensor:
 
 
 def _box(rules: Constraints, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Between which values ``(..., n, d)`` rows may climb: the bounds of their factuals, the factual itself where a
-    feature may not fall or rise, and 0 and 1 of relaxed categories."""
+    """The box ``(..., n, d)`` that rows climb in: the bounds of their factuals, cut at the factual where a feature may
+    not decrease or increase, and at 0 and 1 for relaxed categories."""
     bounds = rules.bounds(x)
     lower = torch.where(rules.may_decrease.unsqueeze(-2), bounds.lower, torch.maximum(bounds.lower, x))
     upper = torch.where(rules.may_increase.unsqueeze(-2), bounds.upper, torch.minimum(bounds.upper, x))

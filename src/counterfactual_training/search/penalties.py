@@ -1,10 +1,9 @@
-"""What a counterfactual is penalised for, beside not being of the target class (Eq. 1).
+"""Penalties: the terms of Eq. 1 that are added to the class loss.
 
 A penalty is any callable ``penalty(state) -> (..., n)`` that returns one differentiable value per row, weight included.
-Two optional methods spare it the automatic derivative: ``add_gradient(state, grad)`` adds ∂/∂x′ to ``(..., n, d)``,
-``add_logit_gradient(state, grad)`` adds ∂/∂logits to ``(..., n, k)``; a test holds them to what autograd says. A
-dataclass with a ``weight`` may name it by the class attribute ``number``; then :meth:`Generator.numbers` tells it, and
-it can be tuned by that name.
+Two optional methods replace autograd by a closed form: ``add_gradient(state, grad)`` adds ∂/∂x′ to ``(..., n, d)``,
+``add_logit_gradient(state, grad)`` adds ∂/∂logits to ``(..., n, k)``. A dataclass with a ``weight`` may name it by the
+class attribute ``number``; :meth:`Generator.numbers` then lists it, and it can be tuned by that name.
 """
 
 from __future__ import annotations
@@ -23,19 +22,36 @@ Decay = Literal["polynomial", "none"]
 
 
 class SearchState(NamedTuple):
-    """What a penalty may look at: the rows still searching, after ``step`` updates."""
+    """What a penalty of your own receives: the rows that are still searching, before an update.
 
-    x: Tensor  # (..., n, d) factuals
-    x_cf: Tensor  # (..., n, d) counterfactuals so far
-    delta: Tensor  # (..., n, d) x_cf − x
-    logits: Tensor  # (..., n, k) at x_cf
-    y_target: Tensor  # (..., n)
+    Rows leave the search as they finish, so n shrinks over time and rows must not depend on each other. Features are
+    flattened to d columns. Use ``x_cf``, ``delta`` and ``logits`` as they are: they carry the graph that the penalty is
+    differentiated by.
+
+    Attributes:
+        x: ``(..., n, d)`` factuals.
+        x_cf: ``(..., n, d)`` current counterfactuals x′.
+        delta: ``(..., n, d)`` x′ − x.
+        logits: ``(..., n, k)`` the model's output at x′.
+        y_target: ``(..., n)`` target classes.
+        step: updates made so far.
+        max_steps: T; in a fleet one per member, ``(members, 1)``.
+        scratch: ``(..., n, d)`` memory that a closed form may overwrite, or ``None``.
+    """
+
+    x: Tensor
+    x_cf: Tensor
+    delta: Tensor
+    logits: Tensor
+    y_target: Tensor
     step: int | Tensor
-    max_steps: int | Tensor  # T, or one per member (members, 1)
-    scratch: Tensor | None = None  # (..., n, d) memory that a closed form may overwrite
+    max_steps: int | Tensor
+    scratch: Tensor | None = None
 
 
 class Penalty(Protocol):
+    """One differentiable value ``(..., n)`` per row."""
+
     def __call__(self, state: SearchState, /) -> Tensor: ...
 
 
@@ -44,14 +60,14 @@ ClosedForm = Callable[[SearchState, Tensor], None]
 
 
 class PenaltyGradients(NamedTuple):
-    """A generator's penalties, sorted by how their gradient is had."""
+    """A generator's penalties, grouped by how their gradient is computed."""
 
     by_logits: tuple[ClosedForm, ...]
     by_features: tuple[ClosedForm, ...]
     automatic: tuple[Penalty, ...]
 
     @classmethod
-    def of(cls, penalties: tuple[Penalty, ...]) -> PenaltyGradients:
+    def from_penalties(cls, penalties: tuple[Penalty, ...]) -> PenaltyGradients:
         by_logits = tuple(p.add_logit_gradient for p in penalties if _is_closed(p, "add_logit_gradient"))  # type: ignore[attr-defined]
         by_features = tuple(p.add_gradient for p in penalties if _is_closed(p, "add_gradient"))  # type: ignore[attr-defined]
         closed = ("add_logit_gradient", "add_gradient")
@@ -60,7 +76,7 @@ class PenaltyGradients(NamedTuple):
 
 
 def _is_closed(penalty: Penalty, method: str) -> bool:
-    """Whether the derivative belongs to the value: a subclass with a value of its own inherits one that does not."""
+    """Whether the closed form matches the value: a subclass that overrides ``__call__`` alone inherits a wrong one."""
     kinds = type(penalty).__mro__
     value = next((i for i, kind in enumerate(kinds) if "__call__" in vars(kind)), len(kinds))
     derivative = next((i for i, kind in enumerate(kinds) if method in vars(kind)), 0)
@@ -69,7 +85,7 @@ def _is_closed(penalty: Penalty, method: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Distance:
-    """``λ_cost · ‖x′ − x‖₁``, sub-gradient 0 at 0 (Wachter et al. 2017)."""
+    """``λ_cost · ‖x′ − x‖₁`` with sub-gradient 0 at 0 (Wachter et al. 2017)."""
 
     number: ClassVar = "lambda_cost"
     weight: Number
@@ -88,8 +104,8 @@ class Distance:
 class Energy:
     """``λ_energy · ϕ_t · (E + ρ·E²)`` with ``E = −M(x′)[y⁺]`` (ECCCo's faithfulness, Altmeyer et al. 2024).
 
-    The paper prints the bare energy; its code also lets the weight decay by ϕ_t (:func:`polynomial_decay`) and adds
-    the small ridge ρ. ``decay="none", ridge=0`` is the printed one.
+    The paper prints the bare energy, ``decay="none", ridge=0``. Its code decays the weight by ϕ_t
+    (:func:`polynomial_decay`) and adds a small ridge ρ.
     """
 
     number: ClassVar = "lambda_energy"

@@ -1,7 +1,7 @@
-"""One published method each: a recipe fills a :class:`Generator`, its citation is its docstring.
+"""Recipes: one function per published method, which returns a :class:`Generator`.
 
-A recipe of your own is a function that returns a :class:`Generator`; put it into :data:`GENERATORS` with
-:func:`register_generator` and every command, config file and test knows it by name.
+To add your own, write a function that returns a :class:`Generator` and pass it to :func:`register_generator`; every
+command and config file then knows it by name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.errors import InputError, lookup
 from counterfactual_training.models.vae import VAE, fit_vae
 from counterfactual_training.search.generator import NUMBERS, Generator
 from counterfactual_training.search.penalties import Decay, Distance, Energy
@@ -34,7 +34,7 @@ def ecco(
     energy_ridge: float = 1e-3,
     **settings: Any,
 ) -> Generator:
-    """Generic plus a penalty on the energy, for faithfulness: ECCCo (Altmeyer et al. 2024) but its conformal term."""
+    """Generic plus an energy penalty, for faithfulness: ECCCo (Altmeyer et al. 2024) without its conformal term."""
     penalties = (Distance(lambda_cost), Energy(lambda_energy, decay, energy_ridge))
     return Generator("ecco", penalties=penalties, **settings)
 
@@ -57,7 +57,7 @@ def revise(
 def line(
     learning_rate: float = 0.05, max_steps: int = 300, decision_threshold: float = 0.5, **settings: Any
 ) -> Generator:
-    """Class loss alone, by steps that depend on neither their size nor the scale of the logits (:mod:`line_search`)."""
+    """Class loss alone, by a line search that no step size and no scale of the logits affects (:mod:`line_search`)."""
     return Generator(
         "line",
         learning_rate=learning_rate,
@@ -72,7 +72,7 @@ GENERATORS: dict[str, Recipe] = {"generic": generic, "ecco": ecco, "revise": rev
 
 
 def register_generator(name: str, recipe: Recipe) -> None:
-    """Make a recipe known by name."""
+    """Register a recipe under a name."""
     GENERATORS[name] = recipe
 
 
@@ -80,24 +80,24 @@ def make_generator(name: str | Generator, x_train: Tensor | None = None, **setti
     """The generator of that name; ``x_train`` is used by recipes that learn from data first."""
     if isinstance(name, Generator):
         return name.replace(**settings) if settings else name
-    recipe = _recipe(name)
+    recipe = lookup("generator", name, GENERATORS)
     if x_train is not None and "x_train" in inspect.signature(recipe).parameters:
         settings = {"x_train": x_train, **settings}
     return recipe(**settings)
 
 
 def make_alike(name: str, like: Generator, x_train: Tensor | None = None, **settings: Any) -> Generator:
-    """The generator of that name, in all that is not stated as ``like`` where that can be said of both.
+    """The generator of that name, with ``settings``, and otherwise with the settings of ``like`` that it shares.
 
-    A weight, ``decay`` or ``energy_ridge`` that the recipe does not take has no effect. Of the settings of the search,
-    those count in which ``like`` differs from a plain :class:`Generator`, because a recipe may have its own; the length
-    and number of its steps only if they go by the same rule.
+    A weight, ``decay`` or ``energy_ridge`` that the recipe does not take has no effect. Search settings are copied if
+    ``like`` differs from a plain :class:`Generator` in them, because a recipe may have defaults of its own;
+    ``learning_rate`` and ``max_steps`` are copied only if both use the same step rule.
     """
     usual = {f.name: f.default for f in fields(Generator) if f.name in (*NUMBERS, "strict_epsilon", "step_rule")}
     search = {n: getattr(like, n) for n, plain in usual.items() if getattr(like, n) != plain}
     stated = {n: value for n, value in settings.items() if n in usual}
     rest = _penalty_settings(like) | settings
-    takes = inspect.signature(_recipe(name)).parameters
+    takes = inspect.signature(lookup("generator", name, GENERATORS)).parameters
     made = make_generator(name, x_train, **{n: v for n, v in rest.items() if n in takes and n not in usual})
     if made.step_rule != search.get("step_rule", "fixed"):
         search = {n: value for n, value in search.items() if n not in ("learning_rate", "max_steps")}
@@ -105,13 +105,7 @@ def make_alike(name: str, like: Generator, x_train: Tensor | None = None, **sett
 
 
 def _penalty_settings(generator: Generator) -> dict[str, Any]:
-    """What a recipe must be told to make such penalties."""
+    """The arguments with which a recipe makes the same penalties."""
     energies = [{"decay": p.decay, "energy_ridge": p.ridge} for p in generator.penalties if isinstance(p, Energy)]
     weights = {name: weight for name, weight in generator.numbers().items() if name not in NUMBERS}
     return weights | (energies[0] if energies else {})
-
-
-def _recipe(name: str) -> Recipe:
-    if name not in GENERATORS:
-        raise InputError(unknown("generator", name, GENERATORS))
-    return GENERATORS[name]

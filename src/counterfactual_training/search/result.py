@@ -1,4 +1,4 @@
-"""What a search found, and how it went for each row."""
+"""The result of a search, and how it ended for each row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""THE loop: counterfactuals of a whole batch by gradient descent (Eq. 1, Algorithm 1 lines 4-6)."""
+"""The search: counterfactuals of a whole batch by gradient descent (Eq. 1, Algorithm 1 lines 4-6)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.core.losses import softmax
 from counterfactual_training.search.chain import Chain, Differentiable, StackedChain, differentiable
-from counterfactual_training.search.checks import check_inputs, first_logits
 from counterfactual_training.search.diagnosis import diagnose_rows
 from counterfactual_training.search.generator import Generator
 from counterfactual_training.search.gradient import search_gradient
 from counterfactual_training.search.line_search import search_line
+from counterfactual_training.search.model_checks import check_inputs, first_logits
 from counterfactual_training.search.penalties import SearchState
 from counterfactual_training.search.recipes import ecco
 from counterfactual_training.search.result import SearchResult
@@ -43,20 +43,20 @@ def search(
     diagnose: bool = True,
     threads: int | None = None,
 ) -> SearchResult:
-    """Search a counterfactual for every row, all rows at once.
+    """Search for a counterfactual of every row, all rows at once.
 
-    The model is put into eval mode for the search and left exactly as it was: weights, mode, buffers, gradients.
+    The search runs in eval mode and leaves the model's weights, mode, buffers and gradients as they were.
 
     Args:
         model: maps ``(n, *features)`` to logits ``(n, k)``; for a fleet, both with leading dimensions.
         x: ``(..., n, *features)`` factuals.
-        y_target: ``(..., n)`` class index that each row should get.
-        generator: what to minimise and how; see :mod:`recipes`.
+        y_target: ``(..., n)`` target class of each row.
+        generator: what to minimise and how; see :mod:`recipes`. The default is :func:`ecco`.
         constraints: what may move; ``None`` lets everything move.
-        rng: randomness of generators that use any; in a fleet one for all members, or one each.
-        record: keep all iterates in ``path`` (memory: T + 1 times x).
-        diagnose: find out which constraints hold back the rows that did not converge.
-        threads: CPU threads; by default one where the work is small.
+        rng: for generators that draw random numbers; in a fleet one for all members, or one each.
+        record: keep all iterates in ``path``, which takes the memory of T + 1 copies of x.
+        diagnose: find which constraints keep rows from converging.
+        threads: CPU threads; ``None`` uses a single one for small models and batches.
     """
     generator = generator if generator is not None else ecco()
     check_inputs(model, x, y_target)
@@ -67,18 +67,13 @@ def search(
     constraints.check_factuals(flat)
 
     noise = _noise(generator, rng, flat).unbind()
-    values = _BLOCK_VALUES.get(flat.device.type, _BLOCK_VALUES_ACCELERATOR)
-    most = max(1, values // max(1, prod(y_target.shape[:-1]) * num_features))
-    # Blocks of one size: a small rest would take as many steps as the others.
-    num_rows = y_target.shape[-1]
-    block = max(1, -(-num_rows // max(1, -(-num_rows // most))))
-    parts = []
-    # A caller's no_grad or inference_mode must not reach in here: the descent needs its gradients.
+    block, parts = _block_size(flat), []
+    # The descent needs gradients even if the caller is in inference_mode.
     with evaluating(model), sensible_threads(model, flat[..., :block, :], threads), torch.inference_mode(False):
         network = differentiable(model, feature_shape, flat.dim(), plain=not generator.gradients.automatic)
-        if isinstance(network, StackedChain):  # lay the rows out as it does
+        if isinstance(network, StackedChain):  # it works on (M, d, n), so lay out the rows like that in memory
             flat = flat.mT.contiguous().mT
-        # Where all code that runs is ours and no graph is needed, torch may do without what autograd asks of it.
+        # inference_mode saves autograd's bookkeeping, but breaks user code that builds a graph.
         plain = isinstance(network, Chain) and generator.is_plain and type(constraints) is Constraints
         for rows, targets in zip(flat.split(block, -2), y_target.split(block, -1), strict=True):
             if generator.step_rule == "line":
@@ -95,7 +90,7 @@ def search(
 
 
 def _descend(work: WorkingSet, network: Differentiable, generator: Generator, noise: Sequence[Tensor]) -> None:
-    """Eq. 1 by gradient descent on the rows of the working set; every step is one line below."""
+    """Eq. 1 by gradient descent on the rows of the working set, one line per operation of a step."""
     space = generator.space
     for step in range(work.num_looks):
         logits = network.logits(work.x_cf) if step else first_logits(network.logits, work.x_cf, work.y_target)
@@ -113,16 +108,24 @@ def _descend(work: WorkingSet, network: Differentiable, generator: Generator, no
         work.shrink()
 
 
+def _block_size(x: Tensor) -> int:
+    """How many of the rows x ``(..., n, d)`` to search at once."""
+    num_rows, values = x.shape[-2], _BLOCK_VALUES.get(x.device.type, _BLOCK_VALUES_ACCELERATOR)
+    most = max(1, values // max(1, prod(x.shape[:-2]) * x.shape[-1]))
+    # Blocks of equal size: a small last block would take as many steps as the others.
+    return max(1, -(-num_rows // max(1, -(-num_rows // most))))
+
+
 @lru_cache(maxsize=64)
-@torch.inference_mode(False)  # what is kept must serve in every mode
+@torch.inference_mode(False)  # the cached object must also work outside of a caller's inference_mode
 def _unconstrained(num_features: int) -> Constraints:
     return Constraints.build(num_features)
 
 
 def _noise(generator: Generator, rng: torch.Generator | Sequence[torch.Generator] | None, x: Tensor) -> Tensor:
-    """Draws of the generator's space, one for each look of the search: ``(T + 2, ℓ)``.
+    """Random draws of the generator's space, one per iteration of the search: ``(T + 2, ℓ)``.
 
-    With one rng per member ``(T + 2, members, 1, ℓ)``, each as the member would draw alone.
+    With one rng per member ``(T + 2, members, 1, ℓ)``; each member draws what it would draw alone.
     """
     steps = generator.max_steps
     if rng is None or isinstance(rng, torch.Generator):
@@ -134,7 +137,7 @@ def _noise(generator: Generator, rng: torch.Generator | Sequence[torch.Generator
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode inside; afterwards every module is back in the mode it had."""
+    """Context manager: eval mode inside; afterwards every module is back in the mode it had."""
     training = [module for module in model.modules() if module.training]
     if training:
         model.eval()
@@ -146,7 +149,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _shaped(result: SearchResult, feature_shape: torch.Size) -> SearchResult:
-    """The result with features in the shape they came in; ``binding`` stays flat."""
+    """The result with features in their original shape; ``binding`` stays flat."""
 
     def shaped(values: Tensor) -> Tensor:
         return values.reshape(*values.shape[:-1], *feature_shape)

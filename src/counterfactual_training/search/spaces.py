@@ -1,4 +1,4 @@
-"""Where a search moves: among the features themselves, or in the latent space of a generative model."""
+"""Where a search moves: in feature space, or in the latent space of a generative model."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from counterfactual_training.models.vae import VAE
 class Space(Protocol):
     """A space turns the gradient at x′ into a proposed change of x′.
 
-    ``z`` is whatever state the space keeps per row, ``(..., n, ℓ)``; ``noise`` is one draw ``(ℓ,)`` for all rows of a
-    step, so that a row's result does not depend on who else is in the batch.
+    ``z`` is the state ``(..., n, ℓ)`` that the space keeps per row. ``noise`` is one draw ``(ℓ,)`` for all rows of a
+    step, so that the result of a row does not depend on the rest of the batch.
     """
 
     def noise(self, num: int, rng: torch.Generator | None, like: Tensor) -> Tensor:
@@ -29,11 +29,11 @@ class Space(Protocol):
         ...
 
     def propose(self, z: Tensor, x_cf: Tensor, grad: Tensor, learning_rate: Number) -> tuple[Tensor, Tensor]:
-        """One descent step: the new state, and the change of x′ it asks for; may overwrite ``grad``."""
+        """One descent step: the new state and the proposed change of x′; may overwrite ``grad``."""
         ...
 
     def settle(self, z: Tensor, x_cf: Tensor, noise: Tensor) -> Tensor:
-        """State after the constraints had their say about x′."""
+        """State after constraints are applied to x′."""
         ...
 
 
@@ -60,8 +60,8 @@ class FeatureSpace:
 class LatentSpace:
     """The latent space of a VAE: gradients at x′ are pulled back through the decoder.
 
-    With ``reencode`` the latent is drawn anew from the encoder after every step, as the authors' code does; without, it
-    is carried on. Either way mutability and domain hold for x′ itself (the authors' code skipped mutability here).
+    With ``reencode`` the latent is drawn anew from the encoder after every step, as in the authors' code; otherwise it
+    is kept. Either way mutability and domain hold for x′ itself (the authors' code skips mutability here).
     """
 
     vae: VAE
@@ -89,5 +89,5 @@ class LatentSpace:
 
 @lru_cache(maxsize=64)
 def _number(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A number as a tensor: torch takes longer to make one than to multiply a small batch by it."""
+    """A number as a cached tensor: making one takes longer than multiplying a small batch by it."""
     return torch.tensor(value, dtype=torch.promote_types(dtype, torch.float32), device=device)

@@ -1,7 +1,7 @@
-"""Bookkeeping of the search: the rows still searching, and what came of those that are done.
+"""Bookkeeping of the search: the rows that are still searching, and the results of those that are done.
 
-Rows that are done are written to the :class:`Outcome` at once; they ride along in the :class:`WorkingSet`, ignored,
-until enough of them have gathered to make a smaller copy worth its price.
+Finished rows are written to the :class:`SearchOutcome` at once. They stay in the :class:`WorkingSet`, ignored, until
+there are enough of them to make a smaller copy worth its cost.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _SHRINK_AT = 0.8  # share of rows still searching
 
 @dataclass(eq=False)
 class WorkingSet:
-    """a rows of the batch; all tensors ``(..., a)`` or ``(..., a, d)``."""
+    """The a rows of the batch that are not dropped yet; all tensors are ``(..., a)`` or ``(..., a, d)``."""
 
     constraints: Constraints
-    outcome: Outcome
+    outcome: SearchOutcome
     limit: int | Tensor  # T, or one per member (members, 1)
     limits: range  # from the shortest to the longest T
     strict: bool  # nascent means < ε
@@ -34,20 +34,20 @@ class WorkingSet:
     y_target: Tensor
     one_hot: Tensor  # y_target (..., a, k), once k is known
     x_cf: Tensor
-    x_adv: Tensor  # the last iterate within ε of x, but for rows whose iterate still is
-    nascent: Tensor  # whether it is
-    spare: Tensor  # the iterate before, and memory for the next one
-    scratch: Tensor  # memory
+    x_adv: Tensor  # the last iterate within ε of x; out of date for rows that are nascent, where it is x_cf
+    nascent: Tensor  # whether x_cf is within ε
+    spare: Tensor  # the previous iterate, and memory for the next one
+    scratch: Tensor  # memory for temporaries
     delta: Tensor  # x_cf − x
     z: Tensor
     bounds: Bounds | None  # None where nothing is bounded
     threshold: Number  # τ
-    goals: Tensor  # (..., a, k) τ for the target, out of reach for other classes and done rows; once k is known
-    radius: Tensor  # ε; negative for rows that had their last step
+    goals: Tensor  # (..., a, k) τ for the target, ∞ for other classes and finished rows; once k is known
+    radius: Tensor  # ε; negative for rows that made their last step
     live_width: int
-    snapped: Tensor | None = None  # discrete features hold valid values and stay; None where there are none
-    held: Tensor | None = None  # looks at which the row was snapped instead of updated; likewise
-    fresh: Tensor | None = None  # snapped at this look
+    snapped: Tensor | None = None  # whether discrete features were snapped and stay; None if there are none
+    held: Tensor | None = None  # iterations in which the row was snapped instead of updated; likewise
+    fresh: Tensor | None = None  # snapped in this iteration
 
     @classmethod
     def start(
@@ -58,14 +58,14 @@ class WorkingSet:
         limits = range(*(int(n) for n in limit.aminmax())) if isinstance(limit, Tensor) else range(limit, limit)
         bounds = constraints.bounds(x)
         x_cf = x.clone()
-        constraints.project_categories(x_cf, bounds)  # the authors' search decodes before it first moves
+        constraints.project_categories(x_cf, bounds)  # the authors' search decodes before its first step
         stepwise = constraints.groups and constraints.category_projection == "step"
         bounded = stepwise or not all(bool(bound.isinf().all()) for bound in bounds)
         like = at_least_single(x.new_empty(y_target.shape))
         none = torch.zeros_like(y_target) if constraints.has_discrete else None
         return cls(
             constraints=constraints,
-            outcome=Outcome.start(x, limits.stop if record else None),
+            outcome=SearchOutcome.start(x, limits.stop if record else None),
             limit=limit,
             limits=limits,
             strict=generator.strict_epsilon,
@@ -91,18 +91,18 @@ class WorkingSet:
 
     @property
     def num_looks(self) -> int:
-        """Steps, and a look at what became of them; at discrete features one more, after they were snapped."""
+        """T iterations with a step, one to check the last step, and one more to check a final snap."""
         return self.limits.stop + (1 if self.snapped is None else 2)
 
     @property
     def live(self) -> Tensor:
-        """Mask ``(..., a)`` of the rows that are not done yet."""
+        """Mask ``(..., a)`` of the rows that are not done."""
         return self.goals.amin(-1) < torch.inf
 
     def retire(self, probability: Tensor, step: int) -> None:
-        """Write down the rows that are done: at τ, out of steps, or with nothing left that could move.
+        """Write the results of the rows that are done: at τ, out of steps, or with nothing left that may move.
 
-        Discrete features are snapped to valid values first, and the row is looked at again.
+        If there are discrete features, a row that reaches τ is first snapped to valid values and then checked again.
         """
         if step == 0:
             self.one_hot = torch.zeros_like(probability).scatter_(-1, self.y_target.unsqueeze(-1), 1)
@@ -111,13 +111,13 @@ class WorkingSet:
             self.outcome.record(self, min(step, self.limits.stop))
         early, arrivals = 0 < step < self.limits.start, probability >= self.goals
         if early and self.fresh is None and not bool(arrivals.any()):
-            return  # as at most steps; a glance is enough
+            return  # the most common case, decided by one comparison
         arrived = arrivals.any(-1)
         confidence = probability.gather(-1, self.y_target.unsqueeze(-1)).squeeze(-1)
         if early and self.snapped is None:
             self._write(arrived, confidence, Status.CONVERGED, step)
             return
-        if step == 0:
+        if step == 0:  # "already there" is the target class by argmax too, even below τ
             there = arrived | (probability.argmax(-1) == self.y_target)
             self._write(there, confidence, Status.ALREADY_THERE, 0)
             self.outcome.record(self, 0)
@@ -129,12 +129,13 @@ class WorkingSet:
         self._write(settled & over & ~arrived, confidence, Status.EXHAUSTED, updates)
 
     def _snap(self, arrived: Tensor, closing: Tensor) -> Tensor:
-        """Snap the rows that reached τ while relaxed (at the close: all); mask ``(..., a)`` of the other live ones."""
+        """Snap the rows that reached τ while relaxed (after the last step: all); mask ``(..., a)`` of the others."""
         self.fresh, live = None, self.live
         if self.snapped is None or self.held is None:
             return live
         fresh = live & ~self.snapped & (arrived | closing)
         if bool(fresh.any()):
+            # The point before the snap was the last iterate that may be nascent: a snap is no step (Eq. 4).
             kept = (fresh & self.nascent).unsqueeze(-1)
             self.x_adv, self.nascent = torch.where(kept, self.x_cf, self.x_adv), self.nascent & ~fresh
             self.x_cf = torch.where(fresh.unsqueeze(-1), self.constraints.snap(self.x_cf, self.x), self.x_cf)
@@ -146,7 +147,7 @@ class WorkingSet:
         return live & ~fresh
 
     def _write(self, mask: Tensor, confidence: Tensor, status: Status, updates: int | Tensor) -> None:
-        """The rows under the mask, all of them live, are done."""
+        """Write the results of the rows under the mask, all of them live."""
         done = mask.nonzero(as_tuple=True)
         if done[0].numel():
             self.outcome.write(self, done, confidence, status, updates)
@@ -154,7 +155,7 @@ class WorkingSet:
             self.live_width = self.live_width - len(done[0]) if len(done) == 1 else int(self.live.sum(-1).max())
 
     def advance(self, delta: Tensor) -> None:
-        """``x′ ← project(x′ + Δ)`` without what mutability forbids, and what was snapped; may overwrite Δ."""
+        """``x′ ← project(x′ + mask(Δ))``; snapped features stay. May overwrite Δ."""
         self.constraints.mask_step(delta)
         if self.snapped is not None:
             fixed = self.snapped.unsqueeze(-1) & self.constraints.discrete
@@ -166,16 +167,16 @@ class WorkingSet:
         torch.sub(self.x_cf, self.x, out=self.delta)
 
     def keep_nascent(self) -> None:
-        """Eq. 4: rows with ``‖Δ‖∞ ≤ ε`` (or ``<``, as printed) are nascent; of those that leave, keep the last."""
+        """Eq. 4: rows with ``‖Δ‖∞ ≤ ε`` (or ``<``, as printed) are nascent; of those that leave, store the last."""
         norm = at_least_single(torch.abs(self.delta, out=self.scratch).amax(-1))
         inside = norm < self.radius if self.strict else norm <= self.radius
-        if not torch.equal(inside, self.nascent):  # at most steps no row leaves or comes back
+        if not torch.equal(inside, self.nascent):  # in most steps no row leaves or comes back
             left = (self.nascent & ~inside).nonzero(as_tuple=True)
             self.x_adv.index_put_(left, pick(self.spare, left))
         self.nascent = inside
 
     def shrink(self) -> None:
-        """Let the done rows go, once they are many. In a fleet, members keep as many rows as the one with most left."""
+        """Drop finished rows once there are many. In a fleet, all members keep as many rows as the slowest one."""
         if self.live_width >= _SHRINK_AT * self.rows.shape[-1]:
             return
         order = self._order()
@@ -189,15 +190,15 @@ class WorkingSet:
             self.bounds = Bounds(*(b if b.shape[-2] == 1 else take(b, order) for b in self.bounds))
 
     def _order(self) -> Tensor:
-        """The live rows, in order; in a fleet the first done ones behind them."""
+        """Indices of the live rows, in order; in a fleet, padded with finished ones."""
         if self.rows.dim() == 1:
             return self.live.nonzero().squeeze(-1)
         return self.live.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[..., : self.live_width]
 
 
 @dataclass(eq=False)
-class Outcome:
-    """Results by row of the flattened batch."""
+class SearchOutcome:
+    """Results, by row of the flattened batch."""
 
     shape: torch.Size  # (..., n, d)
     x_cf: Tensor  # (rows, d), like all below
@@ -208,7 +209,7 @@ class Outcome:
     path: Tensor | None
 
     @classmethod
-    def start(cls, x: Tensor, record: int | None) -> Outcome:
+    def start(cls, x: Tensor, record: int | None) -> SearchOutcome:
         flat = x.reshape(-1, x.shape[-1])
         rows = flat.new_zeros(len(flat), dtype=torch.long)
         return cls(
@@ -224,7 +225,7 @@ class Outcome:
     def write(
         self, work: WorkingSet, done: tuple[Tensor, ...], confidence: Tensor, status: Status, updates: int | Tensor
     ) -> None:
-        """The rows at these places of the working set are done, after so many updates (one number per member)."""
+        """Store the rows at these places of the working set; ``updates`` were made (one number, or one per member)."""
         rows = pick(work.rows, done)
         x_cf, nascent = pick(work.x_cf, done), pick(work.nascent, done).unsqueeze(-1)
         self.x_cf.index_copy_(0, rows, x_cf)
@@ -239,7 +240,7 @@ class Outcome:
             self.num_steps.index_add_(0, rows, pick(work.held, done), alpha=-1)
 
     def record(self, work: WorkingSet, step: int) -> None:
-        """Keep the current iterate of the live rows, in this and all later places of the path."""
+        """Store the current iterate of the live rows at this and all later places of the path."""
         if self.path is not None:
             live = work.live
             self.path[step:, work.rows[live]] = work.x_cf[live]
@@ -260,7 +261,7 @@ class Outcome:
 
 
 def _step_limit(generator: Generator, constraints: Constraints) -> int | Tensor:
-    """T; in a fleet whose members differ in it ``(members, 1)``. Where nothing may move no step is made."""
+    """T, or ``(members, 1)`` if the members of a fleet differ in it; 0 if no feature may move."""
     frozen = constraints.immutable.all(-1)
     limit = generator.max_steps
     if isinstance(limit, Tensor) or frozen.dim():
@@ -275,7 +276,7 @@ def pick(values: Tensor, places: tuple[Tensor, ...]) -> Tensor:
 
 
 def take(values: Tensor, order: Tensor) -> Tensor:
-    """Rows ``order`` ``(..., a)`` of ``(..., n, d)``, laid out in memory as they were."""
+    """Rows ``order`` ``(..., a)`` of ``(..., n, d)``, in the same memory layout."""
     if order.dim() == 1:
         return values.index_select(0, order)
     if values.stride(-2) == 1:

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError
 from counterfactual_training.search import evaluating
-from counterfactual_training.search.checks import check_inputs, first_logits
+from counterfactual_training.search.model_checks import check_inputs, first_logits
 from counterfactual_training.training.callbacks import Callback, overrides
 from counterfactual_training.training.distributed import Ranks
 from counterfactual_training.training.fingerprint import fingerprint_of_given

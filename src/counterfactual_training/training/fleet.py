@@ -17,12 +17,11 @@ from torch import Tensor, nn
 
 from counterfactual_training.allocator import keeping_memory
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.constraints.stacking import structure as constraint_structure
+from counterfactual_training.constraints.stack_constraints import constraint_structure
 from counterfactual_training.errors import InputError
 from counterfactual_training.models.stack import StackedModel, UnstackableError, check_stackable
 from counterfactual_training.search import Generator
-from counterfactual_training.search.stacking import compatible
-from counterfactual_training.search.stacking import structure as generator_structure
+from counterfactual_training.search.stack_generators import compatible, generator_structure
 from counterfactual_training.training import checks
 from counterfactual_training.training.budget import budgets
 from counterfactual_training.training.callbacks import Callback, Progress

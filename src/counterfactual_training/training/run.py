@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.constraints.stacking import stack_constraints
+from counterfactual_training.constraints.stack_constraints import stack_constraints
 from counterfactual_training.core.broadcast import Number
 from counterfactual_training.errors import InputError
 from counterfactual_training.models.stack import StackedModel
-from counterfactual_training.search.stacking import stack_generators
+from counterfactual_training.search.stack_generators import stack_generators
 from counterfactual_training.training.callbacks import Callback, overrides
 from counterfactual_training.training.distributed import Ranks, unwrapped
 from counterfactual_training.training.history import History

@@ -1,4 +1,4 @@
-"""Constraints of several models as one object with a leading dimension, where they differ in masks and boxes only."""
+"""Join the constraints of several models into one object with a leading dimension."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from counterfactual_training.constraints.domain import Domain
 from counterfactual_training.errors import ConstraintError
 
 
-def structure(constraints: Constraints) -> str:
-    """Equal for constraints that :func:`stack_constraints` can join; whole tables, for tensors print abbreviated."""
+def constraint_structure(constraints: Constraints) -> str:
+    """Equal for constraints that :func:`stack_constraints` can join: those that differ in masks and boxes only."""
     groups = [(group.columns, _listed(group.transitions)) for group in constraints.groups]
     lattices = [[_listed(value) for value in vars(lattice).values()] for lattice in constraints.lattices]
     kind = type(constraints), constraints.num_features, constraints.category_projection
@@ -23,8 +23,8 @@ def structure(constraints: Constraints) -> str:
 
 
 def stack_constraints(members: Sequence[Constraints]) -> Constraints:
-    """Masks and boxes ``(d,)`` of M members as ``(M, d)``; what all share stays ``(d,)``."""
-    if len({structure(member) for member in members}) != 1:
+    """Stack the masks and boxes ``(d,)`` of M members to ``(M, d)``; what all members share stays ``(d,)``."""
+    if len({constraint_structure(member) for member in members}) != 1:
         raise ConstraintError("Only constraints with the same groups, lattices and kind of domain can be stacked.")
     first = members[0]
     lower = [member.domain.lower for member in members]
@@ -41,15 +41,18 @@ def stack_constraints(members: Sequence[Constraints]) -> Constraints:
 
 
 def unstack_constraints(constraints: Constraints, index: int) -> Constraints:
-    """One member's of what :func:`stack_constraints` joined."""
+    """The constraints of one member; inverse of :func:`stack_constraints`."""
     domain = constraints.domain
     if domain.lower.dim() > 1:
         domain = Domain(domain.lower[index], domain.upper[index], domain.inferred)
-    masks = {name: getattr(constraints, name) for name in ("may_increase", "may_decrease")}
-    return replace(constraints, domain=domain, **{n: m[index] if m.dim() > 1 else m for n, m in masks.items()})
+    up, down = (
+        mask[index] if mask.dim() > 1 else mask for mask in (constraints.may_increase, constraints.may_decrease)
+    )
+    return replace(constraints, domain=domain, may_increase=up, may_decrease=down)
 
 
 def _listed(value: Any) -> Any:
+    # All values: repr() of a large tensor is abbreviated, so different tensors may print alike.
     return value.tolist() if isinstance(value, Tensor) else value
 
 

@@ -6,7 +6,7 @@ import torch
 from counterfactual_training import ecco, fit_vae, generic, revise
 from counterfactual_training.errors import InputError
 from counterfactual_training.search import Distance, Energy, Generator
-from counterfactual_training.search.stacking import compatible, stack_generators, structure
+from counterfactual_training.search.stack_generators import compatible, generator_structure, stack_generators
 
 LIKE = torch.zeros(1, dtype=torch.float64)
 
@@ -34,10 +34,10 @@ def own_penalty(state):
 def test_what_differs_in_more_than_numbers_is_not_stacked():
     vae = fit_vae(torch.randn(20, 2), epochs=1)
     same = Generator("own", penalties=(own_penalty, Distance(0.1)))
-    assert compatible(structure(same), structure(same.replace(max_steps=3)))
+    assert compatible(generator_structure(same), generator_structure(same.replace(max_steps=3)))
     assert stack_generators([same, same.replace(learning_rate=0.2)], LIKE).penalties[0] is own_penalty
-    assert compatible(structure(revise(vae)), structure(revise(vae, lambda_cost=0.1)))
+    assert compatible(generator_structure(revise(vae)), generator_structure(revise(vae, lambda_cost=0.1)))
     for other in (revise(vae), ecco(decay="none"), ecco(strict_epsilon=True), ecco(step_rule="line"), same):
-        assert not compatible(structure(ecco()), structure(other))
+        assert not compatible(generator_structure(ecco()), generator_structure(other))
         with pytest.raises(InputError, match="one space"):
             stack_generators([ecco(), other], LIKE)

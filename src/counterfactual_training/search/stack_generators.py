@@ -1,4 +1,4 @@
-"""Generators of several models as one, where they differ in numbers only."""
+"""Join the generators of several models that differ in numbers only."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from counterfactual_training.search.generator import Generator
 from counterfactual_training.search.penalties import Distance, Energy, Penalty
 from counterfactual_training.search.spaces import FeatureSpace, LatentSpace
 
-# Penalties that a weight of zero switches off, so that generators with and without them can be stacked.
+# A weight of zero switches these penalties off, so generators with and without them can be stacked.
 _WEIGHTED = (Distance, Energy)
 
 
-def structure(generator: Generator) -> tuple[Any, ...]:
-    """Equal for generators that :func:`stack_generators` can join: ECCo and Generic can, REVISE stands apart."""
+def generator_structure(generator: Generator) -> tuple[Any, ...]:
+    """Equal for generators that :func:`stack_generators` can join: ECCo and Generic, but not REVISE."""
     space = generator.space
-    # All feature spaces are alike, and so are latent ones of one VAE; a user's own is only like itself.
+    # Feature spaces are all equal, latent spaces if they share the VAE; a user's own space equals only itself.
     where: tuple[Any, ...] = () if type(space) is FeatureSpace else (id(space),)
     if type(space) is LatentSpace:
         where = (id(space.vae), space.reencode)
     others = tuple(id(p) for p in generator.penalties if type(p) not in _WEIGHTED)
-    # Two energies of different decay do not join; one of them and none at all do.
+    # Energies with different decays cannot be joined; an energy and no energy can.
     energies = tuple(_kind(p) for p in generator.penalties if type(p) is Energy)
     return (generator.step_rule, *where), generator.strict_epsilon, others, energies
 
@@ -39,7 +39,7 @@ def compatible(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
 
 def stack_generators(members: Sequence[Generator], like: Tensor) -> Generator:
     """One generator with numbers ``(M,)`` in the dtype and on the device of ``like``; shared numbers stay plain."""
-    structures = [structure(member) for member in members]
+    structures = [generator_structure(member) for member in members]
     richest = max(structures, key=lambda s: len(s[3]))
     if not all(compatible(one, richest) for one in structures):
         raise InputError("Only generators of one space, with the same kinds of penalties, can be stacked.")

@@ -1,4 +1,4 @@
-"""Refuse inputs and models that would give a wrong answer rather than an error."""
+"""Raise clear errors for inputs and models that would otherwise give wrong results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BLOCK_VALUES = 2**22
 
 
 def check_inputs(model: nn.Module, x: Tensor, y: Tensor) -> None:
-    """x ``(..., n, *features)`` finite floats, y ``(..., n)`` class indices, both where the model is."""
+    """Check that x ``(..., n, *features)`` are finite floats, y ``(..., n)`` classes, both on the model's device."""
     if not isinstance(x, Tensor) or not isinstance(y, Tensor):
         kinds = f"{type(x).__name__} and {type(y).__name__}"
         raise InputError(f"x and y must be torch tensors, got {kinds}; convert them with torch.as_tensor.")
@@ -35,10 +35,10 @@ def check_inputs(model: nn.Module, x: Tensor, y: Tensor) -> None:
     check_finite(x.flatten(y.dim()))
 
 
-def check_finite(x: Tensor, names: tuple[str, ...] | None = None) -> None:
-    """Refuse NaN and infinity in ``(..., n, d)``, naming columns and the first row, and counting rows.
+def check_finite(x: Tensor) -> None:
+    """Raise if x ``(..., n, d)`` contains NaN or infinity; says which columns and how many rows.
 
-    Looks at a block of rows at a time, so that x may be mapped from a file larger than memory.
+    Works on blocks of rows, because x may be mapped from a file larger than memory.
     """
     rows = x.shape[-2] if x.dim() > 1 else 1
     block = max(1, _BLOCK_VALUES // max(1, x.numel() // max(1, rows)))
@@ -54,17 +54,16 @@ def check_finite(x: Tensor, names: tuple[str, ...] | None = None) -> None:
     if not bad_rows:
         return
     columns = bad_columns.nonzero().flatten().tolist()
-    shown = ", ".join(names[j] if names is not None else str(j) for j in columns[:10])
+    shown = ", ".join(map(str, columns[:10]))
     more = f" and {len(columns) - 10} more" if len(columns) > 10 else ""
     raise InputError(
         f"NaN or infinity in column(s) {shown}{more}, {bad_rows} row(s) of {x.numel() // x.shape[-1]}, first in row "
-        f"{first}. "
-        "Drop or impute these rows first."
+        f"{first}. Drop or impute these rows first."
     )
 
 
 def first_logits(model: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, num_classes: int | None = None) -> Tensor:
-    """The model's first answer, checked; a failure inside the model is told with the shapes that caused it."""
+    """The model's first output, checked; an error inside the model is raised again with the shape of its input."""
     try:
         logits = model(x)
     except RuntimeError as error:
@@ -77,7 +76,7 @@ def first_logits(model: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, num_cl
 
 
 def check_logits(logits: Tensor, y: Tensor, num_classes: int | None = None) -> None:
-    """The model's output ``(..., n, k)`` for classes y ``(..., n)``: logits, finite, enough columns."""
+    """Check a model's output ``(..., n, k)`` for classes y ``(..., n)``: finite logits with enough columns."""
     check_tensor(logits)
     if logits.shape[:-1] != y.shape:
         shapes = f"{tuple(logits.shape)} for {tuple(y.shape)} rows"
@@ -92,7 +91,7 @@ def check_logits(logits: Tensor, y: Tensor, num_classes: int | None = None) -> N
     values = logits.detach()
     if not bool(torch.isfinite(values).all()):
         raise ModelError("The model returned NaN or infinity; its weights are unusable.")
-    # One row alone may add up to 1 by chance.
+    # A single row may sum to 1 by chance.
     if values.numel() > k and bool((values >= 0).all()) and bool(((values.sum(-1) - 1).abs() < 1e-4).all()):
         raise ModelError(
             "The model's outputs are probabilities (rows sum to 1); return logits instead, without the final softmax."
@@ -100,7 +99,7 @@ def check_logits(logits: Tensor, y: Tensor, num_classes: int | None = None) -> N
 
 
 def check_tensor(output: Any) -> Tensor:
-    """A model's output, which must be a tensor."""
+    """The model's output; raise if it is not a tensor."""
     if not isinstance(output, Tensor):
         raise ModelError(
             f"The model returned {_described(output)}; expected a tensor of logits (n, num_classes). "
@@ -110,7 +109,7 @@ def check_tensor(output: Any) -> Tensor:
 
 
 def _described(output: Any) -> str:
-    """What a model returned instead of a tensor, and what may be meant by it."""
+    """Describe what a model returned instead of a tensor."""
     kind = type(output).__name__
     if isinstance(output, Mapping):
         return f"{kind} with keys {', '.join(map(repr, output))}"

@@ -5,7 +5,7 @@ import torch
 
 from counterfactual_training import Constraints
 from counterfactual_training.constraints import Lattice, OneHotGroup
-from counterfactual_training.constraints.stacking import stack_constraints
+from counterfactual_training.constraints.stack_constraints import stack_constraints
 from counterfactual_training.errors import ConstraintError
 
 

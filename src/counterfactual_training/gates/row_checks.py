@@ -1,4 +1,4 @@
-"""What a gate refuses to be fitted to, and what it says of the rows that it is fitted to."""
+"""Errors and warnings about the rows that a gate is fitted to."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from counterfactual_training.errors import InputError
 from counterfactual_training.gates.calibration import FEWEST_ROWS
 from counterfactual_training.gates.gated import Gate
 from counterfactual_training.search import evaluating
-from counterfactual_training.search.checks import check_inputs, first_logits
+from counterfactual_training.search.model_checks import check_inputs, first_logits
 
 # Rows that a gate of each kind needs of a class: a learned one holds out as many as it learns from.
 NEEDED = {"density": FEWEST_ROWS, "learned": 2 * FEWEST_ROWS}
-# Columns differ in scale, or are far from standard, from this ratio on; and from this many deviations off zero.
+# From this ratio on, columns differ in scale or are far from standard; from this many deviations, far from zero.
 _RATIO, _OFFSET = 50.0, 100.0
 _SAMPLED = 10_000
 # The range from 10 % to 90 % of a normal distribution, in standard deviations.
@@ -24,7 +24,7 @@ _NORMAL = 2.563
 
 
 def check_rows(model: nn.Module, x: Tensor, y: Tensor) -> int:
-    """k, of a model that fits rows x ``(n, *features)`` with classes y ``(n,)`` in 0…k−1."""
+    """The number of classes k; raise unless the model fits rows x ``(n, *features)`` with classes y ``(n,)``."""
     check_inputs(model, x, y)
     if y.dim() != 1 or len(y) == 0:
         raise InputError(f"A gate needs rows: x (n, *features) and y (n,), got y of shape {tuple(y.shape)}.")
@@ -37,7 +37,7 @@ def check_rows(model: nn.Module, x: Tensor, y: Tensor) -> int:
 
 
 def few_rows(gate: Gate, y: Tensor, names: Sequence[str]) -> str | None:
-    """What a gate does not judge for want of rows, classes by their names; ``None`` if it judges all."""
+    """A warning about the classes that a gate cannot judge because they have too few rows; ``None`` if it can."""
     counts = torch.bincount(y.cpu(), minlength=len(names)).tolist()
     masks = [(entry["kind"], part.judged.tolist()) for part in gate.lone for entry in part.describe()]
 
@@ -49,19 +49,19 @@ def few_rows(gate: Gate, y: Tensor, names: Sequence[str]) -> str | None:
     nobody = [k for k in range(len(names)) if not any(judged[k] for _, judged in masks)]
     if nobody:
         least = min((kind for kind, _ in masks), key=NEEDED.__getitem__)
-        said.append(f"the gate {told(least, nobody)} Advice that leads there is not held to real rows.")
+        said.append(f"the gate {told(least, nobody)} Counterfactuals for these classes may be implausible.")
     for kind, judged in masks:
         alone = [k for k in range(len(names)) if not judged[k] and k not in nobody]
         if alone:
-            said.append(f"the {kind} part of the gate {told(kind, alone)} The other part alone judges there.")
+            said.append(f"the {kind} part of the gate {told(kind, alone)} Only the other part judges these classes.")
     return f"Too few rows to judge what is plausible: {' Also '.join(said)}" if said else None
 
 
 def odd_scales(x: Tensor, constraints: Constraints) -> str | None:
-    """Why rows x ``(n, d)`` are not on a common scale near 1; ``None`` if they are, or are images.
+    """A warning if rows x ``(n, d)`` are not on a common scale near 1; ``None`` if they are, or are images.
 
-    Heavy tails have a small range from 10 % to 90 % and a large deviation, columns that are mostly 0 have no such
-    range: a column is small only if both are, and large only if both are. Categories and binary columns are left out.
+    A heavy tail has a small 10-90 % range and a large deviation, and a column that is mostly 0 has no range. A column
+    counts as small or large only if range and deviation both are. Categories and binary columns are left out.
     """
     if x.dim() != 2:
         return None
@@ -85,6 +85,6 @@ def odd_scales(x: Tensor, constraints: Constraints) -> str | None:
         return None
     told = ", ".join(f"column {int(names[j])} (median {middle[columns][j]:.3g}, spread {most[j]:.3g})" for j in shown)
     return (
-        f"The columns of x {why}: {told}. A gate compares distances, so that the largest unit decides. Standardise x, "
-        "and put the same scaling into the model."
+        f"The columns of x {why}: {told}. A gate compares distances, so the column with the largest unit dominates. "
+        "Standardise x, and put the same scaling into the model."
     )
