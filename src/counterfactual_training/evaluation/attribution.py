@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import InputError, unknown
-from counterfactual_training.evaluation.checks import Finding, check_completeness, warn
+from counterfactual_training.evaluation.findings import Finding, check_completeness, warn
 from counterfactual_training.evaluation.performance import check_broadcast, predict_logits
 from counterfactual_training.search import evaluating
 from counterfactual_training.search.checks import check_inputs, check_logits

@@ -13,7 +13,15 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.evaluation.attacks import fgsm, pgd, random_perturbation
 from counterfactual_training.evaluation.attribution import NUM_SAMPLES, protected_sensitivity
-from counterfactual_training.evaluation.checks import (
+from counterfactual_training.evaluation.counterfactuals import (
+    Data,
+    Find,
+    aggregate,
+    counterfactual_table,
+    counterfactual_tables,
+    unpacked,
+)
+from counterfactual_training.evaluation.findings import (
     Finding,
     check_attacks,
     check_classes,
@@ -23,14 +31,6 @@ from counterfactual_training.evaluation.checks import (
     check_outputs,
     check_valid_count,
     warn,
-)
-from counterfactual_training.evaluation.counterfactuals import (
-    Data,
-    Find,
-    aggregate,
-    counterfactual_table,
-    counterfactual_tables,
-    unpacked,
 )
 from counterfactual_training.evaluation.performance import (
     accuracy,

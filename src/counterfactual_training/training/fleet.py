@@ -23,7 +23,7 @@ from counterfactual_training.models.stack import StackedModel, UnstackableError,
 from counterfactual_training.search import Generator
 from counterfactual_training.search.stacking import compatible
 from counterfactual_training.search.stacking import structure as generator_structure
-from counterfactual_training.training import checks
+from counterfactual_training.training import arguments
 from counterfactual_training.training.budget import budgets
 from counterfactual_training.training.callbacks import Callback, Progress
 from counterfactual_training.training.checkpoint import Checkpoint
@@ -77,12 +77,12 @@ class Fleet:
 
     def train(
         self,
-        x: checks.Source,
+        x: arguments.Source,
         y: Tensor | None = None,
         *,
-        validation: checks.Validation | None = None,
+        validation: arguments.Validation | None = None,
         sample_weight: Tensor | None = None,
-        class_weight: checks.ClassWeight | None = None,
+        class_weight: arguments.ClassWeight | None = None,
         callbacks: Sequence[Callback] = (),
         checkpoint: str | Path | None = None,
         progress: bool | None = None,
@@ -102,14 +102,14 @@ class Fleet:
             keep_memory: keep freed memory until training is over, which saves page faults (:mod:`allocator`).
         """
         count = len(self.members)
-        data = checks.training_rows(self.models[0], x, y, count, sample_weight, class_weight)
-        held = checks.validation_rows(self.models[0], validation, data, count)
+        data = arguments.training_rows(self.models[0], x, y, count, sample_weight, class_weight)
+        held = arguments.validation_rows(self.models[0], validation, data, count)
         for i, model in enumerate(self.models):
             for rows in (data, held):
                 if rows is not None:
-                    checks.try_model(model, rows.alone(i), data.num_classes)
-        settings = [checks.with_constraints(own.setting, data, i) for i, own in enumerate(self.members)]
-        listeners = [*budgets(settings), *checks.checked_callbacks(callbacks), Progress(progress)]
+                    arguments.try_model(model, rows.alone(i), data.num_classes)
+        settings = [arguments.with_constraints(own.setting, data, i) for i, own in enumerate(self.members)]
+        listeners = [*budgets(settings), *arguments.checked_callbacks(callbacks), Progress(progress)]
         results: dict[int, TrainResult] = {}
         most = self._most_at_once(data)
 
@@ -154,7 +154,7 @@ class Fleet:
             except UnstackableError as error:
                 warnings.warn(f"The fleet is trained one by one: {error}", stacklevel=3)
         for i in alone:
-            checks.check_modes(self.models[i], settings[i], data)
+            arguments.check_modes(self.models[i], settings[i], data)
         kinds = [generator_structure(setting.generator) for setting in settings]
         rules = [constraint_structure(stated(setting)) for setting in settings]
         groups: list[list[int]] = []

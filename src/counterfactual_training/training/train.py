@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.search import Generator, make_generator
-from counterfactual_training.training import checks
+from counterfactual_training.training import arguments
 from counterfactual_training.training.budget import budgets
 from counterfactual_training.training.callbacks import Callback, Progress
 from counterfactual_training.training.checkpoint import Checkpoint
@@ -28,7 +28,7 @@ OptimizerFactory = Callable[[Iterator[nn.Parameter]], Optimizer]
 
 def train(
     model: nn.Module,
-    x: checks.Source,
+    x: arguments.Source,
     y: Tensor | None = None,
     generator: Generator | str | None = None,
     constraints: Constraints | None = None,
@@ -36,9 +36,9 @@ def train(
     config: TrainConfig | None = None,
     *,
     setting: Setting | str | None = None,
-    validation: checks.Validation | None = None,
+    validation: arguments.Validation | None = None,
     sample_weight: Tensor | None = None,
-    class_weight: checks.ClassWeight | None = None,
+    class_weight: arguments.ClassWeight | None = None,
     optimizer: Optimizer | OptimizerFactory | None = None,
     callbacks: Sequence[Callback] = (),
     checkpoint: str | Path | None = None,
@@ -82,18 +82,18 @@ def train(
         objective=make_objective(objective) if isinstance(objective, str) else objective or chosen.objective,
         config=config or chosen.config,
     )
-    data = checks.training_rows(inner, x, y, 1, sample_weight, class_weight)
-    checks.try_model(inner, data, data.num_classes)
-    held = checks.validation_rows(inner, validation, data)
+    data = arguments.training_rows(inner, x, y, 1, sample_weight, class_weight)
+    arguments.try_model(inner, data, data.num_classes)
+    held = arguments.validation_rows(inner, validation, data)
     known = x if isinstance(x, Tensor) else None
     chosen = replace(chosen, generator=make_generator(generator or chosen.generator, x_train=known))
-    chosen = checks.with_constraints(chosen, data)
-    checks.check_modes(inner, chosen, data, ranks)
-    listeners = [*budgets([chosen]), *checks.checked_callbacks(callbacks), Progress(progress)]
+    chosen = arguments.with_constraints(chosen, data)
+    arguments.check_modes(inner, chosen, data, ranks)
+    listeners = [*budgets([chosen]), *arguments.checked_callbacks(callbacks), Progress(progress)]
     if optimizer is not None:
         optimizer = optimizer if isinstance(optimizer, Optimizer) else optimizer(inner.parameters())
-        checks.check_optimizer(inner, optimizer, chosen, ranks, listeners)
+        arguments.check_optimizer(inner, optimizer, chosen, ranks, listeners)
     run = Run([model], [chosen], data, held, optimizer=optimizer, callbacks=listeners)
-    checks.check_ranks(run)
+    arguments.check_ranks(run)
     fit(run, None if checkpoint is None else Checkpoint(checkpoint, run))
     return run.results()[0]
