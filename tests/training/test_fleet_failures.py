@@ -11,9 +11,9 @@ from torch.testing import assert_close
 
 from counterfactual_training import Constraints, TrainConfig, ecco, mlp, train
 from counterfactual_training.errors import InputError
-from counterfactual_training.training import Callback, Fleet, Member, Run, Setting, checkpoint, host, memory
+from counterfactual_training.training import Callback, Fleet, Member, Run, Setting, checkpoint, loop, memory
 from counterfactual_training.training.fingerprint import fingerprint
-from counterfactual_training.training.rows import Rows
+from counterfactual_training.training.rows import TrainingRows
 
 ROWS = 60
 
@@ -169,7 +169,7 @@ class Shifted(nn.Module):
 
 def test_the_fingerprint_knows_rules_and_buffers():
     x, y = torch.eye(2, dtype=torch.float64).repeat(6, 1), torch.arange(12) % 2
-    data = Rows(x, y, 2)
+    data = TrainingRows(x, y, 2)
 
     def digest(constraints, shift=0.0):
         torch.manual_seed(0)
@@ -243,13 +243,13 @@ def test_threads_are_chosen_by_the_rows_of_a_batch(monkeypatch, own_rows):
     if own_rows:
         x, y = x.expand(2, *x.shape), y.expand(2, -1)
     shapes = []
-    real = host.sensible_threads
+    real = loop.sensible_threads
 
     def seen(model, batch, threads):
         shapes.append(tuple(batch.shape))
         return real(model, batch, threads)
 
-    monkeypatch.setattr(host, "sensible_threads", seen)
+    monkeypatch.setattr(loop, "sensible_threads", seen)
 
     def flat():
         return nn.Sequential(nn.Flatten(), nn.Linear(25, 2)).double()

@@ -23,7 +23,7 @@ from counterfactual_training import (
     revise,
     train,
 )
-from counterfactual_training.training import Progress, Run
+from counterfactual_training.training import EpochProgress, Run
 
 QUICK = TrainConfig(epochs=3, batch_size=20, num_counterfactuals=12, learning_rate=0.01)
 
@@ -327,7 +327,7 @@ def test_a_progress_bar_only_where_it_helps(blobs, capsys):
     train(fresh(), x, y, config=QUICK, progress=True, callbacks=[Pausing()])
     shown = capsys.readouterr().err
     assert "training" in shown and "3/3" in shown and "loss" in shown and "mature" in shown
-    assert Progress(False).show is False
+    assert not EpochProgress(False).status.live
 
 
 def test_no_epochs_leave_the_weights(blobs):

@@ -80,7 +80,7 @@ def test_a_file_says_the_same_as_a_dict(start, tmp_path):
         ({"lambda_reg": {"low": 0.0, "high": 1.0, "log": True}}, "above 0"),
         ({"max_steps": [2.5]}, "whole number"),
         ({"max_steps": (2.5, 7)}, "whole"),
-        ({"lambda_reg": "wide"}, "no range"),
+        ({"lambda_reg": "wide"}, "not a range"),
         ({"lambda_reg": ["a"]}, "expected a number"),
         ({"lambda_reg": [0.1, 0.1]}, "different values"),
     ],

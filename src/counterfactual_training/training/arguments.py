@@ -20,7 +20,7 @@ from counterfactual_training.search.checks import check_inputs, first_logits
 from counterfactual_training.training.callbacks import Callback, overrides
 from counterfactual_training.training.distributed import Ranks
 from counterfactual_training.training.fingerprint import fingerprint_of_given
-from counterfactual_training.training.rows import FetchedRows, Read, Rows
+from counterfactual_training.training.rows import FetchedRows, Read, TrainingRows
 from counterfactual_training.training.run import Run
 from counterfactual_training.training.setting import Setting
 
@@ -36,7 +36,7 @@ def training_rows(
     members: int = 1,
     sample_weight: Tensor | None = None,
     class_weight: ClassWeight | None = None,
-) -> Rows:
+) -> TrainingRows:
     """Rows that fit the model."""
     if isinstance(x, Tensor):
         if y is None:
@@ -50,7 +50,7 @@ def training_rows(
         if by_class is not None:
             own = by_class.gather(-1, y.long().reshape(len(by_class), -1)).reshape(y.shape)
             weight = own if weight is None else weight * own
-        rows = Rows(x, y.long(), num_classes, weight)
+        rows = TrainingRows(x, y.long(), num_classes, weight)
     else:
         if y is not None and not isinstance(x, Dataset | DataLoader):
             raise InputError(f"x must be a torch tensor, got {type(x).__name__}; convert it with torch.as_tensor(x).")
@@ -116,7 +116,9 @@ def _sound(weights: Tensor) -> bool:
     return bool((torch.isfinite(weights) & (weights >= 0)).all())
 
 
-def validation_rows(model: nn.Module, validation: Validation | None, data: Rows, members: int = 1) -> Rows | None:
+def validation_rows(
+    model: nn.Module, validation: Validation | None, data: TrainingRows, members: int = 1
+) -> TrainingRows | None:
     """Validation rows that fit the model and know no other classes."""
     if validation is None:
         return None
@@ -125,24 +127,24 @@ def validation_rows(model: nn.Module, validation: Validation | None, data: Rows,
         check_inputs(model, x, y)
         if y.dim() > 2 or (y.dim() == 2 and len(y) != members):
             raise InputError(f"Validation rows are given for {len(y)} members of a fleet of {members}.")
-        rows = Rows(x, y.long(), data.num_classes)
+        rows = TrainingRows(x, y.long(), data.num_classes)
     else:
         rows = FetchedRows(validation, Read.all(validation), data.num_classes, data.y.device)
         check_inputs(model, *rows.first(64))
-    try_model(model, rows.alone(0), data.num_classes)
+    try_model(model, rows.for_members(0), data.num_classes)
     if rows.num_rows and not 0 <= int(rows.y.min()) <= int(rows.y.max()) < data.num_classes:
         raise InputError(f"Validation classes must lie in 0..{data.num_classes - 1}, got {rows.y.unique().tolist()}.")
     return rows
 
 
-def try_model(model: nn.Module, data: Rows, num_classes: int) -> None:
+def try_model(model: nn.Module, data: TrainingRows, num_classes: int) -> None:
     """Ask the model for some rows, and refuse what is no classifier of these classes."""
     x, y = data.first(64)
     with evaluating(model), torch.no_grad():
         first_logits(model, x, y, num_classes=num_classes)
 
 
-def with_constraints(setting: Setting, data: Rows, member: int = 0) -> Setting:
+def with_constraints(setting: Setting, data: TrainingRows, member: int = 0) -> Setting:
     """The setting with constraints that hold the training rows; inferred from them if none are stated."""
     constraints = setting.constraints
     if isinstance(data, FetchedRows):
@@ -159,7 +161,7 @@ def with_constraints(setting: Setting, data: Rows, member: int = 0) -> Setting:
     return replace(setting, constraints=constraints.to(data.first(1)[0]), objective=objective)
 
 
-def check_modes(model: nn.Module, setting: Setting, data: Rows, ranks: Ranks | None = None) -> None:
+def check_modes(model: nn.Module, setting: Setting, data: TrainingRows, ranks: Ranks | None = None) -> None:
     """Say what happens to batch normalisation, which trains differently than it predicts."""
     norms = [(name, module) for name, module in model.named_modules() if isinstance(module, _BatchNorm)]
     if not norms:
@@ -181,7 +183,7 @@ def check_modes(model: nn.Module, setting: Setting, data: Rows, ranks: Ranks | N
         )
 
 
-def _takes_one_row(model: nn.Module, data: Rows) -> bool:
+def _takes_one_row(model: nn.Module, data: TrainingRows) -> bool:
     """Whether a forward pass of training works on one row: of an image there are many values, of a table one."""
     twin = copy.deepcopy(model) if model.training else copy.deepcopy(model).train()
     try:

@@ -141,7 +141,7 @@ def conventional_twin(run: Run) -> Run:
     members = [run.slots[row] for row in padded]
     models = [copy.deepcopy(run.models[i]) for i in members]
     settings = [run.settings[i].conventional() for i in members]
-    twin = Run(models, settings, run.data.of(padded) if run.lead else run.data, members=range(len(members)))
+    twin = Run(models, settings, run.data.for_members(padded) if run.lead else run.data, members=range(len(members)))
     if padded != rows:
         twin.keep(rows)
     return twin

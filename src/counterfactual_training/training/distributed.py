@@ -28,7 +28,7 @@ class Ranks(NamedTuple):
     group: Any = None
 
     @classmethod
-    def of(cls, model: nn.Module) -> Ranks:
+    def from_model(cls, model: nn.Module) -> Ranks:
         if not isinstance(model, DistributedDataParallel):
             return cls()
         group = model.process_group

@@ -15,7 +15,7 @@ from counterfactual_training.core.broadcast import Number, per_member
 from counterfactual_training.core.energy import contrastive_divergence, energy_ridge
 from counterfactual_training.core.losses import adversarial_loss, class_loss, logistic_contrast
 from counterfactual_training.core.precision import at_least_single
-from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.errors import InputError, check_name, lookup
 
 
 class CounterfactualBatch(NamedTuple):
@@ -233,12 +233,9 @@ OBJECTIVES = {
 
 def make_objective(name: str, **weights: float) -> Objective:
     """The objective of that name; weights are overridden only where the objective uses them."""
-    if name not in OBJECTIVES:
-        raise InputError(unknown("objective", name, OBJECTIVES))
-    objective = OBJECTIVES[name]
+    objective = lookup("objective", name, OBJECTIVES)
     for weight in weights:
-        if weight not in vars(objective):
-            raise InputError(unknown("weight", weight, vars(objective)))
+        check_name("weight", weight, vars(objective))
     return replace(objective, **{key: value for key, value in weights.items() if _nonzero(getattr(objective, key))})
 
 

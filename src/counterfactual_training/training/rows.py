@@ -17,8 +17,8 @@ _ALONE = torch.Size()
 Labelled = tuple[Tensor, Tensor, Tensor | None]  # x, y, and what each row counts in the losses
 
 
-class Rows:
-    """Rows ``(n, *features)`` with their classes; the members of a fleet share them, or have ``(members, n, …)``.
+class TrainingRows:
+    """TrainingRows ``(n, *features)`` with their classes; the members of a fleet share them, or have ``(members, n, …)``.
 
     Attributes:
         y: ``(n,)`` or ``(members, n)``, always in memory.
@@ -84,17 +84,15 @@ class Rows:
     def seed(self, seed: int) -> None:
         """Let whatever these rows draw themselves begin an epoch, so that a resumed run draws the same."""
 
-    def of(self, members: int | Sequence[int]) -> Rows:
+    def for_members(self, members: int | Sequence[int]) -> TrainingRows:
         """The rows of these members; of a single one, without a leading dimension."""
         if not self.own:
             return self
         weight = None if self.weight is None else self.weight[members]
-        return Rows(self.x[members], self.y[members], self.num_classes, weight)
-
-    alone = of
+        return TrainingRows(self.x[members], self.y[members], self.num_classes, weight)
 
 
-class FetchedRows(Rows):
+class FetchedRows(TrainingRows):
     """Rows of a map-style ``Dataset``, fetched when they are needed; batches come from its ``DataLoader``, if given.
 
     Items are ``(x, y)`` or ``(x, y, weight)``. Classes and weights are read once, in one pass.

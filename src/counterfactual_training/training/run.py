@@ -24,7 +24,7 @@ from counterfactual_training.training.distributed import Ranks, unwrapped
 from counterfactual_training.training.history import History
 from counterfactual_training.training.learner import Gradients, Learner
 from counterfactual_training.training.objective import Objective
-from counterfactual_training.training.rows import Rows
+from counterfactual_training.training.rows import TrainingRows
 from counterfactual_training.training.setting import Setting
 
 # Members that have ended ride along, ignored, until a smaller stack is worth its price.
@@ -64,8 +64,8 @@ class Run:
         self,
         models: Sequence[nn.Module],
         settings: Sequence[Setting],
-        data: Rows,
-        validation: Rows | None = None,
+        data: TrainingRows,
+        validation: TrainingRows | None = None,
         members: Sequence[int] = (0,),
         optimizer: Optimizer | None = None,
         callbacks: Iterable[Callback] = (),
@@ -80,7 +80,7 @@ class Run:
         self.slots = list(range(len(models)))
         self.bad_updates = [0] * len(models)  # in a row, up to now, by row of the stack
         self.gradients: Gradients = []
-        self.ranks = Ranks.of(models[0])
+        self.ranks = Ranks.from_model(models[0])
         model = StackedModel(models) if len(models) > 1 else models[0]
         rates = [setting.config.learning_rate for setting in self.settings]
         self.learner = Learner(model, self.settings[0].objective, data.num_classes, rates, optimizer)
@@ -231,8 +231,8 @@ class Run:
         self.learner.keep(rows)
         self.good = {name: value[rows] for name, value in self.good.items()}
         self.bad_updates = [self.bad_updates[place] for place in places]
-        self.data = self.data.of(places)
-        self.validation = self.validation and self.validation.of(places)
+        self.data = self.data.for_members(places)
+        self.validation = self.validation and self.validation.for_members(places)
         self.slots = list(slots)
         self._restack()
         return rows

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from counterfactual_training import Constraints, TrainConfig, ecco, mlp, search
-from counterfactual_training.training.counterfactual_batch import explain_round
-from counterfactual_training.training.rows import Rows
+from counterfactual_training.training.batches import explain_round
+from counterfactual_training.training.rows import TrainingRows
 
 # Some rows arrive within these few steps, some do not.
 GENERATOR = ecco(learning_rate=0.3, max_steps=4, decision_threshold=0.8)
@@ -21,7 +21,7 @@ def setting(make_blobs):
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
-    return model, Rows(x, y, 3)
+    return model, TrainingRows(x, y, 3)
 
 
 def explain(setting, constraints=None, num=40, seed=1, generator=GENERATOR, **config):
@@ -110,7 +110,7 @@ def test_drop_takes_the_immature_out_of_the_means(setting):
 
 def test_labels_of_the_nascent(setting):
     model, data = setting
-    data = Rows(data.x, (data.y + 1) % 3, 3)  # so that truth and prediction differ
+    data = TrainingRows(data.x, (data.y + 1) % 3, 3)  # so that truth and prediction differ
     generator = GENERATOR.replace(epsilon=0.0)
     true = explain((model, data), generator=generator, adversarial_label="true").explanations
     predicted = explain((model, data), generator=generator, adversarial_label="predicted").explanations
@@ -153,7 +153,7 @@ def test_every_target_rule_runs(setting, rule):
 
 def test_images_are_protected_pixel_by_pixel(setting):
     model, data = setting
-    images = Rows(data.x.reshape(-1, 1, 3), data.y, 3)
+    images = TrainingRows(data.x.reshape(-1, 1, 3), data.y, 3)
     shaped = torch.nn.Sequential(torch.nn.Flatten(), model)
     rules = Constraints.infer(data.x, {0: "none"})
     found = explain((shaped, images), rules).explanations
