@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from counterfactual_training.core.precision import at_least_single
-from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.errors import InputError, check_name, unknown
 from counterfactual_training.evaluation.findings import Finding, check_completeness, warn
 from counterfactual_training.evaluation.performance import check_broadcast, predict_logits
 from counterfactual_training.search import evaluating
@@ -61,8 +61,7 @@ def integrated_gradients(
         Attributions, like x.
     """
     check_inputs(model, x, target)
-    if output not in ("logit", "probability"):
-        raise InputError(unknown("output", output, ["logit", "probability"]))
+    check_name("output", output, get_args(Output))
     rule = _quadrature(quadrature, steps)
     x = x.detach()
     start = torch.as_tensor(baseline, dtype=x.dtype, device=x.device)

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.errors import InputError, check_name, lookup
 
 Individuals = Literal["same", "by_prediction"]
 ATTACKS = ("fgsm", "pgd", "random")
@@ -63,8 +63,7 @@ class EvaluationProtocol:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.individuals not in ("same", "by_prediction"):
-            raise InputError(unknown("individuals", self.individuals, ["same", "by_prediction"]))
+        check_name("individuals", self.individuals, ("same", "by_prediction"))
         if self.individuals == "by_prediction" and self.num_individuals is None:
             raise InputError("individuals='by_prediction' draws with replacement: say how many with num_individuals.")
         if self.num_runs < 1 or (self.num_individuals is not None and self.num_individuals < 1):
@@ -74,8 +73,7 @@ class EvaluationProtocol:
         if not self.lambda_energy:
             raise InputError("lambda_energy is empty: name at least one strength of the energy penalty.")
         for attack in self.attacks:
-            if attack not in ATTACKS:
-                raise InputError(unknown("attack", attack, ATTACKS))
+            check_name("attack", attack, ATTACKS)
 
 
 PAIRED = EvaluationProtocol()
@@ -99,7 +97,7 @@ class Draw(NamedTuple):
     run: Tensor  # (m,)
     row: Tensor  # (m,) index into the test set
     y_target: Tensor  # (m,)
-    missing: int  # individuals asked for that could not be had
+    missing: int  # individuals that do not exist
 
 
 def draw_individuals(
@@ -146,6 +144,4 @@ def _by_prediction(protocol: EvaluationProtocol, predicted: Tensor, num_classes:
 
 def protocol_named(name: str, **changes: Any) -> EvaluationProtocol:
     """``"paired"`` or ``"published"``, with some settings changed."""
-    if name not in PROTOCOLS:
-        raise InputError(unknown("protocol", name, PROTOCOLS))
-    return replace(PROTOCOLS[name], **changes)
+    return replace(lookup("protocol", name, PROTOCOLS), **changes)

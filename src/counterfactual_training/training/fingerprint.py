@@ -64,7 +64,7 @@ def _add_given(digest: Digest, run: Run) -> None:
         config = asdict(setting.config) | {"threads": None}
         digest.add([config, setting.generator, setting.constraints, setting.objective, setting.budget])
     digest.add([data.y, data.weight])
-    # TrainingRows fetched one by one are told by their classes and the first of them; reading all would be another epoch.
+    # Reading all fetched rows would cost another epoch: their classes and the first rows must do.
     if isinstance(data, FetchedRows):
         digest.add([data.first(64)[0], [type(own) for own in data.samplers]])
         digest.add([data.num_batches(size), data.smallest_batch(size)])

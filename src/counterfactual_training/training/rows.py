@@ -18,7 +18,7 @@ Labelled = tuple[Tensor, Tensor, Tensor | None]  # x, y, and what each row count
 
 
 class TrainingRows:
-    """TrainingRows ``(n, *features)`` with their classes; the members of a fleet share them, or have ``(members, n, …)``.
+    """Rows ``(n, *features)`` with their classes, shared by the members of a fleet; or ``(members, n, …)``.
 
     Attributes:
         y: ``(n,)`` or ``(members, n)``, always in memory.
