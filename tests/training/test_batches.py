@@ -76,7 +76,9 @@ def test_keep_leaves_what_the_search_found(setting):
     kept = explain(setting, immature="keep")
     assert 0.1 < kept.share_mature < 0.9, "the test needs both kinds"
     assert float(mature(kept, setting[0]).float().mean()) == pytest.approx(kept.share_mature)
-    assert bool((kept.explanations.weight == 1).all()), "none is of its target class already"
+    done = mature(kept, setting[0])
+    assert torch.equal(explain(setting, immature="drop").explanations.weight == 1, done)
+    assert bool((kept.explanations.weight[~done] == 1).all()), "what would be dropped counts"
 
 
 def test_factuals_of_the_target_class_are_no_counterfactuals(setting):

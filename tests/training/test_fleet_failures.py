@@ -157,6 +157,61 @@ def test_a_broken_member_is_in_the_checkpoint(tmp_path):
     assert whole[1].history.stopped is not None
 
 
+class Spoil(Callback):
+    """Makes all gradients NaN from an epoch on."""
+
+    def __init__(self, since):
+        self.since = since
+
+    def before_step(self, run):
+        if run.epoch >= self.since:
+            for grad in run.gradients:
+                grad.fill_(torch.nan)
+
+
+class Interrupt(Callback):
+    """Interrupts an epoch after its first update."""
+
+    def __init__(self, epoch):
+        self.epoch = epoch
+
+    def on_batch_end(self, run):
+        if run.epoch == self.epoch:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.filterwarnings("ignore:Member")
+def test_every_member_has_its_own_limit_of_bad_updates():
+    x, y = rows()  # three updates per epoch
+    limits = (2, 5, 20)
+    results = Fleet([member(i, max_bad_updates=limit) for i, limit in enumerate(limits)]).train(
+        x, y, callbacks=[Spoil(since=1)]
+    )
+    assert [len(result.history.records) for result in results] == [2, 3, 6]
+    reasons = [result.history.stopped for result in results]
+    assert reasons[0].startswith("2 updates in a row") and reasons[1].startswith("5 updates in a row")
+    assert reasons[2] is None, "15 bad updates, 20 allowed"
+    assert [sum(record["skipped"] for record in result.history.records) for result in results] == [2, 5, 15]
+
+
+@pytest.mark.usefixtures("_saved_every_epoch")
+@pytest.mark.filterwarnings("ignore:Member", "ignore:Training stopped")
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_run_killed_within_a_streak_of_bad_updates_counts_on(tmp_path, count):
+    x, y = rows()
+
+    def run(*callbacks, **options):
+        fleet = Fleet([member(i, max_bad_updates=5) for i in range(count)])
+        return fleet.train(x, y, callbacks=[Spoil(since=1), *callbacks], **options)
+
+    with contextlib.suppress(KeyboardInterrupt):
+        run(Interrupt(2), checkpoint=tmp_path / "run")
+    assert list(tmp_path.iterdir()), "two epochs were saved, with three bad updates"
+    for mine, its in zip(run(checkpoint=tmp_path / "run"), run(), strict=True):
+        assert len(its.history.records) == 3
+        expect_same(mine, its)
+
+
 class Shifted(nn.Module):
     def __init__(self, shift):
         super().__init__()

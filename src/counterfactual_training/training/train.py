@@ -47,14 +47,12 @@ def train(
 ) -> TrainResult:
     """Train a classifier, in place, so that its counterfactual explanations become plausible and actionable.
 
-    A trained model is fine-tuned. Parts in eval mode within a model in training mode stay frozen there; a model in eval
-    mode is trained whole. Afterwards the model is in eval mode.
+    Parts in eval mode within a model in training mode stay so; a model in eval mode is trained whole.
 
     Args:
-        model: maps ``(n, *features)`` to logits ``(n, k)``. Wrapped in ``DistributedDataParallel`` it trains on all
-            processes of its group.
-        x: ``(n, *features)`` training rows, possibly memory-mapped; or a map-style ``Dataset`` of ``(x, y)`` or
-            ``(x, y, weight)``, or a ``DataLoader`` of one, which then makes the batches.
+        model: maps ``(n, *features)`` to logits ``(n, k)``; may be wrapped in ``DistributedDataParallel``.
+        x: ``(n, *features)`` rows, possibly memory-mapped; or a map-style ``Dataset`` of ``(x, y)`` or
+            ``(x, y, weight)``, or its ``DataLoader``, which then makes the batches.
         y: ``(n,)`` class indices.
         generator: of the counterfactuals, or its name.
         constraints: of the search and the loss; by default a box inferred from x (Eq. 12).
@@ -71,8 +69,8 @@ def train(
         device: where to train; by default where the model is.
     """
     if device is not None:
-        model = model.to(device)
-        x, y = x.to(device) if isinstance(x, Tensor) else x, None if y is None else y.to(device)
+        model, y = model.to(device), None if y is None else y.to(device)
+        x = x.to(device) if isinstance(x, Tensor) else x
     inner, ranks = unwrapped(model), Ranks.from_model(model)
     data = arguments.training_rows(inner, x, y, 1, sample_weight, class_weight)
     arguments.try_model(inner, data, data.num_classes)
