@@ -2,7 +2,6 @@
 
 import copy
 import math
-import time
 import warnings
 
 import pytest
@@ -313,18 +312,11 @@ def test_the_hosts_threads_are_restored(blobs):
     assert asked.threads == 2 and torch.get_num_threads() == 1
 
 
-class Pausing(Callback):
-    """Long enough for the bar to be drawn anew."""
-
-    def on_epoch_end(self, run: Run) -> None:
-        time.sleep(0.12)
-
-
 def test_a_progress_bar_only_where_it_helps(blobs, capsys):
     x, y = blobs
     train(fresh(), x, y, config=QUICK)
     assert capsys.readouterr().err == ""
-    train(fresh(), x, y, config=QUICK, progress=True, callbacks=[Pausing()])
+    train(fresh(), x, y, config=QUICK, progress=True)
     shown = capsys.readouterr().err
     assert "training" in shown and "3/3" in shown and "loss" in shown and "mature" in shown
     assert not EpochProgress(False).status.live

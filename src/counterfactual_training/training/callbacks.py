@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import FileError, InputError, check_name
 from counterfactual_training.persistence import flatten_state
-from counterfactual_training.progress import StatusLine, bar
+from counterfactual_training.progress import StatusLine
 from counterfactual_training.text import duration
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class EpochProgress(Callback):
             return
         left = (time.monotonic() - self.started) / (run.epoch - self.first) * (run.epochs - run.epoch)
         name = "training" if len(run.members) == 1 else f"fleet of {len(run.members)}"
-        notes = [f"{name} {bar(run.epoch / run.epochs)} {run.epoch}/{run.epochs} epochs", f"{duration(left)} left"]
+        notes = [f"{name}: epoch {run.epoch}/{run.epochs}", f"{duration(left)} left"]
         if len(run.members) == 1:
             record = run.history.records[-1]
             notes += [f"{label} {record[k]:.3f}" for k, label in _SHOWN.items() if not math.isnan(record[k])]
