@@ -1,4 +1,4 @@
-"""How a model is measured: whose counterfactuals, searched how, compared with what."""
+"""Evaluation protocols: which individuals, which search, which comparisons."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class EvaluationProtocol:
 
     Attributes:
         name: for tables.
-        individuals: ``"same"`` draws test rows and targets without asking the model, so that two models are compared on
-            the same people; ``"by_prediction"`` draws a class pair and then a row that *this* model puts into the
-            first class (the authors' way).
+        individuals: ``"same"`` draws test rows and targets independently of the model, so that models are compared on
+            the same people; ``"by_prediction"`` draws a class pair, and a row that *this* model predicts as the first
+            class (as the authors did).
         num_individuals: per run and λ_energy; ``None`` takes every test row once.
         num_runs: repetitions of the draw.
         lambda_energy: strengths of ECCo's energy penalty; one evaluation each.
@@ -32,8 +32,7 @@ class EvaluationProtocol:
         mmd_valid_only: leave invalid counterfactuals out of IP* (as printed), or not (as run).
         mmd_per_row: a row holds its own contribution to the IP* of its group, so that rows can be resampled; else the
             group's value, raised to 0 where the estimate is negative (as run).
-        langevin_steps: of the chains that show what the model takes a class for, which counterfactuals are compared
-            with for unfaithfulness; 0 leaves it out.
+        langevin_steps: of the chains that sample from the model's energy, for unfaithfulness; 0 leaves it out.
         attacks: of the robust accuracy: ``"fgsm"``, ``"pgd"`` or ``"random"`` (noise, which an attack must beat). The
             first with the first ε is called ``robust_accuracy``, others ``robust_accuracy_pgd@0.1`` and the like.
         epsilons: budgets of the attacks.
