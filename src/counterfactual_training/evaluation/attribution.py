@@ -54,7 +54,7 @@ def integrated_gradients(
         output: F, the target's logit or its probability.
         tolerance: rows that miss ``F(x) − F(b)`` by more than this share of ``1 + |F(x) − F(b)|`` get more points, up
             to 64 times as many; beyond that a :class:`MeasurementWarning` is given. Networks with kinks, such as ReLU,
-            need it (1e-3, say). ``None`` keeps to ``steps`` and may leave gaps of some hundredths.
+            need it (1e-3, say). ``None`` keeps to ``steps`` and may leave gaps (:func:`completeness_gap`).
 
     Returns:
         Attributions, like x.
@@ -70,6 +70,20 @@ def integrated_gradients(
         if tolerance is not None:
             _refine(attributions, model, x, start, target, output, rule, tolerance)
     return attributions
+
+
+def completeness_gap(
+    model: nn.Module,
+    x: Tensor,
+    target: Tensor,
+    attributions: Tensor,
+    baseline: Tensor | float = 0.0,
+    output: Output = "logit",
+) -> Tensor:
+    """``|Σ_d IG_d(x) − (F(x) − F(b))|`` ``(..., n)``, which is zero for an exact integral; arguments as above."""
+    start = torch.as_tensor(baseline, dtype=x.dtype, device=x.device).expand_as(x)
+    change = _score(model, x, target, output) - _score(model, start, target, output)
+    return (attributions.flatten(target.dim()).sum(-1) - change).abs()
 
 
 def _score(model: nn.Module, x: Tensor, target: Tensor, output: Output) -> Tensor:
