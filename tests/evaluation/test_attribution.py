@@ -12,7 +12,7 @@ from counterfactual_training.evaluation.attribution import (
     protected_sensitivity,
     standardise,
 )
-from counterfactual_training.evaluation.checks import MeasurementWarning
+from counterfactual_training.evaluation.findings import MeasurementWarning
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ import counterfactual_training as ct
 from counterfactual_training.core.kernels import mmd
 from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation import counterfactuals
-from counterfactual_training.evaluation.checks import MeasurementWarning
 from counterfactual_training.evaluation.counterfactuals import (
     aggregate,
     counterfactual_table,
     counterfactual_tables,
     stacked,
 )
+from counterfactual_training.evaluation.findings import MeasurementWarning
 from counterfactual_training.evaluation.protocol import PAIRED, PUBLISHED
 
 PROTOCOLS = {

@@ -8,8 +8,8 @@ import torch
 
 import counterfactual_training as ct
 from counterfactual_training.errors import InputError
-from counterfactual_training.evaluation.checks import MeasurementWarning
 from counterfactual_training.evaluation.counterfactuals import counterfactual_table
+from counterfactual_training.evaluation.findings import MeasurementWarning
 from counterfactual_training.evaluation.protocol import PAIRED, PUBLISHED
 from counterfactual_training.gates import fit_gate, search_gated
 

@@ -9,7 +9,7 @@ import torch
 from counterfactual_training.errors import InputError
 from counterfactual_training.experiments.trained import named_dataset
 from counterfactual_training.experiments.tune import Effort, best_file, confirm, named_task
-from counterfactual_training.tuning import RANGES, Choices, Goal, Plan, tune
+from counterfactual_training.tuning import RANGES, Choices, Goal, TuningPlan, tune
 
 pytest.importorskip("optuna", reason="tuning needs the extra 'tune'")
 
@@ -29,7 +29,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def tuned(data, tmp_path_factory):
-    plan = Plan(2, 2, tmp_path_factory.mktemp("tuned") / "study.journal", "moons")
+    plan = TuningPlan(2, 2, tmp_path_factory.mktemp("tuned") / "study.journal", "moons")
     task = named_task(data, EFFORT)
     return task, plan, tune(task, GOAL, plan, SPACE)
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from counterfactual_training.tuning import Goal, Trial, Tuning
+from counterfactual_training.tuning import Goal, Tuning, TuningTrial
 
 pytest.importorskip("matplotlib", reason="figures need the extra 'report'")
 image = pytest.importorskip("PIL.Image")
@@ -21,7 +21,7 @@ def make(goal, num=6, importances=None):
     for i in range(num):
         metrics = {**BASE, "implausibility": 1.5 - 0.1 * i, "accuracy": 0.9 - 0.02 * i, "cost": 1.0 + 0.1 * i}
         values, missed = tuple(goal.values(metrics)), limits.violations(metrics)
-        trials.append(Trial(i, "COMPLETE", {"lambda_reg": float(i)}, values, metrics, missed, published=i == 0))
+        trials.append(TuningTrial(i, "COMPLETE", {"lambda_reg": float(i)}, values, metrics, missed, published=i == 0))
     shares = [{"lambda_reg": 0.7, "lambda_div": 0.3}] * len(goal.objectives) if importances is None else importances
     return Tuning(goal, limits, BASE, {"lambda_reg": 0.0}, trials, shares)
 
@@ -52,7 +52,7 @@ def test_measures_that_could_not_be_taken_do_not_matter():
     goal = Goal(("ip", "accuracy"))
     tuning = make(goal)
     metrics = {**BASE, "implausibility": math.nan}
-    tuning.trials.append(Trial(9, "COMPLETE", {}, (math.inf, -0.9), metrics, {"validity": 0.5}))
+    tuning.trials.append(TuningTrial(9, "COMPLETE", {}, (math.inf, -0.9), metrics, {"validity": 0.5}))
     assert draw_front(tuning)
 
 

@@ -495,7 +495,7 @@ def test_a_callback_that_switches_to_eval_mode_changes_nothing(blobs):
         (lambda: Schedule(PER_EPOCH["StepLR"], per="batch"), "'epoch' or per 'update'"),
         (lambda: ClipGradient(0.0), "max_norm is a positive number, got 0.0"),
         (lambda: AverageWeights(1.0), r"decay lies in \[0, 1\)"),
-        (lambda: BestEpoch(mode="highest"), "mode is 'max' or 'min'"),
+        (lambda: BestEpoch(mode="highest"), "Unknown mode"),
         (lambda: EarlyStopping(0), "patience"),
     ],
 )

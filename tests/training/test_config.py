@@ -15,7 +15,7 @@ def test_as_run():
     assert (config.num_counterfactuals, config.burn_in, config.shuffle, config.refresh) == (1000, 0.0, False, "epoch")
     assert (config.target_rule, config.adversarial_label, config.immature) == ("not_predicted", "true", "replace")
     assert (AS_RUN.generator.learning_rate, AS_RUN.generator.strict_epsilon) == (0.1, False)
-    assert (AS_RUN.num_std, AS_RUN.length_scale) == (2.0, 5.0)
+    assert AS_RUN.num_std == 2.0
     energy = next(p for p in AS_RUN.generator.penalties if isinstance(p, Energy))
     assert (energy.weight, energy.decay, energy.ridge) == (5.0, "polynomial", 1e-3)
 
@@ -24,7 +24,7 @@ def test_as_printed():
     config = AS_PRINTED.config
     assert (config.shuffle, config.target_rule, config.immature) == (True, "uniform", "keep")
     assert (AS_PRINTED.generator.learning_rate, AS_PRINTED.generator.strict_epsilon) == (0.25, True)
-    assert (AS_PRINTED.num_std, AS_PRINTED.length_scale) == (3.0, 0.5)
+    assert AS_PRINTED.num_std == 3.0
     energy = next(p for p in AS_PRINTED.generator.penalties if isinstance(p, Energy))
     assert (energy.decay, energy.ridge) == ("none", 0.0)
 

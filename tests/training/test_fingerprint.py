@@ -19,7 +19,7 @@ from counterfactual_training.constraints import OneHotGroup
 from counterfactual_training.errors import FileError
 from counterfactual_training.training import Run
 from counterfactual_training.training.fingerprint import Digest, fingerprint
-from counterfactual_training.training.rows import Rows
+from counterfactual_training.training.rows import TrainingRows
 
 QUICK = TrainConfig(epochs=2, batch_size=20, num_counterfactuals=6)
 
@@ -327,7 +327,7 @@ def test_a_forward_put_on_the_object_does_not_tell_the_weights(blobs, tmp_path):
 
 
 def test_settings_of_members_are_told_one_by_one(blobs):
-    data, parts = Rows(*blobs, 2), (ct.ecco(), ct.generic())
+    data, parts = TrainingRows(*blobs, 2), (ct.ecco(), ct.generic())
 
     def of(order):
         torch.manual_seed(0)

@@ -11,9 +11,9 @@ from torch.testing import assert_close
 
 from counterfactual_training import Constraints, TrainConfig, ecco, mlp, train
 from counterfactual_training.errors import InputError
-from counterfactual_training.training import Callback, Fleet, Member, Run, Setting, checkpoint, host, memory
+from counterfactual_training.training import Callback, Fleet, Member, Run, Setting, checkpoint, loop, memory
 from counterfactual_training.training.fingerprint import fingerprint
-from counterfactual_training.training.rows import Rows
+from counterfactual_training.training.rows import TrainingRows
 
 ROWS = 60
 
@@ -157,6 +157,61 @@ def test_a_broken_member_is_in_the_checkpoint(tmp_path):
     assert whole[1].history.stopped is not None
 
 
+class Spoil(Callback):
+    """Makes all gradients NaN from an epoch on."""
+
+    def __init__(self, since):
+        self.since = since
+
+    def before_step(self, run):
+        if run.epoch >= self.since:
+            for grad in run.gradients:
+                grad.fill_(torch.nan)
+
+
+class Interrupt(Callback):
+    """Interrupts an epoch after its first update."""
+
+    def __init__(self, epoch):
+        self.epoch = epoch
+
+    def on_batch_end(self, run):
+        if run.epoch == self.epoch:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.filterwarnings("ignore:Member")
+def test_every_member_has_its_own_limit_of_bad_updates():
+    x, y = rows()  # three updates per epoch
+    limits = (2, 5, 20)
+    results = Fleet([member(i, max_bad_updates=limit) for i, limit in enumerate(limits)]).train(
+        x, y, callbacks=[Spoil(since=1)]
+    )
+    assert [len(result.history.records) for result in results] == [2, 3, 6]
+    reasons = [result.history.stopped for result in results]
+    assert reasons[0].startswith("2 updates in a row") and reasons[1].startswith("5 updates in a row")
+    assert reasons[2] is None, "15 bad updates, 20 allowed"
+    assert [sum(record["skipped"] for record in result.history.records) for result in results] == [2, 5, 15]
+
+
+@pytest.mark.usefixtures("_saved_every_epoch")
+@pytest.mark.filterwarnings("ignore:Member", "ignore:Training stopped")
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_run_killed_within_a_streak_of_bad_updates_counts_on(tmp_path, count):
+    x, y = rows()
+
+    def run(*callbacks, **options):
+        fleet = Fleet([member(i, max_bad_updates=5) for i in range(count)])
+        return fleet.train(x, y, callbacks=[Spoil(since=1), *callbacks], **options)
+
+    with contextlib.suppress(KeyboardInterrupt):
+        run(Interrupt(2), checkpoint=tmp_path / "run")
+    assert list(tmp_path.iterdir()), "two epochs were saved, with three bad updates"
+    for mine, its in zip(run(checkpoint=tmp_path / "run"), run(), strict=True):
+        assert len(its.history.records) == 3
+        expect_same(mine, its)
+
+
 class Shifted(nn.Module):
     def __init__(self, shift):
         super().__init__()
@@ -169,7 +224,7 @@ class Shifted(nn.Module):
 
 def test_the_fingerprint_knows_rules_and_buffers():
     x, y = torch.eye(2, dtype=torch.float64).repeat(6, 1), torch.arange(12) % 2
-    data = Rows(x, y, 2)
+    data = TrainingRows(x, y, 2)
 
     def digest(constraints, shift=0.0):
         torch.manual_seed(0)
@@ -243,13 +298,13 @@ def test_threads_are_chosen_by_the_rows_of_a_batch(monkeypatch, own_rows):
     if own_rows:
         x, y = x.expand(2, *x.shape), y.expand(2, -1)
     shapes = []
-    real = host.sensible_threads
+    real = loop.sensible_threads
 
     def seen(model, batch, threads):
         shapes.append(tuple(batch.shape))
         return real(model, batch, threads)
 
-    monkeypatch.setattr(host, "sensible_threads", seen)
+    monkeypatch.setattr(loop, "sensible_threads", seen)
 
     def flat():
         return nn.Sequential(nn.Flatten(), nn.Linear(25, 2)).double()

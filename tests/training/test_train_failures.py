@@ -66,6 +66,16 @@ def test_skipping_leaves_the_weights_alone(blobs):
     assert torch.equal(weights(model), before)
 
 
+def test_bad_updates_with_good_ones_between_do_not_stop_training(blobs):
+    x, y = blobs
+    torch.manual_seed(0)
+    model = Faulty(lambda call: call % 2 == 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        history = train(model, x, y, config=with_changes(epochs=4, max_bad_updates=2)).history
+    assert history.stopped is None and sum(record["skipped"] for record in history.records) == 6
+
+
 @pytest.mark.parametrize("batch_size", [1, 20])
 def test_many_bad_updates_in_a_row_stop_training(blobs, batch_size):
     """Also where an epoch is shorter than the count."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterfactual_training.errors import InputError
-from counterfactual_training.tuning import Goal, Trial, Tuning
+from counterfactual_training.tuning import Goal, Tuning, TuningTrial
 from counterfactual_training.tuning.goal import VALIDITY_LOSS, excess, front
 
 CONVENTIONAL = {"implausibility": 2.0, "cost": 1.0, "validity": 1.0, "accuracy": 0.95, "robust_accuracy": 0.5}
@@ -17,7 +17,7 @@ PUBLISHED = {"implausibility": 1.5, "cost": 1.2, "validity": 0.9, "accuracy": 0.
 def trial(number, goal, published=False, **changes):
     metrics = {**PUBLISHED, **changes}
     violations = goal.limits(CONVENTIONAL, PUBLISHED).violations(metrics)
-    return Trial(
+    return TuningTrial(
         number, "COMPLETE", {"lambda_reg": 0.1 * number}, tuple(goal.values(metrics)), metrics, violations, published
     )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from counterfactual_training.tuning import Plan, tune
+from counterfactual_training.tuning import TuningPlan, tune
 from counterfactual_training.tuning.storage import open_study
 
 psycopg = pytest.importorskip("psycopg", reason="the driver of PostgreSQL is not installed")
@@ -94,7 +94,7 @@ def test_two_processes_share_a_study_from_an_empty_database(toy, server, start_w
     owners = {trial.user_attrs["worker"] for trial in study._study.trials if trial.state.name in ("COMPLETE", "PRUNED")}
     assert len(owners) == 2  # both did some of it
     # A third that comes later finds all done, and the same best.
-    found = tune(toy.make_task(), toy.GOAL, Plan(10, 3, server, "shared"), toy.SPACE)
+    found = tune(toy.make_task(), toy.GOAL, TuningPlan(10, 3, server, "shared"), toy.SPACE)
     assert found.num_finished == 10 and found.best.values <= found.published.values
 
 
@@ -106,11 +106,11 @@ def test_a_killed_process_is_replaced(toy, server, start_worker):
     assert [worker.stdout.readline().strip() for _ in range(2)] == ["ready", "hanging"]
     worker.kill()
     worker.wait()
-    found = tune(toy.make_task(), toy.GOAL, Plan(6, 3, server, "killed"), toy.SPACE)
+    found = tune(toy.make_task(), toy.GOAL, TuningPlan(6, 3, server, "killed"), toy.SPACE)
     assert found.num_finished == 6
     assert sum(trial.state == "FAIL" for trial in found.trials) == 2
 
 
 def test_studies_of_one_database_do_not_mix(toy, server):
-    found = tune(toy.make_task(), toy.GOAL, Plan(2, 2, server, "another"), toy.SPACE)
+    found = tune(toy.make_task(), toy.GOAL, TuningPlan(2, 2, server, "another"), toy.SPACE)
     assert found.num_finished == 2

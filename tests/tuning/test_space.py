@@ -5,8 +5,8 @@ from toy_task import make_task
 
 from counterfactual_training.errors import FileError, InputError
 from counterfactual_training.search import generic
-from counterfactual_training.training import make_objective
-from counterfactual_training.tuning import RANGES, TUNABLE, Choices, Range, Setting, make_space
+from counterfactual_training.training import Setting, make_objective
+from counterfactual_training.tuning import RANGES, TUNABLE, Choices, Range, make_space
 from counterfactual_training.tuning.space import neighbours
 
 
@@ -57,7 +57,7 @@ def test_a_gate_is_tuned_where_asked_for(start):
     assert make_space(start, {"gate": {"choices": ["none", "density"]}})["gate"] == Choices(("none", "density"))
     with pytest.raises(InputError, match="Did you mean 'density'"):
         make_space(start, {"gate": ["densty"]})
-    with pytest.raises(InputError, match="no list of choices"):
+    with pytest.raises(InputError, match="not a list of choices"):
         make_space(start, {"gate": "density"})
 
 
@@ -74,13 +74,13 @@ def test_a_file_says_the_same_as_a_dict(start, tmp_path):
         ({"lambda_regg": (0, 1)}, "Did you mean 'lambda_reg'"),
         ({"lambda_reg": {"lo": 0, "high": 1}}, "Did you mean 'low'"),
         ({"lambda_reg": {"low": 0.1}}, "needs low and high"),
-        ({"lambda_reg": {"choices": [0.1], "low": 0.1}}, "choices stand alone"),
+        ({"lambda_reg": {"choices": [0.1], "low": 0.1}}, "either choices"),
         ({"lambda_reg": (1.0, 0.5)}, "to a larger one"),
         ({"lambda_reg": (0.1, float("inf"))}, "finite"),
         ({"lambda_reg": {"low": 0.0, "high": 1.0, "log": True}}, "above 0"),
         ({"max_steps": [2.5]}, "whole number"),
         ({"max_steps": (2.5, 7)}, "whole"),
-        ({"lambda_reg": "wide"}, "no range"),
+        ({"lambda_reg": "wide"}, "not a range"),
         ({"lambda_reg": ["a"]}, "expected a number"),
         ({"lambda_reg": [0.1, 0.1]}, "different values"),
     ],
@@ -106,7 +106,7 @@ def test_what_generator_and_objective_do_not_have_is_not_tuned(start):
 def test_a_file_that_is_no_toml_is_refused(start, tmp_path, content):
     path = tmp_path / "ranges.toml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(FileError, match="no TOML"):
+    with pytest.raises(FileError, match="not a TOML"):
         make_space(start, path)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from counterfactual_training.errors import InputError, MissingExtraError
-from counterfactual_training.tuning import Choices, Goal, Plan, tune
+from counterfactual_training.tuning import Choices, Goal, TuningPlan, tune
 from counterfactual_training.tuning.storage import open_study
 
 SPACE = {"lambda_reg": Choices(tuple(range(1, 200)))}
@@ -21,17 +21,17 @@ def settings_of(found, *states):
 @pytest.mark.parametrize("kind", ["journal", "sqlite"])
 def test_a_study_is_gone_on_with(toy, tmp_path, kind):
     storage = tmp_path / "study.journal" if kind == "journal" else f"sqlite:///{tmp_path}/study.db"
-    first = tune(toy.make_task(), toy.GOAL, Plan(4, 3, storage), toy.SPACE)
-    second = tune(toy.make_task(), toy.GOAL, Plan(7, 3, storage), toy.SPACE)
+    first = tune(toy.make_task(), toy.GOAL, TuningPlan(4, 3, storage), toy.SPACE)
+    second = tune(toy.make_task(), toy.GOAL, TuningPlan(7, 3, storage), toy.SPACE)
     assert second.num_finished == 7
     assert second.trials[: len(first.trials)] == first.trials
-    third = tune(toy.make_task(), toy.GOAL, Plan(7, 3, storage), toy.SPACE)
+    third = tune(toy.make_task(), toy.GOAL, TuningPlan(7, 3, storage), toy.SPACE)
     assert third.trials == second.trials  # all was done: nothing ran
 
 
 @pytest.mark.parametrize("change", ["goal", "space", "task"])
 def test_a_study_made_for_something_else_is_refused(toy, tmp_path, change):
-    plan = Plan(1, 1, tmp_path / "study.journal")
+    plan = TuningPlan(1, 1, tmp_path / "study.journal")
     tune(toy.make_task(), toy.GOAL, plan, toy.SPACE)
     task = toy.make_task(epochs=3) if change == "task" else toy.make_task()
     goal = Goal(("ip",), 3.0) if change == "goal" else toy.GOAL
@@ -44,15 +44,15 @@ def test_a_study_made_for_something_else_is_refused(toy, tmp_path, change):
 
 def test_a_study_made_before_a_setting_of_training_existed_is_gone_on_with(toy, tmp_path):
     storage = tmp_path / "study.journal"
-    tune(toy.make_task(), toy.GOAL, Plan(1, 1, storage), toy.SPACE)
+    tune(toy.make_task(), toy.GOAL, TuningPlan(1, 1, storage), toy.SPACE)
     lines = storage.read_text()
     assert '"immature":"replace",' in lines
     storage.write_text(lines.replace('"immature":"replace",', ""))
-    assert tune(toy.make_task(), toy.GOAL, Plan(2, 1, storage), toy.SPACE).num_finished == 2
+    assert tune(toy.make_task(), toy.GOAL, TuningPlan(2, 1, storage), toy.SPACE).num_finished == 2
     task = toy.make_task()
     other = replace(task, start=replace(task.start, config=replace(task.start.config, immature="drop")))
     with pytest.raises(InputError, match="training differ"):
-        tune(other, toy.GOAL, Plan(2, 1, storage), toy.SPACE)
+        tune(other, toy.GOAL, TuningPlan(2, 1, storage), toy.SPACE)
 
 
 def test_killed_at_work_nothing_is_lost_and_nothing_done_twice(toy, tmp_path, start_worker):
@@ -63,7 +63,7 @@ def test_killed_at_work_nothing_is_lost_and_nothing_done_twice(toy, tmp_path, st
     assert [worker.stdout.readline().strip() for _ in range(2)] == ["ready", "hanging"]
     worker.send_signal(signal.SIGKILL)
     worker.wait()
-    found = tune(toy.make_task(), toy.GOAL, Plan(8, 3, storage, "toy"), toy.SPACE)
+    found = tune(toy.make_task(), toy.GOAL, TuningPlan(8, 3, storage, "toy"), toy.SPACE)
     lost = [trial for trial in found.trials if trial.state == "FAIL"]
     assert len(lost) == 3 and found.num_finished == 8
     done = settings_of(found, "COMPLETE", "PRUNED")
@@ -96,10 +96,10 @@ def test_two_processes_never_ask_for_the_same_nor_for_too_many(tmp_path):
 
 def test_half_a_line_at_the_end_of_a_journal_is_cut_off(toy, tmp_path):
     storage = tmp_path / "study.journal"
-    first = tune(toy.make_task(), toy.GOAL, Plan(3, 3, storage), toy.SPACE)
+    first = tune(toy.make_task(), toy.GOAL, TuningPlan(3, 3, storage), toy.SPACE)
     with storage.open("ab") as file:
         file.write(b'{"op_code": 5, "worker')
-    second = tune(toy.make_task(), toy.GOAL, Plan(4, 3, storage), toy.SPACE)
+    second = tune(toy.make_task(), toy.GOAL, TuningPlan(4, 3, storage), toy.SPACE)
     assert second.trials[:3] == first.trials and second.num_finished == 4
 
 
@@ -130,4 +130,4 @@ def test_a_file_that_is_no_journal_is_refused(tmp_path):
 def test_without_optuna_it_is_said_how_to_get_it(monkeypatch, toy):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(MissingExtraError, match=r"counterfactual-training\[tune\]"):
-        tune(toy.make_task(), toy.GOAL, Plan(1, 1), toy.SPACE)
+        tune(toy.make_task(), toy.GOAL, TuningPlan(1, 1), toy.SPACE)

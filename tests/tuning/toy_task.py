@@ -10,8 +10,8 @@ import torch
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.models import mlp
 from counterfactual_training.search import ecco
-from counterfactual_training.training import Objective, TrainConfig
-from counterfactual_training.tuning import RANGES, Goal, Measure, Plan, Setting, Task, tune
+from counterfactual_training.training import Objective, Setting, TrainConfig
+from counterfactual_training.tuning import RANGES, Goal, Measure, Task, TuningPlan, tune
 from counterfactual_training.tuning.measures import VALIDATION
 
 EPOCHS = 4
@@ -60,7 +60,7 @@ def main(storage, study, num_trials, batch, hang_after):
 
     say("ready")
     sys.stdin.readline()
-    tuning = tune(make_task(), GOAL, Plan(num_trials, batch, storage, study), SPACE, listener)
+    tuning = tune(make_task(), GOAL, TuningPlan(num_trials, batch, storage, study), SPACE, listener)
     say(json.dumps({"finished": tuning.num_finished, "best": tuning.best.number}))
 
 

@@ -18,8 +18,8 @@ from counterfactual_training.persistence import atomic_write
 from counterfactual_training.reports.tables import aligned
 from counterfactual_training.reports.tune_figures import draw_front, draw_importances
 from counterfactual_training.text import duration
-from counterfactual_training.tuning import METRICS, OBJECTIVES, Goal, Plan, Trial, Tuning, tune
-from counterfactual_training.tuning.progress import Lines, comparison
+from counterfactual_training.tuning import METRICS, OBJECTIVES, Goal, Tuning, TuningPlan, TuningTrial, tune
+from counterfactual_training.tuning.status import StudyStatus, comparison
 from counterfactual_training.tuning.storage import is_url
 
 _MOST_SHOWN = 10
@@ -60,8 +60,8 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         default=Goal.against,
         help="the model that accuracy is compared with (default: %(default)s)",
     )
-    parser.add_argument("--trials", type=int, default=Plan.num_trials, help="altogether (default: %(default)s)")
-    parser.add_argument("--batch", type=int, default=Plan.batch, help="trials per fleet (default: %(default)s)")
+    parser.add_argument("--trials", type=int, default=TuningPlan.num_trials, help="altogether (default: %(default)s)")
+    parser.add_argument("--batch", type=int, default=TuningPlan.batch, help="trials per fleet (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=Effort.epochs, help="of each trial (default: %(default)s)")
     parser.add_argument(
         "--seeds", type=int, default=Effort.num_seeds, help="trainings per trial, averaged (default: 1)"
@@ -90,10 +90,10 @@ def run(arguments: argparse.Namespace) -> None:
     effort = Effort(arguments.epochs, arguments.seeds, arguments.seed)
     out = folder(arguments.out)
     storage = arguments.storage or out / "study.journal"
-    plan = Plan(arguments.trials, arguments.batch, storage, arguments.study or data.name, arguments.seed)
+    plan = TuningPlan(arguments.trials, arguments.batch, storage, arguments.study or data.name, arguments.seed)
     note(f"tuning {goal.describe()}; the study {plan.study!r} is in {_place(storage)}")
     task = named_task(data, effort)
-    tuning = tune(task, goal, plan, arguments.space, Lines(sys.stderr, "ct: "))
+    tuning = tune(task, goal, plan, arguments.space, StudyStatus(sys.stderr, "ct: "))
     files = _write(out, data.name, tuning, effort)
     confirmation = None
     if arguments.confirm:
@@ -157,7 +157,7 @@ def _text(tuning: Tuning, confirmation: dict[str, Any] | None, files: Sequence[s
     return "\n\n".join([*parts, f"Written: {', '.join(files)}."])
 
 
-def _rows(tuning: Tuning, trials: Sequence[Trial]) -> list[list[str]]:
+def _rows(tuning: Tuning, trials: Sequence[TuningTrial]) -> list[list[str]]:
     """A column per model, the references first; measures, then settings."""
     columns = [tuning.published, *trials]
     names = ["published" if trial.published else f"trial {trial.number}" for trial in columns]

@@ -30,7 +30,7 @@ from counterfactual_training.search import Generator
 from counterfactual_training.tabular.encode import Encoder, Missing, Unseen
 from counterfactual_training.tabular.schema import Schema
 from counterfactual_training.training import History, Objective, Setting
-from counterfactual_training.tuning import Goal, Plan
+from counterfactual_training.tuning import Goal, TuningPlan
 
 # Training wants many quick explanations, a person one that arrives; the paper evaluated with as many.
 EXPLAIN_STEPS = 50
@@ -231,15 +231,15 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         X: Any,  # noqa: N803
         y: Any,
         *,
-        n_trials: int = Plan.num_trials,
+        n_trials: int = TuningPlan.num_trials,
         objectives: str | Sequence[str] = "ip",
         at_most_lost: float | None = 1.0,
         space: Mapping[str, Any] | str | Path | None = None,
-        batch: int = Plan.batch,
+        batch: int = TuningPlan.batch,
         n_seeds: int = 1,
         validation_share: float = VALIDATION_SHARE,
         storage: str | Path | None = None,
-        study: str = Plan.study,
+        study: str = TuningPlan.study,
     ) -> CounterfactualClassifier:
         """A new classifier with better settings than this one, fitted to all rows; this one stays as it is.
 
@@ -272,7 +272,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
             prepare(params, *training_rows(best, X, y), seed),
             params,
             Goal(wanted, at_most_lost),
-            Plan(n_trials, batch, storage, study),
+            TuningPlan(n_trials, batch, storage, study),
             space,
             validation_share,
             n_seeds,

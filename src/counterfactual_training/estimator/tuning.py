@@ -11,16 +11,16 @@ from counterfactual_training.errors import InputError
 from counterfactual_training.estimator.preparing import Prepared, validation_split
 from counterfactual_training.estimator.settings import WEIGHTS
 from counterfactual_training.search import Generator
-from counterfactual_training.tuning import Goal, Measure, Plan, Task, Tuning, make_space, tune
-from counterfactual_training.tuning.progress import Lines
+from counterfactual_training.tuning import Goal, Measure, Task, Tuning, TuningPlan, make_space, tune
 from counterfactual_training.tuning.space import FIXED
+from counterfactual_training.tuning.status import StudyStatus
 
 
 def tune_settings(
     prepared: Prepared,
     params: Mapping[str, Any],
     goal: Goal,
-    plan: Plan,
+    plan: TuningPlan,
     space: Mapping[str, Any] | str | Path | None,
     validation_share: float,
     num_seeds: int,
@@ -56,4 +56,4 @@ def tune_settings(
         prepared.gate,
     )
     shown = sys.stderr.isatty() if params["progress"] is None else params["progress"]
-    return tune(task, goal, plan, changes, Lines() if shown else None)
+    return tune(task, goal, plan, changes, StudyStatus() if shown else None)

@@ -1,4 +1,4 @@
-"""Measure any torch classifier, however it was trained."""
+"""Evaluation of any torch classifier."""
 
 from counterfactual_training.evaluation.attacks import fgsm, pgd
 from counterfactual_training.evaluation.attribution import integrated_gradients

@@ -41,7 +41,18 @@ def fgsm(
     constraints: Constraints | None = None,
     clamp: bool = True,
 ) -> Tensor:
-    """Fast gradient sign method (Goodfellow et al. 2015): ``x + ε sign ∇ₓ CE(M(x), y)``, untargeted."""
+    """Fast gradient sign method (Goodfellow et al. 2015): ``x + ε sign ∇ₓ CE(M(x), y)``, untargeted.
+
+    Args:
+        model: returns logits.
+        x: ``(n, *features)`` inputs; y: ``(n,)`` their true classes.
+        epsilon: the largest change of a feature; one number, or one per feature.
+        constraints: immutable features are not attacked, one-way features only their way.
+        clamp: keep attacked inputs in the domain of the constraints.
+
+    Returns:
+        The attacked inputs, like x.
+    """
     check_inputs(model, x, y)
     box = reach(x, y, epsilon, constraints, clamp)
     with evaluating(model), sensible_threads(model, x):
@@ -62,8 +73,16 @@ def pgd(
 ) -> Tensor:
     """Projected gradient descent (Madry et al. 2018): repeated FGSM steps, each projected back on the ε-ball.
 
-    Starts uniformly in the ball, or at x, and returns the last iterate. ``step_size`` may be per feature like ε; only
-    with steps · step_size ≥ 2ε can every start reach every corner of the ball.
+    Arguments are those of :func:`fgsm`, and
+
+    Args:
+        steps: updates; choose steps · step_size ≥ 2ε, so that every corner of the ball can be reached.
+        step_size: of every update; one number, or one per feature.
+        random_start: start at a random point of the ball instead of x.
+        rng: randomness of the start.
+
+    Returns:
+        The last iterate, like x.
     """
     if steps < 1:
         raise InputError(f"steps must be positive, got {steps}.")

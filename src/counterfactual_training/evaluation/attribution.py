@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from counterfactual_training.core.precision import at_least_single
-from counterfactual_training.errors import InputError, unknown
-from counterfactual_training.evaluation.checks import Finding, check_completeness, warn
+from counterfactual_training.errors import InputError, check_name, unknown
+from counterfactual_training.evaluation.findings import Finding, check_completeness, warn
 from counterfactual_training.evaluation.performance import check_broadcast, predict_logits
 from counterfactual_training.search import evaluating
 from counterfactual_training.search.model_checks import check_inputs, check_logits
@@ -22,9 +22,9 @@ Output = Literal["logit", "probability"]
 Standardisation = Literal["range", "magnitude", "share"]
 Rule = tuple[list[float], list[float]]
 
-# Gauss-Legendre nodes on the path; more change no digit that is reported.
+# Gauss-Legendre nodes on the path; more do not change the reported digits.
 ATTRIBUTION_STEPS = 20
-# The path is cut into at most so many pieces where rows ask for it.
+# The path of rows that miss the tolerance is cut into at most so many pieces.
 _MOST_PIECES = 64
 # Rows whose attributions are averaged in one round of the sensitivity to protected features, as published.
 NUM_SAMPLES = 2500
@@ -52,17 +52,15 @@ def integrated_gradients(
         steps: points on the path, to begin with.
         quadrature: rule of the integral.
         output: F, the target's logit or its probability.
-        tolerance: rows that miss ``F(x) − F(b)`` by more than this share of ``1 + |F(x) − F(b)|`` get twice as many
-            points, again and again; where 64 times as many do not do, a :class:`MeasurementWarning` says so. Networks
-            with kinks, such as ReLU, need it (1e-3, say). ``None`` keeps to ``steps`` and may leave gaps of some
-            hundredths there; :func:`completeness_gap` tells how large they are.
+        tolerance: rows that miss ``F(x) − F(b)`` by more than this share of ``1 + |F(x) − F(b)|`` get more points, up
+            to 64 times as many; beyond that a :class:`MeasurementWarning` is given. Networks with kinks, such as ReLU,
+            need it (1e-3, say). ``None`` keeps to ``steps`` and may leave gaps (:func:`completeness_gap`).
 
     Returns:
         Attributions, like x.
     """
     check_inputs(model, x, target)
-    if output not in ("logit", "probability"):
-        raise InputError(unknown("output", output, ["logit", "probability"]))
+    check_name("output", output, get_args(Output))
     rule = _quadrature(quadrature, steps)
     x = x.detach()
     start = torch.as_tensor(baseline, dtype=x.dtype, device=x.device)
@@ -117,7 +115,7 @@ def _refine(
     """Integrate rows that miss F(x) − F(b) again, in place, over 2, 4, … pieces of the path."""
     start = start.expand_as(x)
     change = _score(model, x, target, output) - _score(model, start, target, output)
-    # No more than the arithmetic of the model can give.
+    # Not below the rounding errors of the model.
     allowed = max(tolerance, 16 * torch.finfo(x.dtype).eps) * (1 + change.abs())
     pieces = 1
     while True:
@@ -128,7 +126,7 @@ def _refine(
         finer = _split(rule, pieces)
         if target.dim() == 1:
             attributions[missed] = _integrate(model, x[missed], start[missed], target[missed], output, finer)
-        else:  # the members of a fleet are asked together
+        else:  # a fleet evaluates all its members together
             better = _integrate(model, x, start, target, output, finer)
             attributions[missed] = better[missed]
     if bool(missed.any()):
@@ -207,12 +205,11 @@ def protected_sensitivity(
 ) -> Tensor:
     """How strongly the model leans on protected features, once per round: ``(rounds,)``.
 
-    Each round draws ``num_samples`` rows with replacement and a baseline for each of them, uniform in
-    ``baseline_range``; averages the signed integrated gradients of the rows' labels; standardises across features; and
-    averages over the protected ones. Every sample has a baseline of its own because that fits the published intervals
-    of MNIST: with one baseline for all samples of a round, rounds differ ten times more than those allow. All rows get
-    the same ``steps``, as published: what single rows miss at kinks of the network averages out. Report the
-    median and quantiles over rounds; give models that are compared generators of equal seed.
+    Each round draws ``num_samples`` rows with replacement and a baseline for each, uniform in ``baseline_range``;
+    averages the signed integrated gradients of the rows' labels; standardises across features; and averages over the
+    protected ones. One baseline per sample fits the published intervals of MNIST: with one per round, rounds would
+    differ ten times more. All rows get the same ``steps``, as published: errors at kinks average out. Report the median
+    and quantiles over rounds; compare models with generators of equal seed.
 
     Args:
         model: returns logits.

@@ -1,4 +1,4 @@
-"""How sure a number is: bootstrap intervals over training seeds and individuals, tests, many tests at once.
+"""Uncertainty: bootstrap intervals over training seeds and individuals, tests, correction for many tests.
 
 Arrays hold one value per (training seed, individual), ``(S, N)``; NaN marks a value that does not exist, such as the
 cost of an invalid counterfactual. Two models are compared on the same seeds and individuals, cell by cell.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri, stdtr, stdtrit
 
-from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.errors import InputError, check_name
 
 Array = NDArray[np.float64]
 Statistic = Literal["difference", "reduction"]
@@ -92,20 +92,18 @@ def compare(
     """Two models, paired: ``difference`` = m − m_baseline, or ``reduction`` = 100 (1 − m / m_baseline) in %.
 
     m is the mean over all values of a model. The hierarchical bootstrap draws training seeds and individuals, each
-    with replacement and the same for both models. Plain percentile intervals of few seeds are too narrow, for two
-    reasons that are both mended: resampling shrinks the variance by (S − 1)/S, and a normal shape stands in for
-    Student's t. The deviations from the estimate are widened for both, with degrees of freedom after Satterthwaite.
+    with replacement and the same for both models. With few seeds plain percentile intervals are too narrow: resampling
+    shrinks the variance by (S − 1)/S, and Student's t has wider tails than the normal. Deviations are widened for both,
+    with degrees of freedom after Satterthwaite.
 
-    Individuals are taken to be the same for all seeds; where each seed has its own, intervals are a little too wide.
-    The p-value is that of the difference, or for a reduction of log(m / m_baseline), from its bootstrap standard error
-    and Student's t. On a ratio, halving in every seed counts fully, however far apart the seeds' baselines lie.
+    Individuals are assumed to be the same for all seeds; otherwise intervals are a little too wide. The p-value tests
+    the difference, or for a reduction log(m / m_baseline), by its bootstrap standard error and Student's t.
 
     Args:
         values, baseline: ``(S, N)`` or, for one seed, ``(N,)``; NaN where a value does not exist.
         rng: randomness of the resamples.
     """
-    if statistic not in ("difference", "reduction"):
-        raise InputError(unknown("statistic", statistic, ["difference", "reduction"]))
+    check_name("statistic", statistic, get_args(Statistic))
     a, b = _table(values), _table(baseline)
     if a.shape != b.shape:
         raise InputError(f"Paired models need the same seeds and individuals, got {a.shape} and {b.shape}.")
@@ -145,9 +143,6 @@ def published_reduction(rounds: ArrayLike, baseline_rounds: ArrayLike, level: fl
     return PublishedReduction(reduction, spread, interval, significant)
 
 
-# ---- how compare works ---------------------------------------------------------------------------------------------
-
-
 def _estimate(
     tables: tuple[Array, ...], statistic: str, rng: np.random.Generator, level: float, num_resamples: int
 ) -> Estimate:
@@ -162,6 +157,7 @@ def _estimate(
     means = [float(np.nanmean(table)) for table in tables]
     draws = _resampled_means(tables, rng, num_resamples)
     value = float(_apply(statistic, *means))
+    # Deviations around the estimate, not the draws themselves: they are widened below, the estimate is not moved.
     deviations = _apply(statistic, *draws) - value
     narrow, freedom = _correction(tables, means, statistic)
     tail = (1 - level) / 2
@@ -212,7 +208,7 @@ def _resampled_means(tables: tuple[Array, ...], rng: np.random.Generator, num_re
 def _times_drawn(rng: np.random.Generator, num_resamples: int, num_items: int) -> Array:
     """How often each of the items is drawn in each resample: ``(num_resamples, num_items)``."""
     drawn = rng.integers(num_items, size=(num_resamples, num_items))
-    drawn += np.arange(num_resamples)[:, None] * num_items
+    drawn += np.arange(num_resamples)[:, None] * num_items  # one bincount for all resamples
     counts = np.bincount(drawn.ravel(), minlength=num_resamples * num_items)
     return counts.reshape(num_resamples, num_items).astype(np.float64)
 
@@ -242,9 +238,10 @@ def _p_value(tables: tuple[Array, ...], means: Sequence[float], draws: Sequence[
     """Two-sided p-value of equal means; NaN where there is nothing to estimate a variance from."""
     if tables[0].size < 2:
         return float("nan")
-    # A logarithm treats both models alike: p stays if they are swapped. Without a positive mean there is none.
+    # The log ratio treats both models alike: swapping them keeps p. It needs positive means in every resample.
     positive = min(means) > 0 and all(float(np.nanmin(draw)) > 0 for draw in draws)
     tested = "log ratio" if statistic == "reduction" and positive else "difference"
+    # The spread of the draws is too small by the same factor as the interval.
     narrow, freedom = _correction(tables, means, tested)
     value, error = float(_apply(tested, *means)), float(np.nanstd(_apply(tested, *draws))) * narrow
     if error == 0:

@@ -1,4 +1,4 @@
-"""What each counterfactual adds to IP*, so that IP* can be resampled like a mean."""
+"""The contribution of each counterfactual to IP*, so that IP* can be resampled like a mean."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def mmd_contributions(
         v_i = (2 a_i − 2 b_i) + (c − mean a)
 
     Up to a constant, v_i is twice the witness function at x_i: the influence of row i on the estimate. Resampling the
-    v_i therefore gives the spread that recomputing the MMD for every resample would give, to first order, at the price
-    of one mean. Kernel values are made in double where the device has it, at most chunk × max(n, m) at once. NaN with
-    fewer than two points on either side. Who compares many groups with one reference computes c once, by
-    :func:`self_likeness`, and hands it in as ``likeness``.
+    v_i therefore gives, to first order, the spread of recomputed MMDs, at the price of a mean. Kernel values are in
+    double precision where the device has it, at most chunk × max(n, m) at once. NaN with fewer than two points on
+    either side. To compare many groups with one reference, compute c once with :func:`self_likeness` and pass it as
+    ``likeness``.
     """
     if x.dim() != 2 or reference.dim() != 2 or x.shape[1] != reference.shape[1]:
         raise InputError(f"Expected points (n, d) and (m, d), got {tuple(x.shape)} and {tuple(reference.shape)}.")

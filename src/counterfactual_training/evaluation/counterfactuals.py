@@ -1,4 +1,4 @@
-"""One row per individual, run and λ_energy: what its counterfactual is like. For one model, or for many at once."""
+"""The table of counterfactuals, one row per individual, run and λ_energy; for one model or for many at once."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from counterfactual_training.evaluation.plausibility import (
 from counterfactual_training.evaluation.protocol import PAIRED, Draw, EvaluationProtocol, draw_individuals
 from counterfactual_training.evaluation.recourse import cost, redundancy, sparsity, validity, validity_strict
 from counterfactual_training.models.stack import StackedModel
-from counterfactual_training.search import SearchResult, Status, ecco, search
+from counterfactual_training.search import Generator, SearchResult, Status, ecco, search
 
-# Metrics that only make sense for a counterfactual that really is of the target class.
+# Metrics of valid counterfactuals only.
 OF_VALID = (
     "implausibility",
     "implausibility_mmd",
@@ -40,7 +40,7 @@ OF_VALID = (
 )
 OF_ALL = ("validity", "validity_strict", "share_mature", "num_steps")
 
-# Values of the factuals of all members that are searched together.
+# Memory: at most so many values of factuals are searched together.
 _FLEET_VALUES = 2**25
 _PROBES = 16
 
@@ -59,11 +59,9 @@ def counterfactual_table(
     """One row per individual, run and λ_energy.
 
     Columns ``run, lambda_energy, row, factual, target``, then :data:`OF_ALL` and :data:`OF_VALID` (without
-    ``unfaithfulness`` where the protocol has no Langevin steps). Individuals who already are of the target class have
-    no counterfactual and are left out. IP* belongs to a group (run, predicted class, target);
-    :class:`EvaluationProtocol` says what of it a row holds. Of a gated model (:func:`decider`) the classifier decides
-    who is explained, what is valid and how much energy there is; the search, and ``validity_strict``, are by the gated
-    probability.
+    ``unfaithfulness`` where the protocol has no Langevin steps). Individuals already of the target class are left out.
+    IP* belongs to a group (run, predicted class, target); see :class:`EvaluationProtocol`. For a gated model, the
+    search and ``validity_strict`` use the gated probability, all else its classifier (:func:`decider`).
 
     Args:
         find: searches, called as :func:`search` is.
@@ -81,8 +79,8 @@ def counterfactual_tables(
 ) -> list[pd.DataFrame]:
     """:func:`counterfactual_table` of each model, all models searched and measured together.
 
-    A table equals that of its model alone, up to rounding. Models that cannot be stacked are measured one by one, and
-    so are gated ones: their gates take the time, and would take as long together.
+    A table equals that of its model alone, up to rounding. Models that cannot be stacked, and gated ones, whose gates
+    would not be faster together, are measured one by one.
 
     Args:
         models: of one architecture.
@@ -138,7 +136,7 @@ def unpacked(data: Data, constraints: Constraints | None) -> tuple[Tensor, Tenso
 
 
 def stacked(models: Sequence[nn.Module], x: Tensor) -> StackedModel | None:
-    """The models as one; ``None`` where they cannot be stacked, or would not answer for rows of x as they do alone."""
+    """The models as one; ``None`` if they cannot be stacked, or a stack gives other logits on rows of x."""
     try:
         fleet = StackedModel(models).requires_grad_(False).eval()
         probes = x[:_PROBES]
@@ -190,16 +188,9 @@ def _measured(
     """All individuals of one λ_energy: one search, then every metric of its result; each ``(..., m)``."""
     rows, y_target = draw.row.to(x.device), draw.y_target.to(x.device)
     lead = rows.shape[:-1]
-    generator = ecco(
-        protocol.lambda_cost,
-        lambda_energy,
-        max_steps=protocol.max_steps,
-        decision_threshold=protocol.decision_threshold,
-        learning_rate=protocol.learning_rate,
-    )
-    found = find(model, x[rows], y_target, generator, constraints, diagnose=False)
+    found = find(model, x[rows], y_target, _generator(protocol, lambda_energy), constraints, diagnose=False)
     factual = logits.argmax(-1).gather(-1, rows)
-    # A gate has no say in what is decided already.
+    # Whether a row already is of the target class is decided by the classifier, not by its gate.
     searched = found.status != int(Status.ALREADY_THERE) if inner is model else factual != y_target
     x_cf, factuals = (at_least_single(points).flatten(rows.dim()) for points in (found.x_cf, x[rows]))
     rows_of_data = at_least_single(x).flatten(1)
@@ -231,16 +222,26 @@ def _measured(
         "validity_strict": strict.cpu().double(),
         "share_mature": (found.status == int(Status.CONVERGED)).cpu().double(),
         "num_steps": found.num_steps,
-        # Invalid counterfactuals have a place, but no meaning as recourse.
+        # NaN, not dropped: means leave these rows out, and tables keep their shape.
         **{name: values.where(valid, torch.nan) for name, values in of_valid.items()},
         "searched": searched,
     }
 
 
+def _generator(protocol: EvaluationProtocol, lambda_energy: float) -> Generator:
+    return ecco(
+        protocol.lambda_cost,
+        lambda_energy,
+        max_steps=protocol.max_steps,
+        decision_threshold=protocol.decision_threshold,
+        learning_rate=protocol.learning_rate,
+    )
+
+
 def _draw(protocol: EvaluationProtocol, y: Tensor, predicted: Tensor, num_classes: int, setting: int) -> Draw:
     """Individuals ``(..., m)`` for every model that made the predictions ``(..., n)``.
 
-    Members who miss some are filled up with a row that asks for the class it already has: it will not be searched.
+    Members with fewer individuals are padded with a row whose target is its own class, which is never searched.
     """
     if predicted.dim() == 1:
         return draw_individuals(protocol, y, predicted, num_classes, setting)
@@ -263,7 +264,7 @@ def _model_samples(
     num_classes: int,
     lead: tuple[int, ...],
 ) -> Tensor | None:
-    """What the model takes the classes for: ``(..., k, s, d)``, if the protocol asks for it."""
+    """Samples of every class from the model's energy ``(..., k, s, d)``, if the protocol asks for them."""
     if not protocol.langevin_steps:
         return None
     box = constraints.to(x).domain.filled(Domain.infer(x.flatten(1)))

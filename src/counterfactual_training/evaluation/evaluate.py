@@ -1,4 +1,4 @@
-"""Measure any torch classifier, however it was trained: one tidy table."""
+"""Measure any torch classifier; the result is one tidy table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.evaluation.attacks import fgsm, pgd, random_perturbation
 from counterfactual_training.evaluation.attribution import NUM_SAMPLES, protected_sensitivity
-from counterfactual_training.evaluation.checks import (
+from counterfactual_training.evaluation.counterfactuals import (
+    Data,
+    Find,
+    aggregate,
+    counterfactual_table,
+    counterfactual_tables,
+    unpacked,
+)
+from counterfactual_training.evaluation.findings import (
     Finding,
     check_attacks,
     check_classes,
@@ -23,14 +31,6 @@ from counterfactual_training.evaluation.checks import (
     check_outputs,
     check_valid_count,
     warn,
-)
-from counterfactual_training.evaluation.counterfactuals import (
-    Data,
-    Find,
-    aggregate,
-    counterfactual_table,
-    counterfactual_tables,
-    unpacked,
 )
 from counterfactual_training.evaluation.performance import (
     accuracy,
@@ -63,9 +63,9 @@ def evaluate(
 
     Returns:
         Columns ``metric``, ``lambda_energy``, ``run``, ``value`` and ``num``, the count of individuals behind it; for
-        several models, ``member`` in front, their place in the list. Where no counterfactual is valid the value is NaN
-        and num is 0. What would mislead is said in a :class:`MeasurementWarning`. A data set's protected features add
-        the metric ``sensitivity``, a run being a round of it.
+        several models, also ``member``, the index in the list. Where no counterfactual is valid the value is NaN and
+        num is 0. Misleading results give a :class:`MeasurementWarning`. For data sets with protected features there is
+        the metric ``sensitivity``, one run per round.
     """
     x, y, rules = unpacked(data, constraints)
     protected = data.protected if isinstance(data, Dataset) else ()
@@ -121,7 +121,7 @@ def attack_curves(
 def findings(
     model: nn.Module, x: Tensor, y: Tensor, logits: Tensor, protocol: EvaluationProtocol, individuals: pd.DataFrame
 ) -> list[Finding]:
-    """What would mislead about the measurements of a model: its outputs, its gradients, too few of something."""
+    """What would mislead about a model's measurements: its outputs, its gradients, small numbers."""
     num_classes = logits.shape[-1]
     found = check_outputs(logits) + check_classes(y, num_classes) + check_gradients(model, x[:1000], y[:1000])
     if protocol.num_individuals is not None:
@@ -132,7 +132,7 @@ def findings(
     valid = individuals[individuals["validity"] == 1]
     groups = valid if protocol.mmd_valid_only else individuals
     sizes = groups.groupby(["lambda_energy", "run", "factual", "target"]).size()
-    # Runs and λ_energy average out; what a mean over everything rests on is what must not be too little.
+    # Counted over all runs and λ_energy, as in the mean that is reported.
     found += check_valid_count(torch.as_tensor(individuals["validity"].to_numpy(copy=True) == 1))
     return found + check_group_sizes(torch.from_numpy(sizes.to_numpy(copy=True)))
 
@@ -146,7 +146,7 @@ def _of_model(
     individuals: pd.DataFrame,
     protected: Sequence[int],
 ) -> tuple[pd.DataFrame, list[Finding]]:
-    """What is measured once per model, as rows of the tidy table; and what would mislead."""
+    """Metrics measured once per model, as rows of the tidy table, and findings."""
     logits = predict_logits(model, x)
     values = performance(logits, y)
     curves = attack_curves(model, x, y, protocol, constraints)
@@ -169,7 +169,7 @@ def _attack_name(protocol: EvaluationProtocol, attack: str, epsilon: float) -> s
 
 
 def _summed(found_by_member: Sequence[Sequence[Finding]]) -> list[Finding]:
-    """Each kind of finding once, in the words of the first member that has it."""
+    """Each kind of finding once, with the message of the first member that has it."""
     kinds: dict[str, list[tuple[int, Finding]]] = {}
     for member, found in enumerate(found_by_member):
         for finding in found:

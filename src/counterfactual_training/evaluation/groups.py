@@ -32,7 +32,7 @@ def group_mmd(
     samples = {int(k): (y == k).nonzero().flatten() for k in targets.unique()}
     parts = []
     for member, groups in enumerate(torch.atleast_2d(group.cpu()).numpy()):
-        # The same subsamples for every member, as if it were alone.
+        # Seeded per member, so that each draws the subsamples of a lone evaluation.
         rng = torch.Generator().manual_seed(protocol.seed + 2025)
         for rows in _members(groups):
             rows = rows + member * len(groups)
@@ -80,7 +80,7 @@ def _members(group: np.ndarray) -> list[Tensor]:
 
 
 def _alike(parts: list[Part], num_features: int) -> list[list[Part]]:
-    """Groups of equal sizes together, as many as fit a stack: small groups are quick only in numbers."""
+    """Groups of equal sizes, stacked: one by one, small groups would be slow."""
     buckets: dict[tuple[int, int], list[Part]] = {}
     for part in parts:
         if len(part[1]) > 1:

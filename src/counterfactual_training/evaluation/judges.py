@@ -1,4 +1,4 @@
-"""Judges of counterfactuals that know no model: fitted to real rows that neither models nor gates saw."""
+"""Judges of counterfactuals that are independent of the model, fitted to rows that neither models nor gates saw."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BOOSTING_ROUNDS = 100
 _BLOCK_VALUES = 2**24
 
 Array = NDArray[np.float64]
-# What a judge says of every row; of nn5, ip and ip_star less is better, of lof and boosting more.
+# The columns of a judge; less is better for nn5, ip and ip_star, more for lof and boosting.
 JUDGED = ("nn5", "ip", "ip_star", "lof", "boosting", "spread")
 
 
@@ -45,14 +45,14 @@ class _Class:
     lof: Any
 
     @classmethod
-    def of(cls, rows: Tensor, length_scale: float) -> _Class:
-        from sklearn.neighbors import LocalOutlierFactor  # whoever never judges need not wait for it
+    def from_rows(cls, rows: Tensor, length_scale: float) -> _Class:
+        from sklearn.neighbors import LocalOutlierFactor  # imported here, because it is slow
 
         lof = None
         if len(rows) > 1:
             lof = LocalOutlierFactor(n_neighbors=min(_LOF_NEIGHBOURS, len(rows) - 1), novelty=True)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # duplicated rows are what tables have
+                warnings.simplefilter("ignore", UserWarning)  # tables may have duplicate rows
                 lof.fit(rows.numpy())
         scatter = float(_scatter(rows).mean())
         return cls(rows, L1Reference.prepare(rows), self_likeness(rows, length_scale), scatter, lof)
@@ -95,7 +95,7 @@ class Judge:
             boosting = HistGradientBoostingClassifier(
                 max_iter=_BOOSTING_ROUNDS, early_stopping=False, random_state=seed
             ).fit(rows.numpy(), labels.numpy())
-        classes = tuple(_Class.of(part, length_scale) if len(part) else None for part in by_class)
+        classes = tuple(_Class.from_rows(part, length_scale) if len(part) else None for part in by_class)
         return cls(classes, boosting, length_scale)
 
     def __call__(self, x: Tensor, y_target: Tensor) -> dict[str, Array]:

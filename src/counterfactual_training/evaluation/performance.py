@@ -16,7 +16,7 @@ from counterfactual_training.threads import sensible_threads
 def predict_logits(model: nn.Module, x: Tensor, batch_size: int = 4096, row_dim: int = 0) -> Tensor:
     """Logits ``(..., n, k)`` of inputs ``(..., n, *features)``, batch by batch, in eval mode.
 
-    The model is left as it was. Half-precision logits, its own or those of ``torch.autocast``, come back as float32.
+    The model's mode is restored. Half-precision logits are returned as float32.
     ``row_dim`` is the dimension of x that counts rows: 0 for a lone model, 1 for a fleet.
     """
     if batch_size < 1:

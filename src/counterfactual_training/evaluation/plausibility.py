@@ -19,9 +19,10 @@ from counterfactual_training.threads import sensible_threads
 
 
 def implausibility(x_cf: Tensor, x_target: Tensor) -> Tensor:
-    """IP (Eq. 5): ``mean_{x ∈ X⁺} ‖x′ − x‖₁``, over all samples of the target class.
+    """Implausibility, IP (Eq. 5): the mean L1 distance of each counterfactual to samples of its target class.
 
-    The authors drew up to 1,000 of the samples for every counterfactual; using all of them gives what that estimates.
+    Smaller is more plausible. The authors drew up to 1,000 samples per counterfactual, which estimates the mean over
+    all samples that is computed here.
 
     Args:
         x_cf: ``(..., n, d)`` counterfactuals of one target class.

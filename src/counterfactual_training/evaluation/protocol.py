@@ -1,4 +1,4 @@
-"""How a model is measured: whose counterfactuals, searched how, compared with what."""
+"""Evaluation protocols: which individuals, which search, which comparisons."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.errors import InputError, check_name, lookup
 
 Individuals = Literal["same", "by_prediction"]
 ATTACKS = ("fgsm", "pgd", "random")
@@ -20,9 +20,9 @@ class EvaluationProtocol:
 
     Attributes:
         name: for tables.
-        individuals: ``"same"`` draws test rows and targets without asking the model, so that two models are compared on
-            the same people; ``"by_prediction"`` draws a class pair and then a row that *this* model puts into the
-            first class (the authors' way).
+        individuals: ``"same"`` draws test rows and targets independently of the model, so that models are compared on
+            the same people; ``"by_prediction"`` draws a class pair, and a row that *this* model predicts as the first
+            class (as the authors did).
         num_individuals: per run and λ_energy; ``None`` takes every test row once.
         num_runs: repetitions of the draw.
         lambda_energy: strengths of ECCo's energy penalty; one evaluation each.
@@ -32,8 +32,7 @@ class EvaluationProtocol:
         mmd_valid_only: leave invalid counterfactuals out of IP* (as printed), or not (as run).
         mmd_per_row: a row holds its own contribution to the IP* of its group, so that rows can be resampled; else the
             group's value, raised to 0 where the estimate is negative (as run).
-        langevin_steps: of the chains that show what the model takes a class for, which counterfactuals are compared
-            with for unfaithfulness; 0 leaves it out.
+        langevin_steps: of the chains that sample from the model's energy, for unfaithfulness; 0 leaves it out.
         attacks: of the robust accuracy: ``"fgsm"``, ``"pgd"`` or ``"random"`` (noise, which an attack must beat). The
             first with the first ε is called ``robust_accuracy``, others ``robust_accuracy_pgd@0.1`` and the like.
         epsilons: budgets of the attacks.
@@ -63,8 +62,7 @@ class EvaluationProtocol:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.individuals not in ("same", "by_prediction"):
-            raise InputError(unknown("individuals", self.individuals, ["same", "by_prediction"]))
+        check_name("individuals", self.individuals, ("same", "by_prediction"))
         if self.individuals == "by_prediction" and self.num_individuals is None:
             raise InputError("individuals='by_prediction' draws with replacement: say how many with num_individuals.")
         if self.num_runs < 1 or (self.num_individuals is not None and self.num_individuals < 1):
@@ -74,8 +72,7 @@ class EvaluationProtocol:
         if not self.lambda_energy:
             raise InputError("lambda_energy is empty: name at least one strength of the energy penalty.")
         for attack in self.attacks:
-            if attack not in ATTACKS:
-                raise InputError(unknown("attack", attack, ATTACKS))
+            check_name("attack", attack, ATTACKS)
 
 
 PAIRED = EvaluationProtocol()
@@ -99,7 +96,7 @@ class Draw(NamedTuple):
     run: Tensor  # (m,)
     row: Tensor  # (m,) index into the test set
     y_target: Tensor  # (m,)
-    missing: int  # individuals asked for that could not be had
+    missing: int  # individuals that do not exist
 
 
 def draw_individuals(
@@ -146,6 +143,4 @@ def _by_prediction(protocol: EvaluationProtocol, predicted: Tensor, num_classes:
 
 def protocol_named(name: str, **changes: Any) -> EvaluationProtocol:
     """``"paired"`` or ``"published"``, with some settings changed."""
-    if name not in PROTOCOLS:
-        raise InputError(unknown("protocol", name, PROTOCOLS))
-    return replace(PROTOCOLS[name], **changes)
+    return replace(lookup("protocol", name, PROTOCOLS), **changes)

@@ -1,10 +1,9 @@
-"""A protocol free of step size and scale: the same individuals for all models, measured by judges of their own.
+"""The step-free protocol: results do not depend on the step size or the scale of the logits.
 
 The published protocol takes 50 steps of fixed length, so a steep model overshoots the boundary and a flat one does not:
-part of what it calls plausibility is the scale of the logits. Here the search ends just past τ whatever the step, and
-τ is asked of logits brought to one scale. A model is any ``nn.Module`` with k outputs, or a gated one with one more,
-"like none of the classes", which has the classifier that decides as its ``model`` and the factor of that classifier's
-logits as its ``scale``.
+part of its plausibility is the scale of the logits. Here the search stops just past τ, and logits are first brought to
+one scale. All models explain the same individuals and are measured by judges that know no model. A model is any
+``nn.Module`` with k outputs, or a gated one with k + 1 (see :func:`decider`).
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from counterfactual_training.evaluation.recourse import cost, sparsity
 from counterfactual_training.search import Generator, SearchResult, generic, make_generator, search
 
 CONFIDENCE = 0.95
-# A bisection stops just past τ; rounding may put a repeated forward pass just before it.
+# The search stops just past τ; rounding may put a second forward pass just before it.
 _TOLERANCE = 1e-5
-# Real rows drawn per individual: single ones of a heavy-tailed table scatter too much for a floor.
+# Real rows drawn per individual: with heavy tails, the mean over single rows would be too noisy.
 _REAL_ROWS = 5
 FLOORS = ("real rows", "unmoved", "nearest unlike")
 COLUMNS = ("model", "tau", "row", "target", "valid", *JUDGED, "cost", "changes")
@@ -66,7 +65,7 @@ FIXED_STEPS = Level(
 
 
 class Individuals(NamedTuple):
-    """Who is explained, the same for all models."""
+    """The individuals to explain, the same for all models."""
 
     row: Tensor  # (n,) their numbers, for pairing
     x: Tensor  # (n, *features)
@@ -81,12 +80,11 @@ def draw_individuals(x: Tensor, y: Tensor, num_classes: int, num: int | None = N
     return Individuals(torch.arange(size), x[:size], (y[:size] + shift) % num_classes)
 
 
-# ---- one scale for all -----------------------------------------------------------------------------------------------
-
-
 class Rescaled(nn.Module):
-    """A classifier with its logits times ``scale``: the same decisions, another confidence. The control of every
-    comparison: what it gains needed no training."""
+    """A classifier with its logits times ``scale``: the same decisions with another confidence.
+
+    The control of every comparison: its gains need no training.
+    """
 
     def __init__(self, model: nn.Module, scale: float) -> None:
         super().__init__()
@@ -113,7 +111,8 @@ def scale_of(model: nn.Module, x: Tensor, y: Tensor, confidence: float = CONFIDE
         return 1.0
     goal = math.log(confidence / (1 - confidence))
     low, high = 1e-6, 1e6
-    for _ in range(60):  # the log-odds of a row that is classified correctly rise with the factor
+    # Bisection works because the log-odds of a correctly classified row increase with the factor.
+    for _ in range(60):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if float(log_odds(middle * logits, labels).median()) < goal else (low, middle)
     return math.sqrt(low * high)
@@ -133,9 +132,6 @@ def at_one_scale(model: nn.Module, x: Tensor, y: Tensor, num_classes: int) -> nn
     return other
 
 
-# ---- measuring -------------------------------------------------------------------------------------------------------
-
-
 def stepfree_table(
     models: Mapping[str, nn.Module],
     individuals: Individuals,
@@ -146,7 +142,7 @@ def stepfree_table(
     generator: Generator | None = None,
     find: Callable[..., SearchResult] = search,
 ) -> pd.DataFrame:
-    """One row per model, τ and individual whom the model does not already decide as the target.
+    """One row per model, τ and individual that the model does not already classify as the target.
 
     Args:
         models: by name; each returns k logits, or k + 1 if it is gated.
@@ -178,11 +174,13 @@ def stepfree_table(
 
 
 def floor_table(individuals: Individuals, judge: Judge, real: tuple[Tensor, Tensor]) -> pd.DataFrame:
-    """What the judge says of points that no model made: rows of the target class drawn from ``real``, the factuals as
-    they are, and the rows of the target class in ``real`` nearest to each. As :func:`stepfree_table`, ``tau`` empty.
+    """The judge on points that no model made, as :func:`stepfree_table` with an empty ``tau``.
+
+    These are random rows of the target class from ``real``, the unchanged factuals, and the nearest rows of the target
+    class in ``real``.
 
     Args:
-        real: rows and classes that the judge does not know, such as the training rows.
+        real: rows and classes that the judge was not fitted to, such as the training rows.
     """
     often = Individuals(*(torch.cat([part] * _REAL_ROWS) for part in individuals))
     points = (
@@ -222,9 +220,7 @@ def _rows(
     return table[list(COLUMNS)]
 
 
-# ---- comparing -------------------------------------------------------------------------------------------------------
-
-# How two models are compared, and whether less is better. Shares and what may be near zero have no use for a per cent.
+# How two models are compared, and whether less is better. Percentages make no sense for shares and values near zero.
 COMPARED = {
     "nn5": ("reduction", True),
     "ip": ("reduction", True),
@@ -235,9 +231,9 @@ COMPARED = {
     "changes": ("difference", True),
     "valid": ("difference", False),
 }
-# Real rows are the aim in these; in cost they are no aim.
+# Metrics in which real rows are the best possible.
 WITH_FLOOR = ("nn5", "ip", "ip_star", "lof", "boosting")
-# A search ends past τ within its own tolerance; differences below this share of a value are of its making.
+# Relative differences below this may come from the tolerance of the search.
 _SEARCH_TOLERANCE = 1e-3
 _KEYS = ("data", "setting", "tau")
 
@@ -307,6 +303,7 @@ def _compared(
     a, b = np.where(missing, np.nan, a), np.where(missing, np.nan, b)
     value, base = _mean(a), _mean(b)
     real = {str(name): float(floor[metric].mean()) for name, floor in floors.groupby("model") if metric != "valid"}
+    # Fixed seed: the same table gives the same interval.
     estimate = None if alone or missing.all() else compare(a, b, np.random.default_rng(2025), statistic)  # type: ignore[arg-type]
     nothing = math.nan
     excess = base - real.get("real rows", nothing) if metric in WITH_FLOOR else nothing

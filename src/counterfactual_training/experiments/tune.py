@@ -22,7 +22,7 @@ from counterfactual_training.persistence import atomic_write
 from counterfactual_training.search import ecco
 from counterfactual_training.training import Setting, TrainConfig, make_objective
 from counterfactual_training.training.setting import in_parts
-from counterfactual_training.tuning import METRICS, Goal, Measure, Plan, Task, Tuning, train_batch
+from counterfactual_training.tuning import METRICS, Goal, Measure, Task, Tuning, TuningPlan, train_batch
 from counterfactual_training.tuning.space import GATE
 from counterfactual_training.tuning.storage import open_study
 
@@ -78,7 +78,7 @@ def _untrained(num_features: int, num_classes: int, seed: int) -> nn.Module:
 
 
 def confirm(
-    data: Dataset, task: Task, tuning: Tuning, plan: Plan, effort: Effort, out: Path
+    data: Dataset, task: Task, tuning: Tuning, plan: TuningPlan, effort: Effort, out: Path
 ) -> tuple[dict[str, Any], bool]:
     """The chosen setting on test rows, beside the published and the conventional one; and whether this was the look.
 

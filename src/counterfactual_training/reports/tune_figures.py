@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from counterfactual_training.reports.style import COLOURS, drawn, legend_below, panels
-from counterfactual_training.tuning import OBJECTIVES, Trial, Tuning
+from counterfactual_training.tuning import OBJECTIVES, Tuning, TuningTrial
 from counterfactual_training.tuning.goal import Target, excess
 
 _LABELS = {
@@ -35,7 +35,7 @@ def draw_front(tuning: Tuning) -> Any:
 
 
 def _scatter(axis: Any, tuning: Tuning, x: Target, y: Target) -> None:
-    def point(trial: Trial) -> tuple[float, float]:
+    def point(trial: TuningTrial) -> tuple[float, float]:
         return trial.metrics[x.metric], trial.metrics[y.metric]
 
     measured = tuning.complete

@@ -7,7 +7,7 @@ from counterfactual_training.training.callbacks import (
     Callback,
     ClipGradient,
     EarlyStopping,
-    Progress,
+    EpochProgress,
     Schedule,
 )
 from counterfactual_training.training.config import TrainConfig
@@ -36,12 +36,12 @@ __all__ = [
     "ClipGradient",
     "CounterfactualBatch",
     "EarlyStopping",
+    "EpochProgress",
     "Fleet",
     "History",
     "LossTerms",
     "Member",
     "Objective",
-    "Progress",
     "Run",
     "Schedule",
     "Setting",

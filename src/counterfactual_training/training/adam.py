@@ -17,9 +17,9 @@ _BETAS, _EPSILON = (0.9, 0.999), 1e-8  # torch's own
 class Adam(Optimizer):
     """The numbers of ``torch.optim.Adam(fused=True)`` with its default ε, without its overhead per call.
 
-    A fleet has one parameter group per member, each with its own rate and β, so that torch's schedulers work on
-    fleets too; its weights are one tensor ``(M, P)``, and a member may be left out of an update. Moments of weights in
-    half precision are kept in single: there the squares of small gradients would be 0, and steps by them infinite.
+    A fleet has one parameter group per member, each with its own rate and β, so that torch's schedulers work on fleets
+    too; its weights are one tensor ``(M, P)``, and members may skip an update. Moments of half-precision weights are
+    kept in single precision: otherwise squares of small gradients would be 0, and steps infinite.
     """
 
     def __init__(self, parameters: Sequence[Tensor], rates: Sequence[float], lead: torch.Size) -> None:
@@ -35,7 +35,7 @@ class Adam(Optimizer):
         self.even = True  # whether all members have made the same number of updates
 
     def apply(self, grads: Sequence[Tensor | None], bad: Tensor | None) -> None:
-        """One update by these gradients, but of none whose ``bad`` ``(*lead)`` is 1.0; ``None`` updates all."""
+        """One update with these gradients; members whose ``bad`` ``(*lead)`` is 1.0 skip it."""
         self._opt_called = True  # what schedulers look at
         numbers = [(group["lr"], *group["betas"]) for group in self.param_groups]
         if self.fusable and (not self.lead or (bad is None and self.even and len(set(numbers)) == 1)):
@@ -49,7 +49,7 @@ class Adam(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """As any optimizer: by the gradients that the parameters hold."""
+        """One update with the ``.grad`` of the parameters."""
         self.apply([_gradient(p) for p in self.tensors], None)
 
     def _fused(self, grads: Sequence[Tensor | None], numbers: tuple[float, ...], bad: Tensor | None) -> None:
@@ -86,7 +86,7 @@ class Adam(Optimizer):
             weights.copy_(weights - torch.where(go, mean / square.sqrt().div_(scale).add_(_EPSILON) * step, 0.0))
 
     def keep(self, members: Tensor, weights: Tensor) -> None:
-        """Go on with these members, whose weights now lie in a tensor of their own."""
+        """Continue with these members, whose weights are now in a new tensor."""
         groups = [self.param_groups[i] for i in members.tolist()]
         self.tensors, self.lead = [weights], torch.Size([len(members)])
         for group, rows in zip(groups, weights.detach(), strict=True):

@@ -1,25 +1,38 @@
-"""The rows of an epoch as mini-batches, and the counterfactuals that go with them."""
+"""The mini-batches of an epoch and their counterfactuals: draw, search, mature, protect (Algorithm 1, lines 2-6)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from counterfactual_training.constraints import Constraints
+from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import ModelError
-from counterfactual_training.search import evaluating
-from counterfactual_training.training.counterfactual_batch import Round, explain_round
+from counterfactual_training.search import Generator, SearchResult, Status, evaluating, search
+from counterfactual_training.training.config import Immature, TrainConfig
 from counterfactual_training.training.objective import Batch, CounterfactualBatch
+from counterfactual_training.training.rows import TrainingRows
 from counterfactual_training.training.run import Run
-from counterfactual_training.training.sampling import Streams, each
+from counterfactual_training.training.sampling import Streams, draw_rows, draw_targets, each
 from counterfactual_training.training.tally import Tally
 
-Explained = tuple[CounterfactualBatch, float, float]  # of a batch, and what this process has of the means they enter
+# The counterfactuals of a batch, and this process's shares of the means that x′ and x_adv enter.
+Explained = tuple[CounterfactualBatch, float, float]
+
+
+class Round(NamedTuple):
+    """Counterfactuals of one search, and how it went: one number each, or one per member of a fleet."""
+
+    explanations: CounterfactualBatch
+    share_mature: Tensor
+    mean_steps: Tensor
 
 
 def mini_batches(run: Run, rng: Streams) -> Iterator[Batch]:
-    """The rows in parts, in a new order if they are shuffled, which is drawn at once."""
+    """All rows in batches; if shuffled, the order is drawn at the call."""
     order = None
     if run.config.shuffle and not run.data.divided:
         order = each(lambda own: torch.randperm(run.data.num_rows, generator=own), rng)
@@ -27,7 +40,7 @@ def mini_batches(run: Run, rng: Streams) -> Iterator[Batch]:
 
 
 def _part(run: Run, x: Tensor, y: Tensor, weight: Tensor | None) -> Batch:
-    """A batch; of several processes each gets its part, unless a loader has divided the rows already."""
+    """This process's part of a batch; a loader has divided the rows already."""
     if run.ranks.size == 1:
         return Batch(x, y, weight)
     mine, share = (slice(None), 1.0) if run.data.divided else run.ranks.part(len(y))
@@ -36,7 +49,7 @@ def _part(run: Run, x: Tensor, y: Tensor, weight: Tensor | None) -> Batch:
 
 
 def explain(run: Run, sizes: list[int], rng: Streams, tally: Tally) -> Iterator[Explained] | None:
-    """Counterfactuals for batches, so many for each, by one search; ``None`` where no member is left to search."""
+    """Counterfactuals for batches of these sizes, by one search; ``None`` if no member is left to search."""
     num, mine, parts = sum(sizes), None, [run.ranks.part(size) for size in sizes]
     if run.ranks.size > 1:  # every process searches its part of what belongs to each batch
         blocks = torch.arange(num).split(sizes)
@@ -45,7 +58,7 @@ def explain(run: Run, sizes: list[int], rng: Streams, tally: Tally) -> Iterator[
     found = _searched(run, num, rng, tally, mine)
     if found is None:
         return None
-    tally.searched(found)
+    tally.searched(found.share_mature, found.mean_steps, found.explanations.y_target.shape[-1])
     batches, even = found.explanations.split(sizes), [share for _, share in parts]
     contrast = _shares(run, [own.weight for own in batches], even)
     adversarial = _shares(run, [own.weight_adv for own in batches], even)
@@ -53,13 +66,13 @@ def explain(run: Run, sizes: list[int], rng: Streams, tally: Tally) -> Iterator[
 
 
 def _shares(run: Run, weights: list[Tensor | None], even: list[float]) -> list[float]:
-    """What this process has of each batch, relative to an even share; by weight, where rows have weights."""
+    """This process's part of each batch relative to an even share; by weight, where rows have weights."""
     given = [w.sum() * (share > 0) for w, share in zip(weights, even, strict=True) if w is not None]
     return even if run.ranks.size == 1 or not given else run.ranks.relative(torch.stack(given))
 
 
 def _searched(run: Run, num: int, rng: Streams, tally: Tally, mine: Tensor | None) -> Round | None:
-    """Counterfactuals of all members; one whose model has become unusable is ended and the search repeated."""
+    """Counterfactuals of all members; those whose models have become unusable are stopped, and the search repeated."""
     rngs = [rng] if isinstance(rng, torch.Generator) else rng
     states = [own.get_state() for own in rngs]
     run.ranks.share_buffers(run.model)
@@ -74,20 +87,88 @@ def _searched(run: Run, num: int, rng: Streams, tally: Tally, mine: Tensor | Non
             return found
         error = error or ModelError("The model has failed on another process.")
         broken = [slot for slot in _unusable(run) if active[slot]] if run.lead else [0]
-        if not broken or (run.epoch == 0 and not tally.bad):  # it is not the training that has broken a model
+        if not broken or (run.epoch == 0 and not tally.bad):  # before the first update, training is not the cause
             raise error
         for slot in broken:
             run.fail(slot, run.epoch + 1, run.ranks.first(str(error).rstrip(".")))
         tally.notice_stops()
-        for own, state in zip(rngs, states, strict=True):
+        for own, state in zip(rngs, states, strict=True):  # the others draw as if nothing had happened
             own.set_state(state)
     return None
 
 
 def _unusable(run: Run) -> list[int]:
-    """Rows of the stack whose logits of training rows are not finite."""
+    """Rows of the stack with non-finite logits on the training rows."""
     bad = torch.zeros(len(run.slots), dtype=torch.bool, device=run.device)
     with evaluating(run.model), torch.no_grad():
         for x, _, _ in run.data.batches(4096, None, run.lead):
             bad |= ~torch.isfinite(run.model(x)).flatten(1).all(-1)
     return bad.nonzero().flatten().tolist()
+
+
+def explain_round(
+    model: nn.Module,
+    data: TrainingRows,
+    generator: Generator,
+    constraints: Constraints,
+    config: TrainConfig,
+    num: int,
+    rng: Streams,
+    active: Tensor | None = None,
+    mine: Tensor | None = None,
+) -> Round:
+    """Search ``num`` counterfactuals of training rows for the current model, or for every model of a fleet.
+
+    Args:
+        rng: of the draws and the search; one per member of a fleet.
+        active: ``(members,)`` mask of the members to search for.
+        mine: which of the ``num`` to search here, where several processes share them; all draw alike.
+    """
+    rows = each(lambda own: draw_rows(data.num_rows, num, own), rng)
+    x, y, weight = data.at(rows)
+    with evaluating(model), torch.no_grad():
+        logits = at_least_single(model(x))
+
+    def targets(own: torch.Generator, logits: Tensor, y: Tensor, counts: Tensor) -> Tensor:
+        return draw_targets(logits, y, config.target_rule, counts, own)
+
+    y_target = each(targets, rng, logits, y, data.class_counts.expand(*y.shape[:-1], -1))
+    y_adv = y if config.adversarial_label == "true" else logits.argmax(-1)
+    if active is not None:  # a row that asks for its own class is done before the search starts
+        y_target = torch.where(active.unsqueeze(-1), y_target, logits.argmax(-1))
+    everyone = y_target
+    if mine is not None:
+        x, y_target, y_adv = x[mine], y_target[mine], y_adv[mine]
+        weight = None if weight is None else weight[mine]
+    found = search(model, x, y_target, generator, constraints, rng, diagnose=False, threads=torch.get_num_threads())
+
+    def positives() -> Tensor:
+        rows = data.positives(everyone, rng)
+        return data.at(rows if mine is None else rows[mine])[0]
+
+    mature, x_cf, lead = found.mature, found.x_cf, y_target.dim()
+    x_pos = positives()
+    for _ in range(config.positives - 1):
+        other = positives()
+        nearer = (other - x_cf).abs().flatten(lead).sum(-1) < (x_pos - x_cf).abs().flatten(lead).sum(-1)
+        x_pos = torch.where(_broadcast(nearer, x), other, x_pos)
+    if config.immature == "replace":
+        x_cf = torch.where(_broadcast(mature, x), x_cf, x_pos)
+    x_pos = constraints.to(x).protect(x_pos.flatten(lead), x_cf.flatten(lead)).reshape(x.shape)  # §3.4
+    counts = _weight(found, config.immature)
+    explanations = CounterfactualBatch(x_cf, x_pos, found.x_adv, y_target, y_adv, counts, weight)
+    return Round(explanations, mature.float().mean(-1), found.num_steps.float().mean(-1))
+
+
+def _broadcast(mask: Tensor, x: Tensor) -> Tensor:
+    """A mask of rows ``(..., m)`` with dimensions for the features of x."""
+    return mask.reshape(*mask.shape, *[1] * (x.dim() - mask.dim()))
+
+
+def _weight(found: SearchResult, immature: Immature) -> Tensor | None:
+    """What each row counts in divergence and ridge; ``None`` counts all alike."""
+    if immature == "replace":
+        return None
+    # Exhausting all steps is maturity for "keep", but rows that were of the target class before have no x′ at all.
+    counts = found.mature if immature == "drop" else found.status != int(Status.ALREADY_THERE)
+    return counts.to(found.x_cf.dtype)

@@ -1,4 +1,4 @@
-"""A budget of accuracy: what goes beyond the class loss counts as much as a conventional twin lets it."""
+"""A budget of accuracy: counterfactual terms are weakened when they cost more than it."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _WEAKEST, _STRONGEST = 0.02, 1.0
 
 
 class AccuracyBudget(Callback):
-    """Turn the strength s of the terms beside the class loss up or down by what they cost.
+    """Adapt the strength s of all terms but the class loss to what they cost in accuracy.
 
-    A conventional twin, with the same first weights, seed, rows and optimizer, trains beside every member. After each
-    epoch ``s ← clip(s·exp(−0.15·clip((d − b)/b, −1, 2)), 0.02, 1)``, where d is the twin's running accuracy on the
-    training batches minus the member's own. A member ends with its last epoch of the second half that was within b, or,
-    if none was, as it is. The history tells s as ``strength``, and ``twin_accuracy``.
+    A conventional twin, with the same initial weights, seed, rows and optimizer, trains alongside every member. After
+    each epoch ``s ← clip(s·exp(−0.15·clip((d − b)/b, −1, 2)), 0.02, 1)``, where d is the twin's accuracy on the
+    training batches minus the member's. A member ends with its last epoch of the second half that was within b, if
+    there was one. The history has s as ``strength``, and ``twin_accuracy``.
 
-    Other callbacks do not hear of the twin: a schedule or clipping does not act on it.
+    Other callbacks, such as schedules or clipping, do not act on the twin.
 
     Args:
-        budget: b, the share of the training rows that may be lost; by default as each member's setting has it.
+        budget: b, the share of accuracy that may be lost; by default that of each member's setting.
         start: the first s.
     """
 
@@ -114,7 +114,7 @@ class AccuracyBudget(Callback):
         return math.inf if own is None else own
 
     def _bound(self, run: Run) -> list[int]:
-        """Members in the stack that have a budget, and something to spend it on."""
+        """Members in the stack with a budget and with counterfactual terms."""
         needs = [i for i in run.slots if run.settings[i].objective.needs_counterfactuals]
         return [i for i in needs if self._of(run, i) < math.inf]
 
@@ -125,23 +125,23 @@ class AccuracyBudget(Callback):
 
 
 def budgets(settings: Sequence[Setting]) -> list[AccuracyBudget]:
-    """What keeps the budgets that settings have, first of all listeners; none where none has one."""
+    """The callback that keeps the budgets of these settings, if any has one."""
     return [AccuracyBudget()] if any(own.budget is not None for own in settings) else []
 
 
 def conventional_twin(run: Run) -> Run:
-    """A run of the class loss alone for every row of the stack, from the weights that its members have now."""
+    """A run with the class loss only for every row of the stack, from its members' current weights."""
     optimizer: Optimizer | None = None
     if not run.lead and not isinstance(run.optimizer, Adam):
-        # Together, so that the copy of an optimizer holds the parameters of the model's copy.
+        # Copied together, so that the optimizer's copy holds the parameters of the model's copy.
         models, optimizer = copy.deepcopy((run.models, run.optimizer))
         return Run(models, [run.settings[0].conventional()], run.data, optimizer=optimizer)
     rows = list(range(len(run.slots)))
-    padded = [0, 0] if run.lead and len(rows) == 1 else rows  # a stack of one is what is left of two
+    padded = [0, 0] if run.lead and len(rows) == 1 else rows  # a stack of one can only be made from a larger one
     members = [run.slots[row] for row in padded]
     models = [copy.deepcopy(run.models[i]) for i in members]
     settings = [run.settings[i].conventional() for i in members]
-    twin = Run(models, settings, run.data.of(padded) if run.lead else run.data, members=range(len(members)))
+    twin = Run(models, settings, run.data.for_members(padded) if run.lead else run.data, members=range(len(members)))
     if padded != rows:
         twin.keep(rows)
     return twin

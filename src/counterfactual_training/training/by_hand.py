@@ -1,8 +1,8 @@
 """The gradient of Eq. 2 without autograd, for chains of linear layers and activations.
 
-For small networks autograd costs several times the arithmetic. Here the objective's gradient by the logits is a closed
-form (:class:`RowTerms`), and the chain is walked backwards with the operations that autograd would run: a lone model
-gets the same bits, a stack the same numbers up to rounding.
+For small networks, autograd's overhead is several times the arithmetic. Here the gradient with respect to the logits is
+a closed form (:class:`RowTerms`), and the chain is walked backwards with the operations that autograd would run: one
+model gets the same bits as with autograd, a stack the same numbers up to rounding.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from counterfactual_training.training.objective import (
 )
 
 _aten: Any = torch.ops.aten
-# What a layer has just made is nobody else's, so the most common activation may overwrite it, and its gradient too.
+# Nobody else uses the output of the layer before, so ReLU may overwrite it, and its gradient.
 _RELU_ = Activation(
     torch.relu_, lambda grad, x, out: _aten.threshold_backward.grad_input(grad, out, 0, grad_input=grad)
 )
 
 
 class Linear(NamedTuple):
-    """A linear layer, or those of M members side by side, and which of its parameters train."""
+    """A linear layer, or the stacked layers of M members, and which of its parameters train."""
 
     weight: Tensor
     bias: Tensor | None
@@ -45,20 +45,20 @@ class Linear(NamedTuple):
 
 
 class Walk:
-    """A lone chain on rows ``(n, d)``: logits, and the gradients of its trainable parameters, in their order."""
+    """One chain on rows ``(n, d)``: its logits, and the gradients of its trainable parameters."""
 
     rows, classes = -2, -1  # dimensions of a batch
-    both: tuple[int, int] | None = None  # for a lone chain these are all, which is quicker said
+    both: tuple[int, int] | None = None  # norm over rows and classes; None means all dimensions, which is faster
 
     def __init__(self, layers: Sequence[nn.Module], products: Iterable[Linear]) -> None:
         left = iter(products)
         found = [activation(layer) or next(left) for layer in layers]
         self.steps = [_RELU_ if i and type(layer) is nn.ReLU else found[i] for i, layer in enumerate(layers)]
+        # Below the lowest trainable layer no gradient is needed.
         self.lowest = min(i for i, layer in enumerate(layers) if any(p.requires_grad for p in layer.parameters()))
 
     def laid(self, batches: Sequence[Sequence[Tensor]]) -> Iterable[Tensor]:
-        """The rows of every batch as one tensor, each where autograd would have it: on other boundaries of memory the
-        same sums round differently."""
+        """The rows of every batch as one tensor, laid out as with autograd: other alignments round differently."""
         return (parts[0] if len(parts) == 1 else torch.cat([*parts]) for parts in batches)
 
     def logits(self, x: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ class Walk:
         return x
 
     def gradients(self, grad: Tensor) -> list[Tensor]:
-        """Given ∂/∂logits, which may be overwritten."""
+        """∂/∂parameters, in their order, given ∂/∂logits, which may be overwritten."""
         found: list[Tensor] = []
         for i in range(len(self.steps) - 1, self.lowest - 1, -1):
             step, x = self.steps[i], self.seen[i]
@@ -95,8 +95,10 @@ class Walk:
 
 
 class StackedWalk(Walk):
-    """Chains of M members side by side, features before rows ``(M, d, n)``: few features would leave the kernels of the
-    matrix product half empty. The gradient is one tensor ``(M, P)``, as the weights are."""
+    """The chains of M members on ``(M, d, n)``. The gradient is one tensor ``(M, P)``, like the weights.
+
+    Rows come last because matrix kernels are fast along a long last dimension, and tables have few features.
+    """
 
     rows, classes = -1, -2
     both = (-2, -1)
@@ -104,6 +106,7 @@ class StackedWalk(Walk):
     def __init__(self, model: StackedModel, layers: Sequence[tuple[str, nn.Module]]) -> None:
         weights = {name: value.detach() for name, value in model.parameters_by_name().items()}
         frozen = dict(zip(model.names, model.frozen, strict=True))
+        # Frozen parameters have a place in (M, P), where their gradient is zero.
         self.fixed = [torch.zeros_like(weights[name]) if frozen[name] else None for name in model.names]
         products = []
         for name, layer in layers:
@@ -132,9 +135,9 @@ class StackedWalk(Walk):
 
 
 def walk_of(model: nn.Module) -> Walk | None:
-    """How to walk a model by hand; ``None`` for models that need autograd."""
+    """The walk of a model; ``None`` for models that need autograd."""
     parameters = list(model.parameters())
-    for p in parameters:
+    for p in parameters:  # hooks on parameters fire in autograd only
         if p.dtype not in (torch.float32, torch.float64) or p._backward_hooks or p._post_accumulate_grad_hooks:
             return None
     if not any(p.requires_grad for p in parameters) or torch.is_autocast_enabled(parameters[0].device.type):
@@ -143,6 +146,7 @@ def walk_of(model: nn.Module) -> Walk | None:
         layers = model.layers or []
         products = [layer for _, layer in layers if type(layer) is nn.Linear]
         known = all(type(layer) is nn.Linear or activation(layer) for _, layer in layers)
+        # A layer that is used twice would need the sum of two gradients.
         used_once = sum(len(list(layer.parameters())) for layer in products) == len(model.names)
         return StackedWalk(model, layers) if products and known and used_once else None
     chain = chain_layers(model) or []
@@ -152,20 +156,20 @@ def walk_of(model: nn.Module) -> Walk | None:
 
 
 class ByHand:
-    """Gradients of batches, one after the other, for weights that may change in between.
+    """Gradients of one batch after the other; the weights are updated in between.
 
     Attributes:
-        terms: ``(batches, 6, *lead)`` loss terms of the last batches, and how many of their rows were predicted right.
+        terms: ``(batches, 6, *lead)`` loss terms of the last batches, and their numbers of correct predictions.
     """
 
     terms: Tensor
 
     def __init__(self, walk: Walk, num_classes: int) -> None:
         self.walk, self.num_classes = walk, num_classes
-        self.witnesses: list[Tensor] = []  # (*lead) of every batch since the last look: finite if its loss is
+        self.witnesses: list[Tensor] = []  # (*lead) per batch since the last check: finite if its loss is
 
     def gradients(self, objective: Objective, batches: Sequence[Batch]) -> Iterator[list[Tensor]]:
-        """∂/∂parameters of Eq. 2, batch by batch; what depends on the rows alone is done for all batches first."""
+        """∂/∂parameters of Eq. 2, batch by batch. What depends on rows and labels only is computed for all first."""
         walk, like = self.walk, batches[0].x
         of_batches = [objective.parts(*batch[:4]) for batch in batches]
         parts = [part for own in of_batches for part in own]
@@ -198,13 +202,14 @@ class ByHand:
             if contrast:
                 energy, ridge = contrast
                 grad += (ridge * out).add_(energy)
-                # The loss itself is summed up later; it is finite as long as gradient and squares of the logits are.
+                # The loss is summed up later; it is finite if the gradient and the squares of the logits are.
                 self.witnesses.append(torch.linalg.vector_norm(out, dim=walk.both))
             if marks is not None and pulls is not None:
                 grad += _contrast_gradient(out, marks[i], walk.classes, pulls[i])
             logits.append(out)
             logp.append(log_probability)
             yield walk.gradients(grad)
+        # Losses for the history: not needed for the updates, so computed once for all batches.
         share = (torch.ones_like(count) if weight is None else weight) / count
         out, log_probability = torch.cat(logits, walk.rows), torch.cat(logp, walk.rows)
         values = [_told(out, log_probability, onehot, walk.classes, role, share)]
@@ -220,27 +225,29 @@ class ByHand:
 
 
 def _told(logits: Tensor, logp: Tensor, onehot: Tensor, classes: int, role: Tensor, share: Tensor) -> Tensor:
-    """What rows add to class loss, divergence, ridge, adversarial loss and hits ``(5, ..., R)``, given their share of a
-    mean ``(..., R)``."""
+    """What rows add to class loss, divergence, ridge, adversarial loss and hits ``(5, ..., R)``.
 
-    def of(kind: int, value: Tensor) -> Tensor:
+    ``share`` ``(..., R)`` is the weight of a row in its mean.
+    """
+
+    def only(kind: int, value: Tensor) -> Tensor:
         return torch.where(role == kind, value, 0.0)
 
     own = (logits * onehot).sum(classes)  # −E
     cross = -(logp * onehot).sum(classes) * share
     energy, square, right = own * share, own.square() * share, own >= logits.amax(classes)
     values = [
-        of(CLASS, cross),
-        of(COUNTERFACTUAL, energy) - of(POSITIVE, energy),
-        of(COUNTERFACTUAL, square) + of(POSITIVE, square),
-        of(ADVERSARIAL, cross),
-        of(CLASS, right.to(cross.dtype)),
+        only(CLASS, cross),
+        only(COUNTERFACTUAL, energy) - only(POSITIVE, energy),
+        only(COUNTERFACTUAL, square) + only(POSITIVE, square),
+        only(ADVERSARIAL, cross),
+        only(CLASS, right.to(cross.dtype)),
     ]
     return torch.stack(values)
 
 
 def _beyond(logits: Tensor, logp: Tensor, onehot: Tensor, classes: int, role: Tensor, terms: RowTerms) -> Tensor:
-    """What rows add to the loss beyond Eq. 2 ``(..., R)``, weights included."""
+    """What rows add to the weighted terms beyond Eq. 2 ``(..., R)``."""
     value = torch.where(role == RECOURSE, -(logp * onehot).sum(classes) * terms.cross, 0.0)
     if terms.contrast is None:
         return value
@@ -256,7 +263,7 @@ def _contrast_gradient(logits: Tensor, onehot: Tensor, classes: int, contrast: T
 
 
 def _log_odds(logits: Tensor, onehot: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """m ``(..., R)`` of the marked classes, and the softmax of the others."""
+    """The log-odds m ``(..., R)`` of the labels, and the softmax of the other classes."""
     others = logits.masked_fill(onehot > 0, -torch.inf)
     rest = others.logsumexp(classes, keepdim=True)
     return (logits * onehot).sum(classes) - rest.squeeze(classes), (others - rest).exp_()

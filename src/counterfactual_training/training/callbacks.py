@@ -1,10 +1,10 @@
-"""The loop announces, callbacks listen. A lone run and a fleet call the same ones."""
+"""Callbacks: called by the training loop at every update and epoch, alike for one model and for a fleet."""
 
 from __future__ import annotations
 
 import copy
 import math
-import sys
+import time
 import warnings
 from collections.abc import Callable
 from numbers import Integral
@@ -14,31 +14,33 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
-from tqdm.auto import tqdm
 
 from counterfactual_training.core.precision import at_least_single
-from counterfactual_training.errors import FileError, InputError, unknown
+from counterfactual_training.errors import FileError, InputError, check_name
 from counterfactual_training.persistence import flatten_state
+from counterfactual_training.progress import StatusLine
+from counterfactual_training.text import duration
 
 if TYPE_CHECKING:
     from counterfactual_training.training.run import Run
 
 
 class Callback:
-    """Override what you want to hear of.
+    """Base class; override the events you need.
 
-    What a callback holds between epochs goes into ``state_dict``, under the names of its attributes, so that a
-    checkpoint carries it; what it holds per member, as a tensor with the leading dimension of ``run.parameters``, is
-    cut by ``keep`` when ended members leave. A fleet may train its members in several runs, one after the other, with
-    the same callbacks.
+    Return state that lives longer than an epoch from ``state_dict``, under the names of its attributes, so that
+    checkpoints hold it. Cut tensors with the leading dimension of ``run.parameters`` in ``keep``, when stopped members
+    leave. A fleet may train its members in several runs, one after the other, with the same callbacks.
     """
 
     def on_train_begin(self, run: Run) -> None:
-        """Before the first epoch of a run, or of what is left of it: start without anything of a run before."""
+        """Before the first epoch of a run, or of a resumed one: reset all state."""
 
     def before_step(self, run: Run) -> None:
-        """``run.gradients`` are there, also as ``.grad`` of ``run.parameters``, and may be changed; the weights are as
-        they were. A run with such a callback has its attributes in the fingerprint."""
+        """Before every update; ``run.gradients``, also the ``.grad`` of ``run.parameters``, may be changed.
+
+        The attributes of such a callback are part of a checkpoint's fingerprint.
+        """
 
     def on_batch_end(self, run: Run) -> None:
         """After every update."""
@@ -46,65 +48,71 @@ class Callback:
     def on_epoch_end(self, run: Run) -> None: ...
 
     def on_stop(self, run: Run, i: int) -> None:
-        """``run.stop`` is about to end member i with the weights it has now."""
+        """Before ``run.stop`` ends member i with the weights it has now."""
 
     def on_train_end(self, run: Run) -> None: ...
 
     def keep(self, rows: Tensor) -> None:
-        """A fleet goes on with these rows of its stack only."""
+        """A fleet continues with these rows of its stack only."""
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors, numbers, strings, lists and dicts."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse, after ``on_train_begin``: every name becomes an attribute again."""
+        """Restore the state, after ``on_train_begin``; by default every name becomes an attribute."""
         vars(self).update(state)
 
 
 def overrides(callback: Callback, name: str) -> bool:
-    """Whether a callback wants to hear of this."""
+    """Whether a callback overrides this method."""
     return getattr(type(callback), name) is not getattr(Callback, name)
 
 
-class Progress(Callback):
-    """A bar with the time left; silent where standard error is not a terminal, unless asked for."""
+_SHOWN = {"loss": "loss", "accuracy": "acc", "validation_accuracy": "val", "share_mature": "mature"}
+
+
+class EpochProgress(Callback):
+    """A status line with the epochs done, the time left and, for one model, loss and accuracy.
+
+    Args:
+        show: by default, only where standard error is a terminal.
+    """
 
     def __init__(self, show: bool | None = None) -> None:
-        self.show = sys.stderr.isatty() if show is None else show
-        self.bar: Any = None
+        self.status = StatusLine(live=show)
 
     def on_train_begin(self, run: Run) -> None:
-        name = "training" if len(run.members) == 1 else f"fleet of {len(run.members)}"
-        hidden = not self.show or run.ranks.rank > 0
-        self.bar = tqdm(total=run.epochs, initial=run.epoch, desc=name, unit="epoch", disable=hidden, leave=False)
+        self.first, self.started = run.epoch, time.monotonic()
 
     def on_epoch_end(self, run: Run) -> None:
+        if not self.status.live or run.ranks.rank > 0:
+            return
+        left = (time.monotonic() - self.started) / (run.epoch - self.first) * (run.epochs - run.epoch)
+        name = "training" if len(run.members) == 1 else f"fleet of {len(run.members)}"
+        notes = [f"{name}: epoch {run.epoch}/{run.epochs}", f"{duration(left)} left"]
         if len(run.members) == 1:
             record = run.history.records[-1]
-            shown = {"loss": "loss", "accuracy": "acc", "validation_accuracy": "val", "share_mature": "mature"}
-            notes = {short: f"{record[name]:.3f}" for name, short in shown.items() if not math.isnan(record[name])}
-            self.bar.set_postfix(notes, refresh=False)
-        self.bar.update(1)
+            notes += [f"{label} {record[k]:.3f}" for k, label in _SHOWN.items() if not math.isnan(record[k])]
+        self.status.show(", ".join(notes))
 
     def on_train_end(self, run: Run) -> None:
-        self.bar.close()
+        self.status.close()
 
 
 class Schedule(Callback):
-    """A learning-rate scheduler of torch's, or one with its interface; in a fleet one for every member.
+    """A learning-rate scheduler of torch, or one with its interface; in a fleet, one for every member.
 
     Args:
-        make: makes it, given an optimizer: ``lambda optimizer: OneCycleLR(optimizer, 0.1, total_steps=1000)``.
+        make: makes the scheduler of an optimizer: ``lambda optimizer: OneCycleLR(optimizer, 0.1, total_steps=1000)``.
         per: step after every ``"epoch"`` or every ``"update"``.
-        metric: column of the history that ``ReduceLROnPlateau`` looks at, after every epoch.
+        metric: column of the history for ``ReduceLROnPlateau``, which steps after every epoch.
     """
 
     def __init__(
         self, make: Callable[[Optimizer], LRScheduler], per: Literal["epoch", "update"] = "epoch", metric: str = "loss"
     ) -> None:
-        if per not in ("epoch", "update"):
-            raise InputError(f"A schedule steps per 'epoch' or per 'update', got {per!r}.")
+        check_name("schedule, per", per, ("epoch", "update"))
         self.make, self.per, self.metric = make, per, metric
         self.schedulers = list[LRScheduler]()
 
@@ -130,8 +138,8 @@ class Schedule(Callback):
         lost = [k for state in states[:1] for k, v in state.items() if not _can_be_saved(v) and not _of_functions(v)]
         if lost:
             warnings.warn(
-                f"{type(self.schedulers[0]).__name__} holds {', '.join(lost)}, which no file can hold: a run that "
-                "resumes may continue at another rate.",
+                f"{type(self.schedulers[0]).__name__} holds {', '.join(lost)}, which cannot be saved: "
+                "a resumed run may continue at another rate.",
                 stacklevel=2,
             )
         return {"schedulers": [{k: v for k, v in state.items() if _can_be_saved(v)} for state in states]}
@@ -145,18 +153,18 @@ class Schedule(Callback):
 
 
 def _optimizers(run: Run) -> list[Optimizer]:
-    """The optimizer; in a fleet one for each member, which shares the member's group of settings."""
+    """The optimizer; in a fleet, a view for each member that shares the member's parameter group."""
     if not run.lead:
         return [run.optimizer]
     views = [copy.copy(run.optimizer) for _ in run.slots]
     for view, group in zip(views, run.optimizer.param_groups, strict=True):
         view.param_groups = [group]
-        view._opt_called = True  # type: ignore[attr-defined]  # updates are made by the whole
+        view._opt_called = True  # type: ignore[attr-defined]  # the whole steps, not the view; schedulers check
     return views
 
 
 class ClipGradient(Callback):
-    """Scale every member's gradient down to this 2-norm, where it is longer."""
+    """Scale every member's gradient down to at most this 2-norm."""
 
     def __init__(self, max_norm: float) -> None:
         if not max_norm > 0:
@@ -166,7 +174,7 @@ class ClipGradient(Callback):
     def before_step(self, run: Run) -> None:
         grads = [grad for grad in run.gradients if grad is not None]
         lead = len(run.lead)
-        wide = [at_least_single(grad.flatten(lead)) for grad in grads]  # squares of half precision overflow
+        wide = [at_least_single(grad.flatten(lead)) for grad in grads]  # squares overflow in half precision
         norm = torch.stack([grad.square().sum(-1) for grad in wide]).sum(0).sqrt()
         factor = (self.max_norm / (norm + 1e-6)).clamp_max(1.0)
         for grad in grads:
@@ -174,15 +182,15 @@ class ClipGradient(Callback):
 
 
 class AverageWeights(Callback):
-    """Keep a mean of the weights after every update, and end with it.
+    """Average the weights after every update, and end with the average.
 
     Args:
-        decay: of an exponential mean; without one, all updates from ``start`` on count alike.
+        decay: of an exponential average; by default all updates from ``start`` on count alike.
         start: share of the epochs after which averaging begins.
 
-    A member that is stopped early ends with its mean so far; one that broke, with its last sound epoch. Buffers, such
-    as running statistics, are not averaged. :class:`BestEpoch` and :class:`EarlyStopping` end with weights of their
-    own: of two, the one that is listed last decides.
+    A member that is stopped early ends with its average so far; one that diverged, with its last sound epoch. Buffers,
+    such as running statistics, are not averaged. :class:`BestEpoch` and :class:`EarlyStopping` also replace the final
+    weights: the last callback in the list wins.
     """
 
     def __init__(self, decay: float | None = None, start: float = 0.0) -> None:
@@ -201,7 +209,7 @@ class AverageWeights(Callback):
         self.count += 1
         self.mean = self.mean or [own.detach().clone() for own in run.parameters]
         share = 1 / self.count if self.decay is None else 1 - self.decay
-        pairs = zip(self.mean, run.parameters, strict=True)  # what came from a checkpoint lies on the host
+        pairs = zip(self.mean, run.parameters, strict=True)  # a checkpoint's mean lies on the CPU
         self.mean = [mean.to(own.device).lerp_(own.detach(), share) for mean, own in pairs]
 
     def on_stop(self, run: Run, i: int) -> None:
@@ -220,13 +228,13 @@ class AverageWeights(Callback):
 
 
 class BestEpoch(Callback):
-    """End with the weights of the best epoch, by a column of the history; without a ``patience`` all epochs are run.
+    """End with the weights of the best epoch.
 
     Args:
-        metric: the column.
+        metric: column of the history.
         mode: whether ``"max"`` or ``"min"`` is best.
-        patience: stop after so many epochs without a better one.
-        min_delta: what counts as better.
+        patience: stop after so many epochs without improvement; by default all epochs are run.
+        min_delta: the smallest improvement that counts.
     """
 
     def __init__(
@@ -236,8 +244,7 @@ class BestEpoch(Callback):
         patience: int | None = None,
         min_delta: float = 0.0,
     ) -> None:
-        if mode not in ("max", "min"):
-            raise InputError(f"mode is 'max' or 'min', got {mode!r}.")
+        check_name("mode", mode, ("max", "min"))
         if patience is not None and (not isinstance(patience, Integral) or patience < 1):
             raise InputError(f"patience is a whole number of epochs of at least 1, got {patience!r}.")
         self.metric, self.sign = metric, 1.0 if mode == "max" else -1.0
@@ -252,7 +259,7 @@ class BestEpoch(Callback):
     def on_epoch_end(self, run: Run) -> None:
         for i in run.running:
             value = self.sign * column(run, i, self.metric)
-            if math.isnan(value):  # an epoch that had no such thing, such as counterfactuals during burn-in
+            if math.isnan(value):  # such as share_mature during burn-in
                 continue
             if value > self.best.get(i, -math.inf) + self.min_delta:
                 self.best[i], self.since[i] = value, 0
@@ -271,17 +278,16 @@ class BestEpoch(Callback):
 
 
 class EarlyStopping(BestEpoch):
-    """Stop a member when its metric no longer improves, and end with its best epoch."""
+    """Stop a member whose metric no longer improves, and end with its best epoch."""
 
     def __init__(self, patience: int = 10, **options: Any) -> None:
         super().__init__(patience=patience, **options)
 
 
 def column(run: Run, i: int, name: str) -> float:
-    """A member's last value of a column of its history, which must be one that is written."""
+    """A member's last value in a column of its history."""
     record = run.histories[i].records[-1]
-    if name not in record:
-        raise InputError(unknown("column of the history:", name, record))
+    check_name("column of the history:", name, record)
     value = float(record[name])
     if math.isnan(value) and name.startswith("validation_") and run.validation is None:
         raise InputError(f"{name} needs validation rows; pass validation=(x, y).")
@@ -289,12 +295,11 @@ def column(run: Run, i: int, name: str) -> float:
 
 
 def _of_functions(value: Any) -> bool:
-    """Whether it is functions alone, such as a LambdaLR's, which the scheduler is made with again."""
+    """Whether it holds only functions, such as LambdaLR's, which the scheduler is made with again."""
     return all(_of_functions(one) for one in value) if isinstance(value, list | tuple) else callable(value)
 
 
 def _can_be_saved(value: Any) -> bool:
-    """Functions, such as a scheduler's own, cannot."""
     try:
         flatten_state(value)
     except FileError:

@@ -15,7 +15,7 @@ from counterfactual_training.training.fingerprint import fingerprint
 from counterfactual_training.training.run import Run
 
 _KIND = "training checkpoint"
-# Saving may take at most one part in so many of the time; epochs may be quicker than the disk.
+# Saving may take at most this fraction of the time, 1/20: epochs may be faster than the disk.
 _SPARING = 20
 _DAMAGE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, RecursionError)
 
@@ -36,7 +36,7 @@ class Checkpoint:
         self.pending: dict[str, Any] | None = None
 
     def resume(self, run: Run) -> None:
-        """Bring a run that has just been made to the saved state, if there is one; a file of another run is refused."""
+        """Restore a new run from the file, if it exists; raises for the file of another run."""
         found = run.ranks.first(self._found() if run.ranks.rank == 0 else None)
         if isinstance(found, FileError):
             raise found
@@ -53,18 +53,18 @@ class Checkpoint:
             state = unflatten_state(tensors, content["state"])
             run.restore({**state, "epoch": content["epoch"], "records": content["records"]})
             if len(state["listeners"]) != len(run.stateful_callbacks):
-                raise ValueError("its callbacks are others")
+                raise ValueError("it has other callbacks")
             self.pending = state
 
     def _found(self) -> Any:
-        """What the file holds, or why it cannot be read, which all processes are told."""
+        """The content of the file, or the error, which is shared with all processes."""
         try:
             return load_file(self.path, _KIND) if self.path.exists() else None
         except FileError as error:
             return error
 
     def resume_optimizer(self, run: Run) -> None:
-        """Optimizer and callbacks, once schedulers have been made, which begin by setting the rate themselves."""
+        """Restore optimizer and callbacks, after schedulers were made: making one sets the learning rate."""
         if self.pending is None:
             return
         state, self.pending = self.pending, None
@@ -74,7 +74,7 @@ class Checkpoint:
                 callback.load_state_dict(own)
 
     def save(self, run: Run) -> None:
-        """Write the file, unless that has just been done; the last epoch is always written."""
+        """Write the file, unless that was done very recently; the last epoch is always written."""
         started = time.perf_counter()
         last = run.epoch == run.epochs or not run.running
         if run.ranks.rank > 0 or (not last and started - self.saved < _SPARING * self.took):
@@ -88,7 +88,7 @@ class Checkpoint:
 
     @contextmanager
     def _restoring(self, run: Run) -> Iterator[None]:
-        """A file that turns out to be damaged changes nothing."""
+        """Undo everything if the file turns out to be damaged."""
         try:
             yield
         except _DAMAGE as error:

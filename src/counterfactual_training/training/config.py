@@ -1,6 +1,6 @@
-"""The settings of a training run. Each default stands here once; it is what the authors ran.
+"""The settings of a training run. The defaults are what the authors ran; ``preset("as_printed")`` follows the text.
 
-Where the paper prints something else there is a named setting, and :data:`setting.AS_PRINTED` collects them.
+The table *Paper and authors' code* in ARCHITECTURE.md lists all differences.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from numbers import Integral
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.errors import InputError, check_name
 
 Refresh = Literal["epoch", "batch"]
 TargetRule = Literal["not_predicted", "not_true", "uniform", "prior"]
@@ -39,14 +39,14 @@ class TrainConfig:
             ``"not_true"``, all (``"uniform"``, Alg. 1), or by class frequency (``"prior"``, §3.2).
         adversarial_label: x_adv carries its factual's ``"true"`` label (final paper) or the ``"predicted"`` one
             (preprint of July 2025).
-        immature: what x′ that missed τ does: ``"replace"`` it by its x⁺, so that it counts for the ridge only (as run);
-            ``"drop"`` it from the means; ``"keep"`` it as it is (as printed: exhausting all T steps is maturity too).
-            Factuals that already were of the target class are no counterfactuals and only kept as a replacement.
+        immature: what happens to x′ that missed τ: ``"replace"`` it by its x⁺, so that it counts in the ridge only (as
+            run); ``"drop"`` it from the means; ``"keep"`` it (as printed: exhausting all T steps is maturity too).
+            Factuals that already were of the target class never count as counterfactuals.
         max_bad_updates: consecutive updates with a non-finite loss or gradient after which training stops.
-        seed: of everything random; a run with the same seed gives the same weights.
-        threads: CPU threads; by default one where the work is small.
+        seed: of everything random; the same seed gives the same weights.
+        threads: CPU threads; by default one for small models.
         accumulate: mini-batches per update, whose gradients are averaged.
-        positives: real rows of the target class drawn for each x′, of which the one nearest to it, in L1, is its x⁺.
+        positives: rows of the target class drawn for each x′; the nearest one, in L1, becomes its x⁺.
     """
 
     epochs: int = 100
@@ -79,8 +79,8 @@ class TrainConfig:
         if not 0 <= self.burn_in <= 1:
             raise InputError(f"burn_in is a share of the epochs in [0, 1], got {self.burn_in}.")
         for name, kind in get_type_hints(type(self)).items():
-            if get_origin(kind) is Literal and getattr(self, name) not in get_args(kind):
-                raise InputError(unknown(name, getattr(self, name), get_args(kind)))
+            if get_origin(kind) is Literal:
+                check_name(name, getattr(self, name), get_args(kind))
 
     @property
     def burn_in_epochs(self) -> int:
@@ -88,9 +88,7 @@ class TrainConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrainConfig:
-        """From a config file's table; unknown keys are refused with the nearest valid one."""
-        valid = [f.name for f in fields(cls)]
+        """From the table of a config file."""
         for key in values:
-            if key not in valid:
-                raise InputError(unknown("setting", key, valid))
+            check_name("setting", key, [own.name for own in fields(cls)])
         return cls(**values)

@@ -1,4 +1,4 @@
-"""One model on several processes: who does which part, and what they tell each other."""
+"""One model on several processes: the parts of each, and their communication."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def shares(total: int, parts: int) -> list[int]:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """A model without what distributes it."""
+    """A model without its ``DistributedDataParallel`` wrapper."""
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
@@ -28,7 +28,7 @@ class Ranks(NamedTuple):
     group: Any = None
 
     @classmethod
-    def of(cls, model: nn.Module) -> Ranks:
+    def from_model(cls, model: nn.Module) -> Ranks:
         if not isinstance(model, DistributedDataParallel):
             return cls()
         group = model.process_group
@@ -37,7 +37,7 @@ class Ranks(NamedTuple):
     def part(self, num: int) -> tuple[slice, float]:
         """This process's share of ``num`` rows, and its size relative to an even one.
 
-        Where rows do not suffice it is the first row, at a share of 0: every process must take part in every update.
+        Without a row of its own it takes the first one, at a share of 0: every process must take part in every update.
         """
         sizes = shares(num, self.size)
         start = sum(sizes[: self.rank])
@@ -57,11 +57,11 @@ class Ranks(NamedTuple):
         return values
 
     def any(self, flag: bool, device: torch.device) -> bool:
-        """Whether it is so in one of the processes."""
+        """Whether the flag is set on any process."""
         return flag if self.size == 1 else bool(self.sum(torch.tensor(float(flag), device=device)))
 
     def first(self, value: Any) -> Any:
-        """What the first process has."""
+        """The value of the first process."""
         if self.size == 1:
             return value
         held = [value]
@@ -69,7 +69,7 @@ class Ranks(NamedTuple):
         return held[0]
 
     def every(self, value: Any) -> list[Any]:
-        """What each process has."""
+        """The values of all processes."""
         held = [value] * self.size
         if self.size > 1:
             dist.all_gather_object(held, value, group=self.group)

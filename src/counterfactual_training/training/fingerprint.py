@@ -1,4 +1,4 @@
-"""Tell one run from another by what its parts are: values, tensors and code, not how they print."""
+"""The fingerprint of a run: a digest of its values, tensors and code."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from counterfactual_training.training.callbacks import Callback
 from counterfactual_training.training.rows import FetchedRows
 from counterfactual_training.training.run import Run
 
-_BLOCK = 2**24  # bytes hashed at once, so that rows on disk need not fit into memory
+_BLOCK = 2**24  # bytes hashed at once: rows on disk may not fit into memory
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.Size, Enum)
-# Code of these packages is told by its name, not by its content.
+# Code of these packages is identified by its name, not by its content.
 _KNOWN = {"counterfactual_training", "torch", "numpy", "builtins", *sys.stdlib_module_names}
 _OF_MODULES = vars(nn.Module()).keys()
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_SCHEDULED = ("params", "lr", "initial_lr")  # the rate is told as it was before a scheduler changed it
+_SCHEDULED = ("params", "lr", "initial_lr")  # the initial rate is added separately: schedulers change the current one
 
 
 def fingerprint(run: Run) -> str:
-    """A digest of all that decides what a run computes, except the weights it starts from."""
+    """A digest of everything that decides what a run computes, except its initial weights."""
     digest = Digest()
     for model in run.models:
         digest.add_trained(model)
@@ -50,7 +50,7 @@ def fingerprint(run: Run) -> str:
 
 
 def fingerprint_of_given(run: Run) -> str:
-    """A digest of rows and settings, which several processes must be given alike; models may know their process."""
+    """A digest of rows and settings, which all processes must share; their models may differ."""
     digest = Digest()
     for model in run.models:
         digest.know(model)
@@ -64,7 +64,7 @@ def _add_given(digest: Digest, run: Run) -> None:
         config = asdict(setting.config) | {"threads": None}
         digest.add([config, setting.generator, setting.constraints, setting.objective, setting.budget])
     digest.add([data.y, data.weight])
-    # Rows fetched one by one are told by their classes and the first of them; reading all would be another epoch.
+    # Reading all fetched rows would cost another epoch: their classes and the first rows must do.
     if isinstance(data, FetchedRows):
         digest.add([data.first(64)[0], [type(own) for own in data.samplers]])
         digest.add([data.num_batches(size), data.smallest_batch(size)])
@@ -73,7 +73,7 @@ def _add_given(digest: Digest, run: Run) -> None:
 
 
 def _state_names(callback: Callback) -> set[str]:
-    """What a callback changes while it listens; it may have none before its first run."""
+    """The attributes that a callback changes during training."""
     try:
         return set(callback.state_dict())
     except AttributeError:
@@ -81,11 +81,11 @@ def _state_names(callback: Callback) -> set[str]:
 
 
 class Digest:
-    """SHA-256 of nested things: each by its type and its content, functions by their code and what they hold."""
+    """SHA-256 of nested values: each by its type and content, functions by their code and closures."""
 
     def __init__(self) -> None:
         self.sha = hashlib.sha256()
-        self.seen = dict[int, tuple[Any, bytes]]()  # the objects too, so that no other one gets their address
+        self.seen = dict[int, tuple[Any, bytes]]()  # keeps the objects alive, so that no id is reused
 
     def hexdigest(self) -> str:
         return self.sha.hexdigest()
@@ -104,16 +104,16 @@ class Digest:
             self.sha = outer
 
     def know(self, model: nn.Module) -> None:
-        """A model that is trained: wherever it is met it is told by names and shapes; training changes its weights."""
+        """Identify a trained model by names and shapes wherever it occurs, because training changes its weights."""
         self.seen |= {id(module): (module, f"module {name}".encode()) for name, module in model.named_modules()}
         self.seen |= {id(p): (p, f"{p.dtype} {tuple(p.shape)}".encode()) for p in model.parameters()}
 
     def add_trained(self, model: nn.Module) -> None:
-        """A model by its shape, code and constants."""
+        """A model by its shapes, code and constants."""
         self.know(model)
         for name, module in model.named_modules():
             known = _is_known(type(module).__module__)
-            # What torch's modules keep for themselves follows from the rest; their buffers are statistics.
+            # Private attributes of torch's modules follow from the rest; their buffers are statistics.
             own = {k: v for k, v in vars(module).items() if k not in _OF_MODULES and not (known and k.startswith("_"))}
             hooks = [list(getattr(module, kind).values()) for kind in _HOOKS]
             weights = [[part, w.requires_grad, w] for part, w in module.named_parameters(recurse=False)]
@@ -127,7 +127,7 @@ class Digest:
             self._tensor(value)
         elif isinstance(value, nn.Module):
             self.add_trained(value)
-            self.add(dict(value.state_dict()))  # of a network that is not the one trained, such as a VAE
+            self.add(dict(value.state_dict()))  # of another network, such as a VAE
         elif isinstance(value, list | tuple):
             self._plain(len(value))
             for item in value:
@@ -148,7 +148,7 @@ class Digest:
 
 
 def _parts(value: Any) -> Any:
-    """What a thing is made of, as things that can be told."""
+    """The parts of a value, which can be digested in turn."""
     if isinstance(value, Mapping):
         return [[key, item] for key, item in value.items()]
     if isinstance(value, set | frozenset):
@@ -166,7 +166,7 @@ def _parts(value: Any) -> Any:
     if isinstance(value, type):
         return _parts_of_class(value)
     if isinstance(value, torch.device):
-        return value.type  # of several processes each has its own
+        return value.type  # each process has its own index
     if isinstance(value, property):
         return value.fget
     if hasattr(value, "__wrapped__"):  # methods of a class, static ones, cached functions
@@ -188,7 +188,7 @@ def _parts_of_function(function: types.FunctionType) -> list[Any]:
 
 
 def _names(code: types.CodeType, *operations: str) -> list[str]:
-    """What is loaded by these operations, also in functions within."""
+    """Names loaded by these operations, including inner functions."""
     own = [step.argval for step in dis.get_instructions(code) if step.opname in operations]
     within = [const for const in code.co_consts if isinstance(const, types.CodeType)]
     return list(dict.fromkeys([*own, *(name for inner in within for name in _names(inner, *operations))]))
@@ -206,13 +206,13 @@ def _parts_of_class(kind: type) -> list[Any]:
     told: list[Any] = [kind.__module__, kind.__qualname__]
     if _is_known(kind.__module__):
         return told
-    # Of what Python itself writes into a class only the code decides what its objects do.
+    # Of the attributes that Python itself adds, only code matters.
     own = {k: v for k, v in vars(kind).items() if callable(v) or not k.startswith("__")}
     return [*told, kind.__bases__, own]
 
 
 def _parts_of_instance(value: Any) -> list[Any]:
-    """Anything else, by what a copy of it would be made from; what it has cached follows from that."""
+    """Any other object by its pickle state, without cached properties, which follow from the rest."""
     try:
         parts: Any = value.__reduce_ex__(4)
     except (TypeError, PickleError, AttributeError, NotImplementedError, RuntimeError):
@@ -227,7 +227,7 @@ def _parts_of_instance(value: Any) -> list[Any]:
 
 
 def _is_known(module: str | None) -> bool:
-    """Whether code is told by its name: that of this package, of the standard library, of installed packages."""
+    """Whether code is identified by its name: this package, the standard library, installed packages."""
     top = (module or "").partition(".")[0]
     place = getattr(sys.modules.get(top), "__file__", None) or ""
     return top in _KNOWN or "site-packages" in place or "dist-packages" in place

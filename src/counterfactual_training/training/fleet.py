@@ -1,14 +1,14 @@
 """Many models as one tensor program: Algorithm 1 on ``(members, n, d)``.
 
 With small models nearly all time is overhead per operation. Members do not interact, so search, objective and backward
-run on all of them at once, and each trains as it would alone, up to rounding.
+pass run on all of them at once; each trains as it would alone, up to rounding.
 """
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,23 +18,23 @@ from torch import Tensor, nn
 from counterfactual_training.allocator import keeping_memory
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.constraints.stack_constraints import constraint_structure
-from counterfactual_training.errors import InputError
+from counterfactual_training.errors import InputError, from_outside
 from counterfactual_training.models.stack import StackedModel, UnstackableError, check_stackable
 from counterfactual_training.search import Generator
 from counterfactual_training.search.stack_generators import compatible, generator_structure
-from counterfactual_training.training import checks
+from counterfactual_training.training import arguments
 from counterfactual_training.training.budget import budgets
-from counterfactual_training.training.callbacks import Callback, Progress
+from counterfactual_training.training.callbacks import Callback, EpochProgress
 from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.distributed import unwrapped
 from counterfactual_training.training.loop import fit
 from counterfactual_training.training.memory import free_memory, memory_per_member
 from counterfactual_training.training.objective import Objective
-from counterfactual_training.training.rows import Rows
+from counterfactual_training.training.rows import TrainingRows
 from counterfactual_training.training.run import Run, TrainResult, stated
 from counterfactual_training.training.setting import Setting
 
-# In what the configs of a fleet's members may differ; the rest decides the shape of the work.
+# Settings that may differ between members; all others change the shape of the work.
 _OWN = ("learning_rate", "burn_in", "max_bad_updates", "seed")
 
 
@@ -49,12 +49,12 @@ class Member:
 class Fleet:
     """Models that share architecture, data, batch size and epochs, trained together.
 
-    Generator, constraints, objective, burn-in, learning rate and seed may differ per member; each ends up as
-    :func:`train` would have left it alone, up to rounding. A member that diverges stops; the others do not notice.
+    Generator, constraints, objective, burn-in, learning rate and seed may differ. Each member ends as :func:`train`
+    would leave it, up to rounding. A member that diverges stops without affecting the others.
 
-    Members whose generators differ in more than numbers (REVISE beside ECCo) train one group after the other. Models
-    that cannot be stacked (running statistics, dropout, hooks), and members with an objective, constraints or generator
-    of a class of their own, train one by one, with a warning that says why. A fleet too large for the memory is split.
+    Members whose generators differ in more than numbers (REVISE beside ECCo) train group by group. Models that cannot
+    be stacked (running statistics, dropout, hooks), and members with custom classes of objective, constraints or
+    generator, train one by one, with a warning. A fleet too large for the memory is split.
     """
 
     def __init__(self, members: Sequence[Member]) -> None:
@@ -76,12 +76,12 @@ class Fleet:
 
     def train(
         self,
-        x: checks.Source,
+        x: arguments.Source,
         y: Tensor | None = None,
         *,
-        validation: checks.Validation | None = None,
+        validation: arguments.Validation | None = None,
         sample_weight: Tensor | None = None,
-        class_weight: checks.ClassWeight | None = None,
+        class_weight: arguments.ClassWeight | None = None,
         callbacks: Sequence[Callback] = (),
         checkpoint: str | Path | None = None,
         progress: bool | None = None,
@@ -90,60 +90,47 @@ class Fleet:
         """Train all members, in place; their results in the order of the members.
 
         Args:
-            x: ``(n, *features)`` training rows of all members, or ``(members, n, *features)``, own rows for each; or as
-                for :func:`train`.
+            x: ``(n, *features)`` training rows of all members, ``(members, n, *features)`` with own rows for each, or
+                as for :func:`train`.
             y: ``(n,)`` or ``(members, n)`` class indices.
             validation: rows and classes, in either form, whose loss and accuracy are logged every epoch.
-            sample_weight, class_weight: what rows count in class loss and adversarial loss, as for :func:`train`.
-            callbacks: listeners; they hear of one group of members after the other.
-            checkpoint: files beside this path are saved to while training, and resumed from if they exist.
-            progress: show a bar; by default on a terminal.
+            sample_weight, class_weight: as for :func:`train`.
+            callbacks: called for one group of members after the other.
+            checkpoint: files beside this path are written while training, and resumed from if they exist.
+            progress: show a status line; by default on a terminal.
             keep_memory: keep freed memory until training is over, which saves page faults (:mod:`allocator`).
         """
         count = len(self.members)
-        data = checks.training_rows(self.models[0], x, y, count, sample_weight, class_weight)
-        held = checks.validation_rows(self.models[0], validation, data, count)
+        data = arguments.training_rows(self.models[0], x, y, count, sample_weight, class_weight)
+        held = arguments.validation_rows(self.models[0], validation, data, count)
         for i, model in enumerate(self.models):
             for rows in (data, held):
                 if rows is not None:
-                    checks.try_model(model, rows.alone(i), data.num_classes)
-        settings = [checks.with_constraints(own.setting, data, i) for i, own in enumerate(self.members)]
-        listeners = [*budgets(settings), *checks.checked_callbacks(callbacks), Progress(progress)]
-        results: dict[int, TrainResult] = {}
-        most = self._most_at_once(data)
+                    arguments.try_model(model, rows.for_members(i), data.num_classes)
+        settings = [arguments.with_constraints(own.setting, data, i) for i, own in enumerate(self.members)]
+        listeners = [*budgets(settings), *arguments.checked_callbacks(callbacks), EpochProgress(progress)]
 
-        def train_stack(group: list[int]) -> None:
+        def train_stack(group: list[int]) -> dict[int, TrainResult]:
             models, own = [self.models[i] for i in group], [settings[i] for i in group]
             run = Run(models, own, _rows_of(data, group), held and _rows_of(held, group), group, callbacks=listeners)
             fit(run, None if checkpoint is None else Checkpoint(checkpoint, run, shared=True))
-            results.update(zip(group, run.results(), strict=True))
+            return dict(zip(group, run.results(), strict=True))
 
-        def train_together(group: list[int]) -> None:
-            """Train one group; in halves, where the memory does not suffice."""
-            if len(group) <= most:
-                try:
-                    return train_stack(group)
-                except (MemoryError, torch.OutOfMemoryError):
-                    if len(group) == 1:
-                        raise
-            half = len(group) // 2
-            warnings.warn(f"No memory for {len(group)} members at once: training {half} at a time.", stacklevel=3)
-            train_together(group[:half])
-            train_together(group[half:])
-
+        results: dict[int, TrainResult] = {}
+        most = self._most_at_once(data)
         with keeping_memory(keep_memory):
             for group in self._groups(settings, data):
-                train_together(group)
+                results |= _in_halves(train_stack, group, most)
         return [results[i] for i in range(count)]
 
-    def _most_at_once(self, data: Rows) -> int:
-        """Members that the free memory holds, with some to spare."""
+    def _most_at_once(self, data: TrainingRows) -> int:
+        """Members that fit into the free memory, with some to spare."""
         config, free = self.members[0].setting.config, free_memory(data.y.device)
         each = memory_per_member(self.models[0], data.num_features, data.num_rows, config)
         return len(self.members) if free is None else max(1, int(0.6 * free / each))
 
-    def _groups(self, settings: Sequence[Setting], data: Rows) -> list[list[int]]:
-        """Members that train as one stack: all that differ in numbers only; each alone, if they cannot be stacked."""
+    def _groups(self, settings: Sequence[Setting], data: TrainingRows) -> list[list[int]]:
+        """Members that train as one stack, because they differ in numbers only; others train alone."""
         alone = everyone = list(range(len(settings)))
         if len(everyone) > 1:
             try:
@@ -153,11 +140,11 @@ class Fleet:
             except UnstackableError as error:
                 warnings.warn(f"The fleet is trained one by one: {error}", stacklevel=3)
         for i in alone:
-            checks.check_modes(self.models[i], settings[i], data)
+            arguments.check_modes(self.models[i], settings[i], data)
         kinds = [generator_structure(setting.generator) for setting in settings]
         rules = [constraint_structure(stated(setting)) for setting in settings]
         groups: list[list[int]] = []
-        # Whoever has the most energies comes first, so that a group is open to all that fit its first member.
+        # Generators with the most energies first: then a group accepts all that are compatible with its first member.
         for i in sorted(set(everyone) - set(alone), key=lambda i: (-len(kinds[i][3]), i)):
             for group in groups:
                 if rules[i] == rules[group[0]] and compatible(kinds[i], kinds[group[0]]):
@@ -168,22 +155,37 @@ class Fleet:
         return [*sorted(sorted(group) for group in groups), *([i] for i in alone)]
 
 
+def _in_halves(
+    train: Callable[[list[int]], dict[int, TrainResult]], group: list[int], most: int
+) -> dict[int, TrainResult]:
+    """Train one group; in halves, if the memory does not suffice."""
+    if len(group) <= most:
+        try:
+            return train(group)
+        except (MemoryError, torch.OutOfMemoryError):
+            if len(group) == 1:
+                raise
+    half = len(group) // 2
+    warnings.warn(f"No memory for {len(group)} members at once: training {half} at a time.", stacklevel=from_outside())
+    return _in_halves(train, group[:half], most) | _in_halves(train, group[half:], most)
+
+
 def _with_own_code(settings: Sequence[Setting]) -> list[int]:
-    """Members with parts of a user's own class, which a stack would rebuild as plain ones."""
+    """Members with custom classes, which a stack would replace by plain ones."""
     found = []
     for i, setting in enumerate(settings):
         parts = ((setting.objective, Objective), (setting.constraints, Constraints), (setting.generator, Generator))
         own = [type(part).__name__ for part, plain in parts if type(part) is not plain]
         if own:
             found.append(i)
-            text = f"Member {i} is trained alone: {own[0]} is a class of its own and cannot be stacked."
+            text = f"Member {i} is trained alone: {own[0]} is a custom class and cannot be stacked."
             warnings.warn(text, stacklevel=4)
     return found
 
 
-def _check_stacked(models: Sequence[nn.Module], data: Rows) -> None:
-    """Side by side the models must give what each gives alone, in training as in use."""
-    some = [data.alone(i).first(16)[0] for i in range(len(models))]
+def _check_stacked(models: Sequence[nn.Module], data: TrainingRows) -> None:
+    """Raise unless the stack gives the logits of its models, in training and eval mode."""
+    some = [data.for_members(i).first(16)[0] for i in range(len(models))]
     twins = copy.deepcopy(list(models))  # a forward pass may change what a model holds
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         for training in (True, False):
@@ -200,6 +202,6 @@ def _check_stacked(models: Sequence[nn.Module], data: Rows) -> None:
                     raise UnstackableError(f"member {i} gives other logits in a stack than alone.")
 
 
-def _rows_of(rows: Rows, group: list[int]) -> Rows:
-    """The rows of a group; a member that trains alone has no leading dimension."""
-    return rows.of(group) if len(group) > 1 else rows.alone(group[0])
+def _rows_of(rows: TrainingRows, group: list[int]) -> TrainingRows:
+    """The rows of a group; for a lone member without a leading dimension."""
+    return rows.for_members(group) if len(group) > 1 else rows.for_members(group[0])

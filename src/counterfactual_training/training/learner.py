@@ -1,4 +1,4 @@
-"""What is trained: a model or a stack of them, its gradient by Eq. 2, and its optimizer."""
+"""A model, or a stack of models, in training: the gradient of Eq. 2 and the optimizer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Gradients = Sequence[Tensor | None]  # one per parameter; None where a parameter
 
 
 class ByBackward:
-    """Gradients of Eq. 2 by autograd, for any model and any objective; otherwise as :class:`ByHand`."""
+    """Gradients of Eq. 2 by autograd, for any model and objective; the interface is that of :class:`ByHand`."""
 
     terms: Tensor
 
@@ -35,9 +35,10 @@ class ByBackward:
     def gradients(self, objective: Objective, batches: Sequence[Batch]) -> Iterator[Gradients]:
         told = []
         for batch in batches:
+            # LBFGS evaluates the same batch several times per step.
             self.again = lambda batch=batch: self._backward(objective, batch)
             told.append(self.again())
-            if not isinstance(self.model, DistributedDataParallel):  # there only gradients are known to all processes
+            if not isinstance(self.model, DistributedDataParallel):  # only gradients are the same on all processes
                 self.witnesses.append(told[-1][0])
             yield [parameter.grad for parameter in self.parameters]
         self.terms = torch.stack(told)
@@ -58,7 +59,7 @@ class ByBackward:
 
 
 def _of_part(objective: Objective, rows: float, contrast: float, adversarial: float) -> Objective:
-    """The objective of a part of a batch, such that the mean over all parts is that of the whole."""
+    """The objective of a part of a batch, weighted so that the mean over all parts is that of the whole."""
     if rows == contrast == adversarial == 1.0:
         return objective
     shares = {"lambda_class": rows, "lambda_div": contrast, "lambda_reg": contrast, "lambda_adv": adversarial}
@@ -67,19 +68,20 @@ def _of_part(objective: Objective, rows: float, contrast: float, adversarial: fl
 
 
 def _accumulated(every: Iterator[Gradients], size: int) -> Iterator[Gradients]:
-    """Means over so many gradients in a row; the last ones may be fewer."""
+    """Means over ``size`` consecutive gradients; the last group may be smaller."""
     if size == 1:
         yield from every
         return
-    copies = ([None if grad is None else grad.clone() for grad in found] for found in every)  # the next overwrites them
+    copies = (
+        [None if grad is None else grad.clone() for grad in found] for found in every
+    )  # the next backward overwrites them
     while held := list(islice(copies, size)):
         given = [[grad for grad in column if grad is not None] for column in zip(*held, strict=True)]
         yield [torch.stack(grads).sum(0) / len(held) if grads else None for grads in given]
 
 
 def _modules_to_train(model: nn.Module) -> list[nn.Module]:
-    """A model in training mode may hold frozen parts that are not; one in eval mode is trained whole, as its ``train``
-    understands that."""
+    """The modules in training mode; for a model in eval mode, those that its own ``train()`` puts there."""
     if model.training:
         return [module for module in model.modules() if module.training]
     model.train()
@@ -89,12 +91,12 @@ def _modules_to_train(model: nn.Module) -> list[nn.Module]:
 
 
 class Learner:
-    """A model in training. Alone it has no leading dimension; a stack of M has ``lead = (M,)``.
+    """A model in training. ``lead`` is ``()`` for one model and ``(M,)`` for a stack of M.
 
     Attributes:
-        model: what answers ``(*lead, n, *features)`` with logits.
+        model: maps ``(*lead, n, *features)`` to logits.
         parameters: its trainable tensors, each ``(*lead, …)``.
-        optimizer: of these.
+        optimizer: of the parameters.
     """
 
     def __init__(
@@ -102,16 +104,17 @@ class Learner:
         optimizer: Optimizer | None = None,
     ) -> None:  # fmt: skip
         self.lead = torch.Size([model.num_members]) if isinstance(model, StackedModel) else torch.Size()
-        self.whole = model  # with what other processes add to it
+        self.whole = model  # with DDP around it, which averages gradients over processes
         self.model = unwrapped(model)
         self.training = _modules_to_train(self.model)
         self.parameters: list[Tensor] = [p for p in self.model.parameters() if p.requires_grad]
         if not self.parameters:
             raise ModelError("The model has no parameters that may be trained.")
         self.num_classes = num_classes
-        # A subclass with a loss of its own, and LBFGS, which asks for it again and again, get autograd.
+        # Custom losses have no closed form, and LBFGS needs to repeat a backward pass: both get autograd.
         self.closed = objective.has_closed_form and not isinstance(optimizer, torch.optim.LBFGS)
         self.gradient = self._way()
+        # torch's Adam would keep the moments of half-precision weights in half precision, where small squares vanish.
         half = any(p.dtype in (torch.bfloat16, torch.float16) for p in self.parameters)
         if optimizer is None and (self.lead or half or isinstance(self.gradient, ByHand)):
             optimizer = Adam(self.parameters, rates, self.lead)
@@ -128,32 +131,32 @@ class Learner:
         return ByBackward(self.whole, self.parameters) if walk is None else ByHand(walk, self.num_classes)
 
     def gradients(self, objective: Objective, batches: Sequence[Batch], accumulate: int = 1) -> Iterator[Gradients]:
-        """∇ of Eq. 2 for every update, each the mean over so many batches."""
+        """∇ of Eq. 2 for every update, each the mean over ``accumulate`` batches."""
         return _accumulated(self.gradient.gradients(objective, batches), accumulate)
 
     def begin_epoch(self) -> None:
-        """Heed hooks that have come or gone since the last one, and the modes."""
+        """Choose the way to the gradient anew, because hooks may have come or gone, and set the modes."""
         self.gradient = self._way()
         self.train_mode()
 
     def train_mode(self) -> None:
-        """The modules that train are in training mode, whatever a callback has done."""
+        """Put the modules that train back into training mode; callbacks may have called ``eval()``."""
         for module in self.training:
             module.training = True
 
     def expose(self, grads: Gradients) -> None:
-        """Show gradients where torch's own functions look for them."""
+        """Set ``.grad``, where torch's own functions look."""
         self.shown = list(grads)
         for parameter, grad in zip(self.parameters, grads, strict=True):
             parameter.grad = grad
 
     def exposed(self, grads: Gradients) -> list[Tensor | None]:
-        """Gradients shown before; where somebody has put another one in its place, that one."""
+        """The gradients, or what a callback has put into ``.grad`` in their place."""
         given = zip(self.parameters, self.shown, grads, strict=True)
         return [mine if parameter.grad is shown else parameter.grad for parameter, shown, mine in given]
 
     def keep(self, rows: Tensor) -> None:
-        """Go on with these rows of the stack."""
+        """Continue with these rows of the stack only."""
         if not isinstance(self.model, StackedModel) or not isinstance(self.optimizer, Adam):
             raise TypeError("only a stack can be made smaller")
         self.model.keep(rows)
@@ -166,41 +169,43 @@ class Learner:
         return self.gradient.terms
 
     def bad(self, gradients: Gradients, idle: Tensor | None = None) -> Tensor:
-        """``(*lead)``: 1.0 for the idle, and where loss or gradient is not finite; nobody waits for the answer."""
+        """``(*lead)``: 1.0 where a member is idle, or its loss or gradient is not finite. Does not wait for a GPU."""
         given = [grad for grad in gradients if grad is not None]
         witnesses, self.gradient.witnesses = self.gradient.witnesses, []
         if self.lead:
             sums = sum(witnesses, at_least_single(given[0]).sum(-1))
-            if idle is None and sums.device.type == "cpu" and isfinite(float(sums.sum())):  # asking costs nothing here
+            if (
+                idle is None and sums.device.type == "cpu" and isfinite(float(sums.sum()))
+            ):  # reading a value is free on a CPU
                 return self.none
-            bad = (sums - sums != 0).to(torch.float32)  # infinity and NaN leave NaN
+            bad = (sums - sums != 0).to(torch.float32)  # ∞ − ∞ and NaN − NaN are NaN, which is not 0
             return bad if idle is None else torch.maximum(bad, idle)
-        if not self.flags:  # many at once: each by itself would take as long as the check
+        if not self.flags:  # allocating flags one by one would take as long as the check itself
             self.flags = list(torch.zeros(256, device=self.one.device, dtype=torch.float32).unbind())
         found = self.flags.pop()
         if idle is not None:
             found.copy_(idle)
         alike = [value for value in witnesses if given and value.dtype == given[0].dtype]
         wider = [value for value in witnesses if not given or value.dtype != given[0].dtype]
-        for values in ([*given, *alike], wider):
+        for values in ([*given, *alike], wider):  # the kernel wants one dtype per call
             if values:
                 torch._amp_foreach_non_finite_check_and_unscale_(values, found, self.one)
         return found
 
     def step(self, grads: Gradients, bad: Tensor) -> None:
-        """One update of all that are not bad."""
+        """One update of all members that are not bad."""
         optimizer = self.optimizer
         if isinstance(optimizer, Adam):
             optimizer.apply(grads, None if bad is self.none else bad)
             return
         self.expose(grads)
-        if getattr(optimizer, "_step_supports_amp_scaling", False):  # skips by itself, on the device
+        if getattr(optimizer, "_step_supports_amp_scaling", False):  # fused optimizers skip on the device
             optimizer.found_inf, optimizer.grad_scale = bad, None  # type: ignore[attr-defined]
             optimizer.step()
             del optimizer.found_inf, optimizer.grad_scale  # type: ignore[attr-defined]
         elif not bool(bad):
             gradient = self.gradient
             if isinstance(optimizer, torch.optim.LBFGS) and isinstance(gradient, ByBackward):
-                optimizer.step(lambda: float(gradient.again()[0]))  # looks at the loss several times a step
+                optimizer.step(lambda: float(gradient.again()[0]))  # a closure that returns the loss
             else:
                 optimizer.step()

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import zip_longest
 
 import torch
 
 from counterfactual_training.errors import InputError
+from counterfactual_training.threads import sensible_threads
 from counterfactual_training.training.batches import explain, mini_batches
 from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.distributed import shares
-from counterfactual_training.training.host import borrowed, seed_epoch
 from counterfactual_training.training.learner import Gradients
 from counterfactual_training.training.objective import Batch
 from counterfactual_training.training.run import Run
-from counterfactual_training.training.sampling import Streams
+from counterfactual_training.training.sampling import Streams, epoch_rng
 from counterfactual_training.training.tally import Tally
 
 # Mini-batches are prepared in groups of about so many values: enough to save overhead, few enough to save memory.
@@ -24,20 +25,20 @@ _GROUP_VALUES = 2**20
 
 
 def fit(run: Run, saver: Checkpoint | None = None) -> None:
-    """Train all members of a run, epoch after epoch; a checkpoint says where to begin."""
+    """Train all members of a run, epoch by epoch, from the state of the checkpoint if there is one."""
     if saver is not None:
         saver.resume(run)
-    with borrowed(run):
+    with _torch_settings(run):
         for callback in run.callbacks:
             callback.on_train_begin(run)
         if saver is not None:
-            saver.resume_optimizer(run)  # now, because a new scheduler begins by setting the learning rate
+            saver.resume_optimizer(run)  # only now: a new scheduler starts by setting the learning rate
         while run.epoch < run.epochs and run.running:
             advance(run)
             for callback in run.callbacks:
                 callback.on_epoch_end(run)
             run.agree()  # several processes stop together
-            run.compact()  # ended members leave the stack
+            run.compact()  # stopped members leave the stack
             if saver is not None:
                 saver.save(run)
         for callback in run.callbacks:
@@ -45,7 +46,7 @@ def fit(run: Run, saver: Checkpoint | None = None) -> None:
 
 
 def advance(run: Run) -> None:
-    """One epoch: its updates, its records, and an end for members that diverged; nobody is told."""
+    """One epoch: updates, records, and the end of members that diverged; without callbacks at its end."""
     started = time.perf_counter()
     tally = _epoch(run)
     run.epoch += 1
@@ -55,12 +56,12 @@ def advance(run: Run) -> None:
 @torch.no_grad()
 def _epoch(run: Run) -> Tally:
     """One pass over the data: search counterfactuals, and update on every mini-batch with its share of them."""
-    rngs = seed_epoch(run)
+    rngs = _seed_epoch(run)
     run.learner.begin_epoch()
     tally = Tally(run)
     objective = run.objective_for(tally.explaining)
     for batches in _explained(run, rngs if run.lead else rngs[0], tally):
-        # Gradients are computed one by one, each after the update before it.
+        # A generator, so that each gradient is computed after the update before it.
         for gradients in run.learner.gradients(objective, batches, run.config.accumulate):  # ∇ of Eq. 2
             _update(run, gradients, tally)
         tally.add(batches, run.learner.terms)
@@ -70,12 +71,12 @@ def _epoch(run: Run) -> Tally:
 def _explained(run: Run, rng: Streams, tally: Tally) -> Iterator[list[Batch]]:
     """Mini-batches with their counterfactuals (Algorithm 1, lines 2-6), in groups.
 
-    Counterfactuals are searched once per epoch and handed out, or for every batch by itself. During burn-in, and in
+    Counterfactuals are searched once per epoch and divided among the batches, or once per batch. During burn-in, and in
     conventional training, there are none.
     """
     config, batches = run.config, mini_batches(run, rng)
     count = run.data.num_batches(config.batch_size)
-    sizes = shares(max(config.num_counterfactuals, count), count)  # of counterfactuals, for each batch
+    sizes = shares(max(config.num_counterfactuals, count), count)  # counterfactuals for each batch
     explaining = any(tally.explaining)
     per_batch = explaining and config.refresh == "batch"
     found = explain(run, sizes, rng, tally) if explaining and not per_batch else None
@@ -86,11 +87,12 @@ def _explained(run: Run, rng: Streams, tally: Tally) -> Iterator[list[Batch]]:
             raise InputError(f"The DataLoader gives {how} batches than its len(), {count}; correct its sampler's.")
         if per_batch:
             found = explain(run, [size], rng, tally)
-        if explaining and found is None:  # whoever searched has ended; others may train conventionally
-            if not tally.anyone_left():
+        if explaining and found is None:  # all members that search have stopped; others may train conventionally
+            if not run.running:
                 return
             explaining = per_batch = False
         group.append(batch if found is None else batch.explained(*next(found)))
+        # With one search per batch, the search needs the weights after the update before it.
         full = per_batch or len(group) * batch.x.numel() > _GROUP_VALUES
         if full and len(group) % config.accumulate == 0:
             yield group
@@ -100,17 +102,17 @@ def _explained(run: Run, rng: Streams, tally: Tally) -> Iterator[list[Batch]]:
 
 
 def _update(run: Run, gradients: Gradients, tally: Tally) -> None:
-    """One step of the optimizer for every member that still trains and whose gradient is finite."""
+    """One optimizer step for every running member whose loss and gradient are finite."""
     run.gradients = gradients
-    _tell(run, "before_step", tally)
+    _call(run, "before_step", tally)
     bad = run.learner.bad(run.gradients, tally.idle)
     run.learner.step(run.gradients, bad)
     tally.bad.append(bad)
-    _tell(run, "on_batch_end", tally)
+    _call(run, "on_batch_end", tally)
 
 
-def _tell(run: Run, event: str, tally: Tally) -> None:
-    """Call the callbacks; notice gradients they replace, modes they change and members they stop."""
+def _call(run: Run, event: str, tally: Tally) -> None:
+    """Call the callbacks; honour gradients they replace, modes they change and members they stop."""
     for callback in run.listeners(event):
         run.gradients = list(run.gradients)
         run.learner.expose(run.gradients)
@@ -118,3 +120,39 @@ def _tell(run: Run, event: str, tally: Tally) -> None:
         run.gradients = run.learner.exposed(run.gradients)
         run.learner.train_mode()
         tally.notice_stops()
+
+
+@contextmanager
+def _torch_settings(run: Run) -> Iterator[None]:
+    """Threads, random state and autocast cache as training needs them; restored at the end."""
+    devices = [run.device] if run.device.type == "cuda" else []
+    caching = torch.is_autocast_cache_enabled()
+    with torch.random.fork_rng(devices=devices):
+        example, _ = run.data.first(run.config.batch_size + run.config.num_counterfactuals)
+        with sensible_threads(run.model, example, run.config.threads):
+            # Autocast around a whole training would otherwise cast the weights once, and never see an update.
+            torch.clear_autocast_cache()
+            torch.set_autocast_cache_enabled(False)
+            try:
+                yield
+            finally:
+                torch.set_autocast_cache_enabled(caching)
+
+
+def _seed_epoch(run: Run) -> list[torch.Generator]:
+    """The random generators of this epoch, one per row of the stack; also seeds torch and the data."""
+    rngs = [epoch_rng(seed, run.epoch) for seed in run.seeds]
+    for rng in rngs:
+        _draw(rng)
+    # Members share a loader's batches, so these are seeded by the first setting, even when that member has stopped.
+    seed = _draw(epoch_rng(run.settings[0].config.seed, run.epoch))
+    torch.default_generator.manual_seed(seed)  # for dropout, which only lone models have
+    if run.device.type == "cuda":
+        with torch.cuda.device(run.device):
+            torch.cuda.manual_seed(seed)
+    run.data.seed(seed)
+    return rngs
+
+
+def _draw(rng: torch.Generator) -> int:
+    return int(torch.randint(2**62, (), generator=rng))

@@ -12,7 +12,7 @@ from counterfactual_training.training.config import TrainConfig
 
 
 def memory_per_member(model: nn.Module, num_features: int, num_rows: int, config: TrainConfig) -> int:
-    """Bytes that a member adds at its peak, roughly and rather too many.
+    """An upper estimate of the bytes that a member adds at its peak.
 
     Weights with the moments of Adam, gradient and best copy; the counterfactuals of an epoch (factual, mature, nascent,
     positive, and the search's own copies); the activations of one mini-batch, forward and backward; all training rows
@@ -29,7 +29,7 @@ def memory_per_member(model: nn.Module, num_features: int, num_rows: int, config
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes that can still be had; ``None`` where nobody says."""
+    """Free bytes; ``None`` if unknown."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     found = [free for free in (_machine(), _container(), _process()) if free is not None]
@@ -62,7 +62,7 @@ def _container(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
         left = int((folder / "memory.max").read_text()) - int((folder / "memory.current").read_text())
     except (OSError, ValueError):
         return None
-    with contextlib.suppress(OSError, ValueError):  # files read lately count as used, but give way
+    with contextlib.suppress(OSError, ValueError):  # the page cache counts as used, but is freed on demand
         stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
         left += int(stat.get("inactive_file", 0))
     return max(left, 0)

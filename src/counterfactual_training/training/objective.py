@@ -15,7 +15,7 @@ from counterfactual_training.core.broadcast import Number, per_member
 from counterfactual_training.core.energy import contrastive_divergence, energy_ridge
 from counterfactual_training.core.losses import adversarial_loss, class_loss, logistic_contrast
 from counterfactual_training.core.precision import at_least_single
-from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.errors import InputError, check_name, lookup
 
 
 class CounterfactualBatch(NamedTuple):
@@ -41,10 +41,10 @@ class CounterfactualBatch(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What one update looks at.
+    """The rows and counterfactuals of one mini-batch.
 
-    Where several processes have parts of one batch, the shares tell how large this part is relative to an even one: of
-    the rows, of what divergence and ridge are means of, and of the adversarial examples.
+    Where several processes have parts of one batch, ``shares`` are the sizes of this part relative to an even one: of
+    the rows, of the counterfactuals, and of the adversarial examples.
     """
 
     x: Tensor  # (..., n, *features)
@@ -85,12 +85,12 @@ class RowTerms(NamedTuple):
     contrast: Tensor | None
 
 
-# What a row of a batch is there for.
+# The role of a row in a batch.
 CLASS, POSITIVE, COUNTERFACTUAL, ADVERSARIAL, RECOURSE = range(5)
 
 
 class Part(NamedTuple):
-    """The rows of a batch that are there for one reason."""
+    """The rows of a batch with one role."""
 
     role: int
     x: Tensor  # (..., m, *features)
@@ -106,8 +106,8 @@ class Objective:
         lambda_class, lambda_div, lambda_reg, lambda_adv: of Eq. 2.
         lambda_contrast: of :func:`logistic_contrast`, a bounded divergence.
         lambda_recourse: of the class loss at nascent counterfactuals labelled as their *target* (Ross, Lakkaraju and
-            Bastani 2021): whoever asks is brought closer to the decision. :func:`train` and :class:`Fleet` leave it out
-            where no feature is immutable; there recourse is cheap anyway, and the term would cost plausibility.
+            Bastani 2021), which brings people closer to the decision. :func:`train` and :class:`Fleet` drop it if no
+            feature is immutable: recourse is cheap then, and the term would cost plausibility.
     """
 
     lambda_class: Number = 1.0
@@ -144,7 +144,7 @@ class Objective:
 
     def total(self, class_loss: Tensor, divergence: Tensor, ridge: Tensor, adversarial: Tensor) -> Tensor:
         """The weighted sum of the terms of Eq. 2, each ``(...)``, or ``(..., batches)``."""
-        trailing = class_loss.dim() - 1
+        trailing = class_loss.dim() - 1  # λ may be (members,); a dimension of batches comes after it
         return (
             per_member(self.lambda_class, trailing) * class_loss
             + per_member(self.lambda_div, trailing) * divergence
@@ -165,6 +165,7 @@ class Objective:
             value = sum(parts[1:], parts[0]) / count
             return value if weight is None else value * weight
 
+        # Signs as in Eq. 2: energies of x⁺ are lowered, those of x′ raised.
         contrasted = {POSITIVE: -self.lambda_contrast, COUNTERFACTUAL: self.lambda_contrast}
         return RowTerms(
             term({CLASS: self.lambda_class, ADVERSARIAL: self.lambda_adv, RECOURSE: self.lambda_recourse}),
@@ -190,6 +191,7 @@ class Objective:
             explanations: this batch's counterfactuals; without any (burn-in) only the class loss remains.
             weight: ``(..., n)`` what each row counts in the class loss; ``None`` counts all alike.
         """
+        # One forward pass for all roles: cheaper, and batch statistics see all rows.
         parts, rows = self.parts(x, y, weight, explanations), y.dim() - 1
         joined = at_least_single(model(torch.cat([part.x for part in parts], rows)) if len(parts) > 1 else model(x))
         split = joined.split([part.x.shape[rows] for part in parts], rows)
@@ -233,12 +235,9 @@ OBJECTIVES = {
 
 def make_objective(name: str, **weights: float) -> Objective:
     """The objective of that name; weights are overridden only where the objective uses them."""
-    if name not in OBJECTIVES:
-        raise InputError(unknown("objective", name, OBJECTIVES))
-    objective = OBJECTIVES[name]
+    objective = lookup("objective", name, OBJECTIVES)
     for weight in weights:
-        if weight not in vars(objective):
-            raise InputError(unknown("weight", weight, vars(objective)))
+        check_name("weight", weight, vars(objective))
     return replace(objective, **{key: value for key, value in weights.items() if _nonzero(getattr(objective, key))})
 
 

@@ -1,4 +1,4 @@
-"""Training rows: tensors, or anything that gives a row for an index."""
+"""Training rows: tensors, or items of a map-style data set."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from counterfactual_training.errors import InputError
 from counterfactual_training.training.sampling import Streams, draw_positives
 
 _ALONE = torch.Size()
-Labelled = tuple[Tensor, Tensor, Tensor | None]  # x, y, and what each row counts in the losses
+Labelled = tuple[Tensor, Tensor, Tensor | None]  # x, y, weight
 
 
-class Rows:
-    """Rows ``(n, *features)`` with their classes; the members of a fleet share them, or have ``(members, n, …)``.
+class TrainingRows:
+    """Rows ``(n, *features)`` with their classes, shared by the members of a fleet; or ``(members, n, …)``.
 
     Attributes:
         y: ``(n,)`` or ``(members, n)``, always in memory.
@@ -62,7 +62,7 @@ class Rows:
         return torch.stack([draw_positives(own[i % len(own)], y_target[i], one) for i, one in enumerate(rng)])
 
     def batches(self, size: int, order: Tensor | None = None, lead: torch.Size = _ALONE) -> Iterator[Labelled]:
-        """All rows in parts, in this order ``(*lead, n)`` or as they lie; shared rows are shown to every member."""
+        """All rows in batches, in this order ``(*lead, n)`` or as they are; shared rows are expanded to ``lead``."""
         for x, y, weight in self._parts(size, order):
             if lead and y.dim() == 1:
                 x, y = x.expand(*lead, *x.shape), y.expand(*lead, -1)
@@ -82,26 +82,24 @@ class Rows:
         return self.num_rows % size or size
 
     def seed(self, seed: int) -> None:
-        """Let whatever these rows draw themselves begin an epoch, so that a resumed run draws the same."""
+        """Seed the rows' own samplers for an epoch, so that a resumed run draws the same."""
 
-    def of(self, members: int | Sequence[int]) -> Rows:
-        """The rows of these members; of a single one, without a leading dimension."""
+    def for_members(self, members: int | Sequence[int]) -> TrainingRows:
+        """The rows of these members; for a single one without a leading dimension."""
         if not self.own:
             return self
         weight = None if self.weight is None else self.weight[members]
-        return Rows(self.x[members], self.y[members], self.num_classes, weight)
-
-    alone = of
+        return TrainingRows(self.x[members], self.y[members], self.num_classes, weight)
 
 
-class FetchedRows(Rows):
+class FetchedRows(TrainingRows):
     """Rows of a map-style ``Dataset``, fetched when they are needed; batches come from its ``DataLoader``, if given.
 
     Items are ``(x, y)`` or ``(x, y, weight)``. Classes and weights are read once, in one pass.
 
     Attributes:
-        read: what that pass told.
-        by_class: ``(k,)`` what a row of each class counts, times its own weight; or ``None``.
+        read: the result of that pass.
+        by_class: ``(k,)`` class weights, or ``None``.
     """
 
     def __init__(
@@ -117,7 +115,7 @@ class FetchedRows(Rows):
         super().__init__(example, y, num_classes, weight)
 
     def _placed(self, x: Tensor, y: Tensor, weight: Tensor | None) -> Labelled:
-        """A batch where training happens, the weights of classes included."""
+        """A batch on the training device, with class weights."""
         x, y, weight = x.to(self.device), y.to(self.device), None if weight is None else weight.to(self.device)
         if self.by_class is not None:
             weight = self.by_class[y] if weight is None else weight * self.by_class[y]
@@ -142,13 +140,13 @@ class FetchedRows(Rows):
         if self.loader is None:
             return super().smallest_batch(size)
         own = self.loader.batch_size
-        if own is None:  # only the sampler of its batches knows
+        if own is None:  # only its batch sampler knows
             return self.num_rows
         return own if self.loader.drop_last else len(self.loader.sampler) % own or own  # type: ignore[arg-type]
 
     @property
     def samplers(self) -> list[Any]:
-        """What decides which rows are in a batch, outermost first."""
+        """The objects that decide which rows are in a batch."""
         inner = getattr(self.loader, "batch_sampler", None)
         found = [self.loader, getattr(self.loader, "sampler", None), inner, getattr(inner, "sampler", None)]
         return [own for own in found if own is not None]
@@ -162,7 +160,7 @@ class FetchedRows(Rows):
 
 
 class Read(NamedTuple):
-    """What one pass over a data set tells: all classes and weights, one row, and where the rows lie ``(d,)``."""
+    """The result of one pass over a data set: classes, weights, one row, and statistics ``(d,)``."""
 
     y: Tensor
     weight: Tensor | None
@@ -180,7 +178,7 @@ class Read(NamedTuple):
 
     @classmethod
     def all(cls, source: Dataset | DataLoader, block: int = 1024) -> Read:
-        """Look at every item once, a block at a time; none is kept."""
+        """Read every item once, in blocks; none is kept."""
         dataset, collate = _opened(source)
         num = len(dataset)
         classes, weights = [], []
@@ -205,14 +203,14 @@ class Read(NamedTuple):
 
 
 def _opened(source: Dataset | DataLoader) -> tuple[Any, Any]:
-    """The data set, which must be of a kind that can be trained on, and what makes a batch of its items."""
+    """The data set, checked, and the function that collates its items."""
     loader = source if isinstance(source, DataLoader) else None
     dataset: Any = source if loader is None else loader.dataset
     indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
     if isinstance(dataset, IterableDataset) or not indexed:
         raise InputError(
-            f"{type(dataset).__name__} cannot be asked for the row of an index, which drawing factuals and x⁺ "
-            "needs; give a map-style Dataset (with __len__ and __getitem__) or tensors."
+            f"{type(dataset).__name__} cannot be indexed, which drawing factuals and x⁺ needs; "
+            "give a map-style Dataset (with __len__ and __getitem__) or tensors."
         )
     if loader is not None and loader.batch_sampler is None:
         raise InputError("The DataLoader gives single rows; give it a batch_size or a batch_sampler.")
@@ -224,7 +222,7 @@ def _opened(source: Dataset | DataLoader) -> tuple[Any, Any]:
 
 
 def _collated(collate: Any, items: list[Any]) -> Any:
-    """Items as a batch; what does not go together is told with an item."""
+    """Items as a batch; an error names the kind of items."""
     try:
         return collate(items)
     except (TypeError, RuntimeError, ValueError) as error:

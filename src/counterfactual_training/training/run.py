@@ -1,4 +1,4 @@
-"""A training run: what its members share, what each has for itself, and what a checkpoint holds of it."""
+"""A training run: the state of its members, what callbacks may do with it, and what a checkpoint saves."""
 
 from __future__ import annotations
 
@@ -24,48 +24,47 @@ from counterfactual_training.training.distributed import Ranks, unwrapped
 from counterfactual_training.training.history import History
 from counterfactual_training.training.learner import Gradients, Learner
 from counterfactual_training.training.objective import Objective
-from counterfactual_training.training.rows import Rows
+from counterfactual_training.training.rows import TrainingRows
 from counterfactual_training.training.setting import Setting
 
-# Members that have ended ride along, ignored, until a smaller stack is worth its price.
+# Stopped members stay in the stack, ignored, until so small a share still trains: restacking costs time.
 _COMPACT_AT = 0.75
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """The trained model (the same object that went in) and its history."""
+    """The trained model (the object that was given) and its history."""
 
     model: nn.Module
     history: History
 
 
 class Run:
-    """One model in training, or several of one structure as one stack; what callbacks see.
+    """One model in training, or several of one architecture as a stack; passed to callbacks.
 
-    A member is named by its place i in this run; ``members[i]`` is its place in the list that :class:`Fleet` got. A
-    lone run has one member, 0.
+    Members have numbers i in this run; a lone run has one, 0.
 
     Attributes:
-        members: places of the members in the fleet.
+        members: for each member, its index in the list given to :class:`Fleet`.
         settings: of each member.
-        histories: what happened to each; ``history`` is that of a lone run.
+        histories: of each member; ``history`` is that of a lone run.
         epoch: epochs done.
         epochs: epochs to do.
-        slots: which member each row of the stack is.
-        lead: ``()`` alone, ``(rows of the stack,)`` in a fleet.
-        model: the model itself; in a fleet the stack of those that train.
-        parameters: what is trained, each ``(*lead, …)``.
-        strength: of each member, a factor of all its weights but that of the class loss; callbacks may change it.
-        gradients: of the update to be made, one per tensor of ``parameters``; ``None`` where a parameter has none.
-        optimizer: with one parameter group per member, in a fleet.
+        slots: the member of each row of the stack.
+        lead: ``()`` for one model, ``(rows of the stack,)`` in a fleet.
+        model: the model; in a fleet the stack.
+        parameters: the trained tensors, each ``(*lead, …)``.
+        strength: of each member, a factor of all weights of Eq. 2 but that of the class loss; callbacks may change it.
+        gradients: of the next update, one per tensor of ``parameters``; ``None`` where a parameter has none.
+        optimizer: in a fleet with one parameter group per member.
     """
 
     def __init__(
         self,
         models: Sequence[nn.Module],
         settings: Sequence[Setting],
-        data: Rows,
-        validation: Rows | None = None,
+        data: TrainingRows,
+        validation: TrainingRows | None = None,
         members: Sequence[int] = (0,),
         optimizer: Optimizer | None = None,
         callbacks: Iterable[Callback] = (),
@@ -78,19 +77,17 @@ class Run:
         self.histories = [History() for _ in self.settings]
         self.strength = [1.0] * len(models)
         self.slots = list(range(len(models)))
-        self.bad_updates = [0] * len(models)  # in a row, up to now, by row of the stack
+        self.bad_updates = [0] * len(models)  # consecutive ones up to now, by row of the stack
         self.gradients: Gradients = []
-        self.ranks = Ranks.of(models[0])
+        self.ranks = Ranks.from_model(models[0])
         model = StackedModel(models) if len(models) > 1 else models[0]
         rates = [setting.config.learning_rate for setting in self.settings]
         self.learner = Learner(model, self.settings[0].objective, data.num_classes, rates, optimizer)
         self.model, self.optimizer = self.learner.model, self.learner.optimizer
         self.device = self.learner.parameters[0].device
-        self.good = self._weights()  # of each member's last sound epoch, by row of the stack
-        self.ended: dict[int, dict[str, Tensor]] = {}  # members of a fleet that no longer train, as they ended
+        self.good = self._weights()  # weights after each member's last sound epoch, by row of the stack
+        self.ended: dict[int, dict[str, Tensor]] = {}  # final weights of stopped members of a fleet
         self._restack()
-
-    # What callbacks use.
 
     @property
     def history(self) -> History:
@@ -104,7 +101,7 @@ class Run:
         return [i for i in self.slots if self.histories[i].stopped is None]
 
     def stop(self, reason: str, i: int | None = None) -> None:
-        """End one member as it is now, or all; the others go on."""
+        """Stop one member with its current weights, or all members."""
         if i is not None and i not in range(len(self.members)):
             raise InputError(f"This run has the members 0..{len(self.members) - 1}, not {i!r}.")
         for own in self.running:
@@ -130,7 +127,7 @@ class Run:
             parameter[place] = value[place].to(parameter)
 
     def replace(self, i: int, weights: dict[str, Tensor]) -> None:
-        """Let a member end with these weights, a state dict of its model."""
+        """Replace a member's weights by a state dict of its model."""
         if i in self.ended:
             self.ended[i] = weights
         elif isinstance(self.model, StackedModel):
@@ -139,11 +136,9 @@ class Run:
         else:
             self.model.load_state_dict(weights)
 
-    # What the loop uses.
-
     @property
     def stateful_callbacks(self) -> list[Callback]:
-        """Those whose state a checkpoint carries."""
+        """Callbacks whose state a checkpoint saves."""
         return self.listeners("state_dict")
 
     @property
@@ -151,11 +146,11 @@ class Run:
         return [self.settings[i].config.seed for i in self.slots]
 
     def listeners(self, event: str) -> list[Callback]:
-        """The callbacks that want to hear of this."""
+        """The callbacks that override this event."""
         return [callback for callback in self.callbacks if overrides(callback, event)]
 
     def explaining(self) -> list[bool]:
-        """Who trains with counterfactuals in this epoch, of the rows of the stack."""
+        """For each row of the stack, whether it trains with counterfactuals in this epoch."""
         running = [(self.settings[i], self.histories[i].stopped is None) for i in self.slots]
         return [
             trains and own.objective.needs_counterfactuals and self.epoch >= own.config.burn_in_epochs
@@ -163,22 +158,22 @@ class Run:
         ]
 
     def objective_for(self, explaining: Sequence[bool]) -> Objective:
-        """Eq. 2 at the members' strength; in a fleet without the terms of members that have no counterfactuals now."""
+        """Eq. 2 at the members' strength; in a fleet, with weights of 0 for members without counterfactuals."""
         factors = [self.strength[i] * (on or not self.lead) for i, on in zip(self.slots, explaining, strict=True)]
         if all(factor == 1 for factor in factors):
             return self.objective
         factor: Number = torch.tensor(factors, device=self.device) if self.lead else factors[0]
-        # Of the terms of Eq. 2; a subclass may hold other things.
+        # Fields of Objective only: a subclass may have others that are not weights.
         names = [own.name for own in fields(Objective) if own.name != "lambda_class"]
         return replace(self.objective, **{name: getattr(self.objective, name) * factor for name in names})
 
     def idle_rows(self) -> Tensor | None:
-        """``(*lead)``: 1.0 for whoever rides along without training; ``None`` where nobody does."""
+        """``(*lead)``: 1.0 for rows of stopped members; ``None`` if all train."""
         flags = [float(self.histories[i].stopped is not None) for i in self.slots]
         return torch.tensor(flags, device=self.device).reshape(self.lead) if any(flags) else None
 
     def settle(self, *streaks: int) -> None:
-        """After an epoch, with every row's bad updates in a row: remember sound weights, end whoever diverged."""
+        """After an epoch, given each row's consecutive bad updates: keep sound weights, stop members that diverged."""
         weights = self._weights()
         floats = [w for w in weights.values() if w.is_floating_point() and w.numel()]
         finite = torch.stack([torch.isfinite(w).reshape(len(self.slots), -1).all(-1) for w in floats]).all(0).tolist()
@@ -191,12 +186,12 @@ class Run:
                 self.fail(slot, self.epoch, f"{limit} updates in a row had a non-finite loss or gradient")
             elif not finite[slot]:
                 self.fail(slot, self.epoch, "the weights became non-finite")
-            elif streaks[slot] == 0:
+            elif streaks[slot] == 0:  # within a streak, the weights may be what causes it
                 for name, value in weights.items():
                     self.good[name][place] = value[place]
 
     def fail(self, slot: int, epoch: int, reason: str) -> None:
-        """End a member that has diverged in this epoch with the weights of its last sound one."""
+        """Stop a member that has diverged in this epoch, with the weights of its last sound epoch."""
         i = self.slots[slot]
         if self.lead:
             self.parameters[0].data[slot] = self.good["weights"][slot]
@@ -211,13 +206,13 @@ class Run:
         warnings.warn(f"{who} epoch {epoch}: {reason}. {kept} {advice}", stacklevel=4)
 
     def agree(self) -> None:
-        """Of several processes all stop, if one does."""
+        """Stop on all processes if one has stopped."""
         if self.ranks.size > 1:
             reasons = self.ranks.every(self.history.stopped)
             self.history.stopped = next((why for why in reasons if why is not None), None)
 
     def compact(self) -> None:
-        """Take ended members out of the stack, once there are enough of them."""
+        """Remove stopped members from the stack, once there are enough of them."""
         running = self.running
         if self.lead and running and len(running) <= _COMPACT_AT * len(self.slots):
             rows = self.keep(running)
@@ -225,27 +220,27 @@ class Run:
                 callback.keep(rows)
 
     def keep(self, slots: list[int]) -> Tensor:
-        """Go on with these members in the stack; the rows they had."""
+        """Continue with these members in the stack; returns the rows they had."""
         places = [self.slots.index(i) for i in slots]
         rows = torch.tensor(places, device=self.device)
         self.learner.keep(rows)
         self.good = {name: value[rows] for name, value in self.good.items()}
         self.bad_updates = [self.bad_updates[place] for place in places]
-        self.data = self.data.of(places)
-        self.validation = self.validation and self.validation.of(places)
+        self.data = self.data.for_members(places)
+        self.validation = self.validation and self.validation.for_members(places)
         self.slots = list(slots)
         self._restack()
         return rows
 
     def results(self) -> list[TrainResult]:
-        """The members' own models, with the weights they ended with."""
+        """The members' models with their final weights."""
         if self.lead:
             for i, model in enumerate(self.models):
                 model.load_state_dict(self.snapshot(i).state_dict())
         return [TrainResult(m.eval(), h) for m, h in zip(self._given, self.histories, strict=True)]
 
     def state(self) -> dict[str, Any]:
-        """All that a resumed run needs, as nested tables of tensors and plain values."""
+        """Everything a resumed run needs, as nested dicts of tensors and plain values."""
         return {
             "epoch": self.epoch,
             "slots": self.slots,
@@ -260,7 +255,7 @@ class Run:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """The inverse of :meth:`state` on a run that has just been made, but for its optimizer."""
+        """Restore :meth:`state` on a new run, except for the optimizer. Raises ValueError for a damaged state."""
         epoch, slots, records, stopped = (state[name] for name in ("epoch", "slots", "records", "stopped"))
         if type(epoch) is not int or not 0 <= epoch <= self.epochs:
             raise ValueError(f"epoch {epoch!r} of {self.epochs}")
@@ -282,20 +277,22 @@ class Run:
         self.histories = [History(own, reason) for own, reason in zip(records, stopped, strict=True)]
 
     def _place(self, slot: int) -> int | EllipsisType:
-        """The index of a row of the stack in whatever is ``(*lead, …)``; alone it is the whole."""
+        """The index of a row of the stack in tensors ``(*lead, …)``."""
         return slot if self.lead else ...
 
     def _end(self, i: int, reason: str) -> None:
         self.histories[i].stopped = reason
         if self.lead:
             self.ended[i] = self.snapshot(i).state_dict()
-            self.parameters[0].data[self.slots.index(i)] = 0  # what rides along must not spoil the others' search
+            self.parameters[0].data[self.slots.index(i)] = (
+                0  # non-finite weights would make the search of the whole stack fail
+            )
 
     def _weights(self) -> dict[str, Tensor]:
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
     def _restack(self) -> None:
-        """The settings of the members in the stack, as numbers ``(rows,)``; a lone run has its own."""
+        """Stack the settings of the members as tensors ``(rows,)``; a lone run keeps its own."""
         self.lead, self.parameters = self.learner.lead, self.learner.parameters
         settings = [self.settings[i] for i in self.slots]
         first = settings[0]

@@ -13,7 +13,7 @@ Streams = torch.Generator | Sequence[torch.Generator]  # one rng, or one per mem
 
 
 def epoch_rng(seed: int, epoch: int) -> torch.Generator:
-    """The randomness of one epoch. It depends on nothing before, so a resumed run draws the same."""
+    """The random generator of one epoch; independent of earlier epochs, so that a resumed run draws the same."""
     mixed = (seed * 0x9E3779B97F4A7C15 + epoch * 0xBF58476D1CE4E5B9 + 0x2545F491) % 2**63
     return torch.Generator().manual_seed(mixed)
 

@@ -1,4 +1,4 @@
-"""What happened in an epoch, by member; brought to the host once, at its end."""
+"""Sums over an epoch, per member. They stay on the device until its end, so that no update waits for them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from torch import Tensor
 from counterfactual_training.core.losses import class_loss
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.search import evaluating
-from counterfactual_training.training.counterfactual_batch import Round
 from counterfactual_training.training.objective import Batch
 from counterfactual_training.training.run import Run
 
@@ -20,12 +19,12 @@ _TERMS = ("loss", "class_loss", "divergence", "ridge", "adversarial")
 
 
 class Tally:
-    """Sums of an epoch.
+    """Sums of an epoch; a "row" here is a row of the stack, or the one model.
 
     Attributes:
-        explaining: who trains with counterfactuals in this epoch, by row of the stack.
-        idle: ``(rows,)`` 1.0 for members that ride along without training, or ``None``.
-        bad: ``(*lead)`` of every update, 1.0 for whom it was left out.
+        explaining: for every row, whether it trains with counterfactuals in this epoch.
+        idle: ``(*lead)`` 1.0 for rows whose members have stopped, or ``None``.
+        bad: ``(*lead)`` of every update, 1.0 for rows that skipped it.
     """
 
     def __init__(self, run: Run) -> None:
@@ -34,25 +33,22 @@ class Tally:
         self.bad: list[Tensor] = []
         self.terms: list[Tensor] = []  # (batches, 6, *lead) each
         self.rows: list[float] = []  # of every batch
-        self.shares: list[tuple[float, float, float]] = []  # what this process has of every batch
+        self.shares: list[tuple[float, float, float]] = []  # this process's parts of every batch
         self.rounds: list[Tensor] = []  # (1, 2, *lead) each: share mature, steps
         self.searches: list[float] = []  # counterfactuals of each round
-        self.ends: dict[int, tuple[int, int]] = {}  # after how many updates and rounds a row has ended
-
-    def anyone_left(self) -> bool:
-        """Whether a member still trains."""
-        return bool(self.run.running)
+        self.ends: dict[int, tuple[int, int]] = {}  # updates and searches made before a row stopped
 
     def notice_stops(self) -> None:
-        """Members that have ended within the epoch ride along from here on."""
+        """Members that have stopped within the epoch make no more updates."""
         for slot, i in enumerate(self.run.slots):
             if i in self.training and slot not in self.ends and self.run.histories[i].stopped is not None:
                 self.ends[slot] = (len(self.bad), len(self.rounds))
                 self.idle = self.run.idle_rows()
 
-    def searched(self, found: Round) -> None:
-        self.rounds.append(torch.stack([found.share_mature, found.mean_steps]).float().unsqueeze(0))
-        self.searches.append(float(found.explanations.y_target.shape[-1]))
+    def searched(self, share_mature: Tensor, mean_steps: Tensor, num: int) -> None:
+        """Count a search of ``num`` counterfactuals."""
+        self.rounds.append(torch.stack([share_mature, mean_steps]).float().unsqueeze(0))
+        self.searches.append(float(num))
 
     def add(self, batches: Sequence[Batch], terms: Tensor) -> None:
         """Count batches with their loss terms and the rows predicted right ``(batches, 6, *lead)``."""
@@ -61,20 +57,22 @@ class Tally:
         self.shares += [batch.shares for batch in batches]
 
     def close(self, started: float) -> list[int]:
-        """Write the records of the epoch; bad updates in a row, by row of the stack."""
+        """Write the records of the epoch; returns every row's number of consecutive bad updates."""
         run, slots = self.run, len(self.run.slots)
         if run.ranks.size > 1 and self.terms:
             self._gather()
         terms = self._on_host(self.terms, 6)
         bad = self._on_host([torch.stack(self.bad).unsqueeze(1)] if self.bad else [], 1)[:, 0] > 0
-        bad |= _any_of(~np.isfinite(terms[:, 0]), run.config.accumulate, len(bad))  # gradients may have been finite
+        bad |= _any_of(
+            ~np.isfinite(terms[:, 0]), run.config.accumulate, len(bad)
+        )  # an infinite loss may have a finite gradient
         limits = [run.settings[i].config.max_bad_updates for i in run.slots]
         ends = [self.ends.get(slot, (len(bad), 0))[0] for slot in range(slots)]
         made, skipped, streaks = admitted(bad, run.bad_updates, limits, ends)
         columns = {**self._means(terms, made), "skipped": skipped, **self._search()}
         columns["seconds"] = [(time.perf_counter() - started) / len(self.training)] * slots
         columns["validation_loss"], columns["validation_accuracy"] = self._validation()
-        columns = run.ranks.first(columns)  # callbacks decide by these, on every process alike
+        columns = run.ranks.first(columns)  # so that callbacks decide alike on every process
         for slot, i in enumerate(run.slots):
             if i in self.training:
                 record = {name: values[slot] for name, values in columns.items()}
@@ -82,7 +80,7 @@ class Tally:
         return streaks
 
     def _gather(self) -> None:
-        """The mean over the parts of all processes is that of the whole; rows with a share of 0 do not count."""
+        """Average over the parts of all processes; parts with a share of 0 do not count."""
         size, terms = self.run.ranks.size, torch.cat(self.terms)
         weights = terms.new_tensor([[1, c, x, x, a, size * (c > 0)] for c, x, a in self.shares])
         counts = terms.new_tensor([n * (c > 0) for n, (c, _, _) in zip(self.rows, self.shares, strict=True)])
@@ -90,14 +88,14 @@ class Tally:
         self.rows = self.run.ranks.sum(counts).tolist()
 
     def _on_host(self, parts: list[Tensor], width: int) -> np.ndarray:
-        """Parts ``(n, width, *lead)``, one after the other, as ``(N, width, rows)``."""
+        """Tensors ``(n, width, *lead)``, concatenated, as ``(N, width, rows)``."""
         shape = (-1, width, len(self.run.slots))
         return torch.cat(parts or [torch.zeros(0)]).cpu().double().numpy().reshape(shape)
 
     def _means(self, terms: np.ndarray, made: np.ndarray) -> dict[str, list[float]]:
-        """Over the batches of the updates made; NaN where there were none."""
+        """Means over the batches of the updates made; NaN without any."""
         counts = np.repeat(made, self.run.config.accumulate, 0)[: len(terms)]
-        # Others in the stack may compute terms, for their own sake, that a member does not have.
+        # A stack computes every term for all rows; a member's record shows only those of its own objective.
         objectives = [self.run.settings[i].objective for i in self.run.slots]
         contrast = np.array([own.needs_divergence for own in objectives]) & self.explaining
         adversarial = np.array([own.needs_adversarial for own in objectives]) & self.explaining
@@ -110,7 +108,7 @@ class Tally:
         return {name: mean.tolist() for name, mean in zip((*_TERMS, "accuracy"), means, strict=True)}
 
     def _search(self) -> dict[str, list[float]]:
-        """Over the rounds before a member ended; NaN where there were none."""
+        """Means over the searches before a member stopped; NaN without any."""
         rounds, ranks = self.rounds, self.run.ranks
         if rounds and ranks.size > 1:
             rows = rounds[0].new_tensor(self.searches).reshape(-1, 1)
@@ -123,8 +121,7 @@ class Tally:
         return {"share_mature": mature.tolist(), "mean_steps": steps.tolist()}
 
     def _validation(self) -> list[list[float]]:
-        """Class loss and accuracy on the validation rows, each by row of the stack; NaN for whoever has not reached the
-        end of the epoch."""
+        """Class loss and accuracy on the validation rows; NaN for rows that stopped within the epoch."""
         run, slots = self.run, len(self.run.slots)
         if run.validation is None or run.validation.num_rows == 0:
             return [[float("nan")] * slots] * 2
@@ -139,12 +136,12 @@ class Tally:
         if run.validation.divided:
             sums, rows = run.ranks.sum(sums), int(run.ranks.sum(torch.tensor(rows, device=run.device)))
         means = sums / max(rows, 1)
-        told = torch.where(torch.isfinite(means), means, torch.nan).tolist()  # weights that overflow have no loss
+        told = torch.where(torch.isfinite(means), means, torch.nan).tolist()  # of overflowing weights
         return [[float("nan") if slot in self.ends else value for slot, value in enumerate(own)] for own in told]
 
 
 def _any_of(flags: np.ndarray, size: int, groups: int) -> np.ndarray:
-    """``(groups, rows)``: whether one of so many flags in a row is up; those of the last group may be fewer."""
+    """``(groups, rows)``: whether any of ``size`` consecutive flags is set; the last group may be smaller."""
     padded = np.pad(flags, ((0, groups * size - len(flags)), (0, 0)))
     return np.asarray(padded.reshape(groups, size, flags.shape[1]).any(1))
 
@@ -152,10 +149,10 @@ def _any_of(flags: np.ndarray, size: int, groups: int) -> np.ndarray:
 def admitted(
     bad: np.ndarray, streaks: Sequence[int], limits: Sequence[int], ends: Sequence[int]
 ) -> tuple[np.ndarray, list[int], list[int]]:
-    """Which updates ``(U, rows)`` count, how many were left out, and how many of these in a row at the end.
+    """Which updates ``(U, rows)`` count, how many were skipped, and how many consecutively at the end.
 
-    A member that reaches its limit has ended there: it goes back to its last sound epoch, whatever came after. The same
-    holds for one that has ended after ``ends`` updates.
+    A member that reaches its limit of consecutive bad updates has stopped there, whatever came after; one that has
+    stopped for another reason, after ``ends`` updates.
     """
     made, skipped, now = ~bad, np.zeros(len(limits), int), np.array(streaks)
     if bad.any() or now.any() or min(ends) < len(bad):

@@ -12,9 +12,9 @@ from torch.optim import Optimizer
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.search import Generator, make_generator
-from counterfactual_training.training import checks
+from counterfactual_training.training import arguments
 from counterfactual_training.training.budget import budgets
-from counterfactual_training.training.callbacks import Callback, Progress
+from counterfactual_training.training.callbacks import Callback, EpochProgress
 from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.config import TrainConfig
 from counterfactual_training.training.distributed import Ranks, unwrapped
@@ -28,7 +28,7 @@ OptimizerFactory = Callable[[Iterator[nn.Parameter]], Optimizer]
 
 def train(
     model: nn.Module,
-    x: checks.Source,
+    x: arguments.Source,
     y: Tensor | None = None,
     generator: Generator | str | None = None,
     constraints: Constraints | None = None,
@@ -36,9 +36,9 @@ def train(
     config: TrainConfig | None = None,
     *,
     setting: Setting | str | None = None,
-    validation: checks.Validation | None = None,
+    validation: arguments.Validation | None = None,
     sample_weight: Tensor | None = None,
-    class_weight: checks.ClassWeight | None = None,
+    class_weight: arguments.ClassWeight | None = None,
     optimizer: Optimizer | OptimizerFactory | None = None,
     callbacks: Sequence[Callback] = (),
     checkpoint: str | Path | None = None,
@@ -47,53 +47,61 @@ def train(
 ) -> TrainResult:
     """Train a classifier, in place, so that its counterfactual explanations become plausible and actionable.
 
-    Starts from the weights the model has, so a trained model is fine-tuned. Modules that are in eval mode within a
-    model in training mode stay there; a model in eval mode is trained whole. It is left in eval mode.
+    Parts in eval mode within a model in training mode stay so; a model in eval mode is trained whole.
 
     Args:
-        model: any module that maps ``(n, *features)`` to logits ``(n, k)``. Wrapped in ``DistributedDataParallel`` it
-            trains on all processes of its group.
-        x: ``(n, *features)`` training rows, which may be memory-mapped; or a map-style ``Dataset`` of ``(x, y)`` or
-            ``(x, y, weight)``, or a ``DataLoader`` of one, which then makes the batches.
+        model: maps ``(n, *features)`` to logits ``(n, k)``; may be wrapped in ``DistributedDataParallel``.
+        x: ``(n, *features)`` rows, possibly memory-mapped; or a map-style ``Dataset`` of ``(x, y)`` or
+            ``(x, y, weight)``, or its ``DataLoader``, which then makes the batches.
         y: ``(n,)`` class indices.
-        generator: of the counterfactuals, or the name of one.
-        constraints: what may move, in the search and in the loss; inferred from x (a box by Eq. 12) if not given.
-        objective: the weights of Eq. 2, or the name of a set of them.
+        generator: of the counterfactuals, or its name.
+        constraints: of the search and the loss; by default a box inferred from x (Eq. 12).
+        objective: the weights of Eq. 2, or a name from :data:`OBJECTIVES`.
         config: all other settings.
-        setting: all four together, or the name of a preset; what is given beside it wins.
-        validation: rows and classes whose loss and accuracy are logged every epoch; they influence callbacks only.
-        sample_weight: ``(n,)`` what each row counts in the class loss and the adversarial loss.
-        class_weight: a number per class for the same losses, or ``"balanced"``.
-        optimizer: an optimizer of the model's parameters or a function that makes one; Adam if not given.
-        callbacks: listeners, called at every update and epoch.
+        setting: these four together, or the name of a preset; arguments given beside it take precedence.
+        validation: rows and classes whose loss and accuracy are logged every epoch, for callbacks only.
+        sample_weight: ``(n,)`` weights of the rows in class loss and adversarial loss.
+        class_weight: one number per class for the same losses, or ``"balanced"``.
+        optimizer: of the model's parameters, or a function that makes one; Adam by default.
+        callbacks: called at every update and epoch.
         checkpoint: file to save to after epochs, and to resume from if it exists.
-        progress: show a bar; by default on a terminal.
+        progress: show a status line; by default on a terminal.
         device: where to train; by default where the model is.
     """
     if device is not None:
-        model = model.to(device)
+        model, y = model.to(device), None if y is None else y.to(device)
         x = x.to(device) if isinstance(x, Tensor) else x
-        y = None if y is None else y.to(device)
-    inner, ranks = unwrapped(model), Ranks.of(model)
-    chosen = preset(setting) if isinstance(setting, str) else setting or Setting()
-    chosen = replace(
-        chosen,
-        constraints=constraints if constraints is not None else chosen.constraints,
-        objective=make_objective(objective) if isinstance(objective, str) else objective or chosen.objective,
-        config=config or chosen.config,
-    )
-    data = checks.training_rows(inner, x, y, 1, sample_weight, class_weight)
-    checks.try_model(inner, data, data.num_classes)
-    held = checks.validation_rows(inner, validation, data)
-    known = x if isinstance(x, Tensor) else None
-    chosen = replace(chosen, generator=make_generator(generator or chosen.generator, x_train=known))
-    chosen = checks.with_constraints(chosen, data)
-    checks.check_modes(inner, chosen, data, ranks)
-    listeners = [*budgets([chosen]), *checks.checked_callbacks(callbacks), Progress(progress)]
+    inner, ranks = unwrapped(model), Ranks.from_model(model)
+    data = arguments.training_rows(inner, x, y, 1, sample_weight, class_weight)
+    arguments.try_model(inner, data, data.num_classes)
+    held = arguments.validation_rows(inner, validation, data)
+    chosen = _combined(setting, generator, constraints, objective, config, x if isinstance(x, Tensor) else None)
+    chosen = arguments.with_constraints(chosen, data)
+    arguments.check_modes(inner, chosen, data, ranks)
+    listeners = [*budgets([chosen]), *arguments.checked_callbacks(callbacks), EpochProgress(progress)]
     if optimizer is not None:
         optimizer = optimizer if isinstance(optimizer, Optimizer) else optimizer(inner.parameters())
-        checks.check_optimizer(inner, optimizer, chosen, ranks, listeners)
+        arguments.check_optimizer(inner, optimizer, chosen, ranks, listeners)
     run = Run([model], [chosen], data, held, optimizer=optimizer, callbacks=listeners)
-    checks.check_ranks(run)
+    arguments.check_ranks(run)
     fit(run, None if checkpoint is None else Checkpoint(checkpoint, run))
     return run.results()[0]
+
+
+def _combined(
+    setting: Setting | str | None,
+    generator: Generator | str | None,
+    constraints: Constraints | None,
+    objective: Objective | str | None,
+    config: TrainConfig | None,
+    x_train: Tensor | None,
+) -> Setting:
+    """The setting, with the parts that are given replaced."""
+    base = preset(setting) if isinstance(setting, str) else setting or Setting()
+    return replace(
+        base,
+        generator=make_generator(generator or base.generator, x_train=x_train),
+        constraints=constraints if constraints is not None else base.constraints,
+        objective=make_objective(objective) if isinstance(objective, str) else objective or base.objective,
+        config=config or base.config,
+    )

@@ -1,13 +1,12 @@
-"""Better settings, found on validation rows: Optuna asks, fleets answer."""
+"""Better settings, found on validation rows: Optuna proposes, fleets train."""
 
-from counterfactual_training.training import Setting
-from counterfactual_training.tuning.batch import Task, Trained, train_batch
+from counterfactual_training.tuning.batch import Task, TrainedTrial, train_batch
 from counterfactual_training.tuning.goal import OBJECTIVES, Goal, Limits
 from counterfactual_training.tuning.measures import METRICS, Measure
 from counterfactual_training.tuning.result import Tuning
 from counterfactual_training.tuning.space import RANGES, TUNABLE, Choices, Range, make_space
-from counterfactual_training.tuning.study import Plan, Progress, tune
-from counterfactual_training.tuning.trials import Trial
+from counterfactual_training.tuning.study import TuningTrial
+from counterfactual_training.tuning.tuner import StudyProgress, TuningPlan, tune
 
 __all__ = [
     "METRICS",
@@ -18,14 +17,13 @@ __all__ = [
     "Goal",
     "Limits",
     "Measure",
-    "Plan",
-    "Progress",
     "Range",
-    "Setting",
+    "StudyProgress",
     "Task",
-    "Trained",
-    "Trial",
+    "TrainedTrial",
     "Tuning",
+    "TuningPlan",
+    "TuningTrial",
     "make_space",
     "train_batch",
     "tune",

@@ -1,4 +1,4 @@
-"""A batch of trials, trained as one fleet; those without hope end early."""
+"""A batch of trials, trained as one fleet, with pruning."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from counterfactual_training.training import Callback, Fleet, History, Member, R
 from counterfactual_training.tuning.goal import Goal, Limits, Metrics, excess
 from counterfactual_training.tuning.measures import Measure
 from counterfactual_training.tuning.space import GATE, Choice
-from counterfactual_training.tuning.trials import Study
+from counterfactual_training.tuning.study import Study
 
 # Trials of one objective are compared with earlier ones after these shares of the epochs.
 _RUNGS = (1 / 3, 2 / 3)
-# But only when so much of the training was counterfactual: what a burn-in delays, it does not spoil.
+# But only after so much counterfactual training, so that a long burn-in is no disadvantage.
 _LEAST_SHARE = 1 / 4
 
-# Given all trials that still train, at least one, after an epoch: the places of those to end, and why.
+# Called after every epoch with the trials that still train: which of them to stop, and why.
 Watch = Callable[[list["Look"]], dict[int, str]]
 
 
@@ -33,12 +33,12 @@ class Task:
     """What is tuned.
 
     Attributes:
-        make_model: an untrained model, its weights drawn by a seed.
+        make_model: makes an untrained model, given a seed.
         x, y: training rows.
         measure: of trained models, on validation rows.
-        start: the setting to be improved.
+        start: the setting to improve.
         num_seeds: trainings per trial, whose measures are averaged.
-        gate: of the setting to be improved, fitted to the trained model before it is measured; ``"none"`` for none.
+        gate: of the setting to improve; fitted to the trained model before it is measured.
     """
 
     make_model: Callable[[int], nn.Module]
@@ -50,12 +50,12 @@ class Task:
     gate: str = "none"
 
     def tried(self, settings: Mapping[str, Choice]) -> tuple[Setting, str]:
-        """The starting setting and gate, with some of their values changed."""
+        """The starting setting and gate with some values changed."""
         numbers: dict[str, Any] = {name: value for name, value in settings.items() if name != GATE}
         return self.start.with_numbers(numbers), str(settings.get(GATE, self.gate))
 
     def gated(self, models: Sequence[nn.Module], gate: str) -> list[nn.Module]:
-        """Trained models, each with a gate of this kind, by the training rows and the rules of the measure."""
+        """TrainedTrial models, each with a gate of this kind, by the training rows and the rules of the measure."""
         if gate == "none":
             return list(models)
         rules, seed = self.measure.constraints, self.start.config.seed
@@ -72,32 +72,29 @@ class Look(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
-    """The models of one trial, one per seed, and why its training ended early, if it did."""
+class TrainedTrial:
+    """The models of one trial, one per seed, and why its training stopped early, if it did."""
 
     models: list[nn.Module]
     histories: list[History]
     stopped: str | None = None
 
 
-def train_batch(task: Task, settings: Sequence[Setting], watch: Watch | None = None) -> list[Trained]:
-    """All settings, each with every seed, as few fleets as their shapes allow; the watch gives a reason to end one."""
-    outcomes: list[Trained | None] = [None] * len(settings)
-    for places in _by_shape(settings):
-        for place, trained in zip(places, _train_fleet(task, settings, places, watch), strict=True):
-            outcomes[place] = trained
-    return [outcome for outcome in outcomes if outcome is not None]
-
-
-def _by_shape(settings: Sequence[Setting]) -> list[list[int]]:
-    """The places of settings whose tensors have the same shapes."""
+def train_batch(task: Task, settings: Sequence[Setting], watch: Watch | None = None) -> list[TrainedTrial]:
+    """Train all settings, each with every seed, in as few fleets as possible; ``watch`` may stop trials early."""
+    # Members of a fleet must search the same number of counterfactuals: tensors have one shape.
     groups: dict[int, list[int]] = defaultdict(list)
     for place, setting in enumerate(settings):
         groups[setting.config.num_counterfactuals].append(place)
-    return list(groups.values())
+    outcomes: dict[int, TrainedTrial] = {}
+    for places in groups.values():
+        outcomes |= zip(places, _train_fleet(task, settings, places, watch), strict=True)
+    return [outcomes[place] for place in range(len(settings))]
 
 
-def _train_fleet(task: Task, settings: Sequence[Setting], places: Sequence[int], watch: Watch | None) -> list[Trained]:
+def _train_fleet(
+    task: Task, settings: Sequence[Setting], places: Sequence[int], watch: Watch | None
+) -> list[TrainedTrial]:
     members = [
         Member(task.make_model(seed), settings[place].seeded(seed))
         for place in places
@@ -110,12 +107,12 @@ def _train_fleet(task: Task, settings: Sequence[Setting], places: Sequence[int],
     for trial, place in enumerate(places):
         own = results[trial * task.num_seeds : (trial + 1) * task.num_seeds]
         stopped = watcher.reasons.get(place) or next((r.history.stopped for r in own if r.history.stopped), None)
-        outcomes.append(Trained([r.model for r in own], [r.history for r in own], stopped))
+        outcomes.append(TrainedTrial([r.model for r in own], [r.history for r in own], stopped))
     return outcomes
 
 
 class _Watcher(Callback):
-    """Shows the trials that still train to the watch after every epoch, and ends those it names."""
+    """Shows the running trials to the watch after every epoch, and stops those it names."""
 
     def __init__(self, places: Sequence[int], num_seeds: int, watch: Watch | None) -> None:
         self.places, self.num_seeds, self.watch = places, num_seeds, watch
@@ -129,7 +126,7 @@ class _Watcher(Callback):
             Look(place, run.epoch, [run.histories[i] for i in own], partial(_models, run, own))
             for place, own in running.items()
         ]
-        # When the last ones have just left for infinity, there is nothing to look at.
+        # If the last ones have just diverged there is nothing to look at.
         for place, reason in (self.watch(looks) if self.watch is not None and looks else {}).items():
             self.reasons[place] = reason
             for i in running[place]:
@@ -137,7 +134,7 @@ class _Watcher(Callback):
 
 
 def mean_accuracy(histories: Sequence[History]) -> list[float]:
-    """On the validation rows, epoch by epoch, over seeds."""
+    """Accuracy on the validation rows, epoch by epoch, averaged over seeds."""
     records = zip(*(history.records for history in histories), strict=False)
     return [float(np.mean([record["validation_accuracy"] for record in epoch])) for epoch in records]
 
@@ -148,9 +145,9 @@ def _models(run: Run, own: Sequence[int]) -> list[nn.Module]:
 
 @dataclass(eq=False)
 class Pruner:
-    """Gives up trials whose accuracy has collapsed, and, where there is one objective, those behind the median.
+    """Stops trials whose accuracy has collapsed and, with one objective, those behind the median of earlier trials.
 
-    Optuna compares trials of one objective only; of several, no trial is given up for being behind in one of them.
+    Optuna prunes with one objective only.
     """
 
     study: Study
@@ -158,7 +155,7 @@ class Pruner:
     settings: Sequence[Setting]
     goal: Goal
     limits: Limits
-    pace: Sequence[float]  # accuracy of the reference models, epoch by epoch
+    pace: Sequence[float]  # accuracy of the reference models; pace[0] is that after the first epoch
     measure: Measure
     finish: Callable[[int, list[nn.Module]], list[nn.Module]] = lambda place, models: models  # with a gate, say
     on_epoch: Callable[[int], None] = lambda epoch: None
@@ -192,7 +189,7 @@ class Pruner:
         return len(self.goal.objectives) == 1 and look.epoch in rungs and late
 
     def _standing(self, metrics: Metrics) -> float:
-        """The objective; what misses a bound stands behind all that do not."""
+        """The objective, with a penalty so large that trials that violate a bound rank last."""
         missed = excess(self.limits.violations(metrics))
-        # The glance sees few individuals, and accuracy still grows: small misses are forgiven.
+        # Few individuals are measured here, and accuracy still grows: small violations are ignored.
         return self.goal.values(metrics)[0] + (1e3 * missed if missed > 0.03 else 0.0)

@@ -1,4 +1,4 @@
-"""The one place that imports Optuna, when it is needed, or says how to get it."""
+"""The only import of Optuna, which is an optional dependency."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""What tuning is after: which measures count, and what may not be lost for them."""
+"""What tuning optimises, and how much accuracy and validity it may cost."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
-from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.errors import InputError, check_name
 
 Metrics = Mapping[str, float]
 
@@ -28,11 +28,11 @@ OBJECTIVES: Mapping[str, Target] = {
 }
 Reference = Literal["conventional", "published"]
 
-# A few implausible counterfactuals that fail would improve the mean of the others: validity is held.
+# IP is a mean over valid counterfactuals: if hard ones failed, it would improve. So validity must hold, in points.
 VALIDITY_LOSS = 2.0
-# Beyond what may be lost at the end, so much more may be missing while a model still trains.
+# While a model still trains, its accuracy may lie so many points further below the reference.
 PATIENCE = 5.0
-# Several objectives have no floor of accuracy; a model this far below the conventional one is of no use to anybody.
+# Points below the conventional model at which a model is useless, where the goal sets no limit itself.
 COLLAPSE = 20.0
 
 
@@ -43,7 +43,7 @@ class Goal:
     Attributes:
         objectives: names from :data:`OBJECTIVES`.
         at_most_lost: points of accuracy (hundredths) that a trial may lie below the reference.
-        against: the reference: the conventionally trained model, or the setting that is to be improved.
+        against: the reference: the conventionally trained model, or the published setting, where tuning starts.
     """
 
     objectives: tuple[str, ...] = ("ip",)
@@ -55,29 +55,27 @@ class Goal:
         if not names or len(names) < len(self.objectives):
             raise InputError(f"objectives are one or more different names, got {list(self.objectives)}.")
         for name in names:
-            if name not in OBJECTIVES:
-                raise InputError(unknown("objective", name, OBJECTIVES))
+            check_name("objective", name, OBJECTIVES)
         if self.at_most_lost is not None and not 0 <= self.at_most_lost <= 100:
             raise InputError(f"at_most_lost is in points of accuracy, from 0 to 100, got {self.at_most_lost}.")
-        if self.against not in ("conventional", "published"):
-            raise InputError(unknown("reference", self.against, ["conventional", "published"]))
+        check_name("reference", self.against, get_args(Reference))
 
     @property
     def targets(self) -> tuple[Target, ...]:
         return tuple(OBJECTIVES[name] for name in self.objectives)
 
     def values(self, metrics: Metrics) -> list[float]:
-        """The objectives, each to be minimised; a measure that could not be taken is infinitely bad."""
+        """The objectives, each to be minimised; infinite where a measure is missing."""
         values = [target.sign * metrics[target.metric] for target in self.targets]
         return [value if math.isfinite(value) else math.inf for value in values]
 
     def limits(self, conventional: Metrics, published: Metrics) -> Limits:
-        """The floors that follow from the two reference models."""
+        """The bounds that follow from the two reference models."""
         reference = conventional if self.against == "conventional" else published
         lost = self.at_most_lost
         return Limits(
             accuracy=-math.inf if lost is None else reference["accuracy"] - lost / 100,
-            # Against what is to be improved, which itself is therefore always allowed.
+            # Relative to the starting point, so that it is always allowed itself.
             validity=published["validity"] - VALIDITY_LOSS / 100,
             patience=(COLLAPSE if lost is None else lost + PATIENCE) / 100,
         )
@@ -99,8 +97,8 @@ class Limits(NamedTuple):
     """Lower bounds on measures.
 
     Attributes:
-        accuracy, validity: a trial below is no solution.
-        patience: how far a trial's accuracy may lie behind the reference models' of the same epoch.
+        accuracy, validity: a trial below is not allowed.
+        patience: how far a trial's accuracy may lie below that of the reference models in the same epoch.
     """
 
     accuracy: float
@@ -108,25 +106,23 @@ class Limits(NamedTuple):
     patience: float
 
     def violations(self, metrics: Metrics) -> dict[str, float]:
-        """By how much each bound is missed; 0 or less where it is kept."""
+        """By how much each bound is violated; 0 or less where it holds."""
         found = {"validity": self.validity - metrics["validity"]}
         if self.accuracy > -math.inf:
             found["accuracy"] = self.accuracy - metrics["accuracy"]
-        # Floors and measures are means of counts: a rounding error is no violation.
+        # Bounds and measures are means of counts: differences this small are rounding errors.
         return {name: float(value) if abs(value) > 1e-7 else 0.0 for name, value in found.items()}
 
 
 def excess(violations: Mapping[str, float]) -> float:
-    """How far from allowed, all bounds together; 0 is allowed."""
+    """The sum of all violations; 0 is allowed."""
     return sum(max(0.0, value) for value in violations.values())
 
 
 def front(values: Sequence[Sequence[float]]) -> list[int]:
-    """Which of these, all to be minimised, no other is at least as good as in everything and better in something."""
-    return [
-        i
-        for i, own in enumerate(values)
-        if not any(
-            all(b <= a for a, b in zip(own, other, strict=True)) and tuple(other) != tuple(own) for other in values
-        )
-    ]
+    """Indices of the Pareto front, where all values are minimised."""
+
+    def dominates(other: Sequence[float], own: Sequence[float]) -> bool:
+        return tuple(other) != tuple(own) and all(b <= a for a, b in zip(own, other, strict=True))
+
+    return [i for i, own in enumerate(values) if not any(dominates(other, own) for other in values)]

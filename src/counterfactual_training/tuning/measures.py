@@ -1,4 +1,4 @@
-"""A trained model in a few numbers, on validation rows."""
+"""The measures of a trained model on validation rows."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError
-from counterfactual_training.evaluation.checks import MeasurementWarning
 from counterfactual_training.evaluation.evaluate import evaluate, summarise
+from counterfactual_training.evaluation.findings import MeasurementWarning
 from counterfactual_training.evaluation.protocol import EvaluationProtocol
 from counterfactual_training.gates import search_gated
 
-# Every validation row once, at all strengths of the energy penalty that the paper averages over, and a budget of attack
-# that hurts. What is not tuned is not measured; IP* of two counterfactuals costs nothing.
+# Every validation row once, at all strengths of the energy penalty that the paper averages over. What is not tuned is
+# not measured: mmd_size=2 makes IP* cost nothing.
 VALIDATION = EvaluationProtocol(
     "validation", epsilons=(0.1,), attacks=("fgsm",), mmd_size=2, langevin_steps=0, attribution_rounds=0
 )
@@ -44,15 +44,11 @@ class Measure:
             )
 
     def __call__(self, trials: Sequence[Sequence[nn.Module]], quiet: bool = True) -> list[dict[str, float]]:
-        """The measures of :data:`METRICS` of each trial, averaged over its models, which differ in their seed only.
-
-        All models are searched together, gated ones one by one. Unless ``quiet``, what would mislead about them is said
-        in a warning.
-        """
+        """:data:`METRICS` of each trial, averaged over its models; ``quiet`` mutes measurement warnings."""
         return self._means(trials, self.protocol, quiet)
 
     def quick(self, trials: Sequence[Sequence[nn.Module]]) -> list[dict[str, float]]:
-        """The same from few individuals, while the models still train."""
+        """The same from fewer individuals, while the models still train."""
         return self._means(trials, self.glance, quiet=True)
 
     def _means(
@@ -62,7 +58,7 @@ class Measure:
         if not models:
             return []
         with warnings.catch_warnings():
-            # Without IP*, which is not tuned, small groups mislead nobody.
+            # Small groups concern IP* only, which is not used here.
             warnings.filterwarnings("ignore", "" if quiet else "small_groups", MeasurementWarning)
             table = evaluate(models, (self.x, self.y), protocol, self.constraints, search_gated)
         numbers = summarise(table).unstack("metric").reindex(columns=list(METRICS)).sort_index()

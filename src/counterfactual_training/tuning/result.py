@@ -1,4 +1,4 @@
-"""What tuning found: every trial, the front of the undominated ones, and the one to take."""
+"""The result of tuning: all trials, the Pareto front, the best one."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from counterfactual_training.errors import InputError
 from counterfactual_training.tuning.goal import Goal, Limits, Metrics, excess, front
 from counterfactual_training.tuning.measures import METRICS
 from counterfactual_training.tuning.space import Choice
-from counterfactual_training.tuning.trials import Trial
+from counterfactual_training.tuning.study import TuningTrial
 
 
 @dataclass(frozen=True, eq=False)
 class Tuning:
-    """The state of a study. All numbers are of validation rows.
+    """The state of a study. All measures are on validation rows.
 
     Attributes:
-        goal, limits: what was wanted, and the bounds that followed from the reference models.
+        goal, limits: what was optimised, and the bounds that followed from the reference models.
         conventional: measures of the model trained without counterfactuals.
-        start: all numbers of the setting that tuning started from, and its gate.
+        start: all numbers of the setting that tuning started from (the published one), and its gate.
         trials: every trial, by number.
         importances: for each objective, the share of its variance that each setting explains.
     """
@@ -30,11 +30,11 @@ class Tuning:
     limits: Limits
     conventional: Metrics
     start: Mapping[str, Choice]
-    trials: Sequence[Trial]
+    trials: Sequence[TuningTrial]
     importances: Sequence[Mapping[str, float]] = ()
 
     @property
-    def complete(self) -> list[Trial]:
+    def complete(self) -> list[TuningTrial]:
         return [trial for trial in self.trials if trial.state == "COMPLETE"]
 
     @property
@@ -42,7 +42,7 @@ class Tuning:
         return num_finished(self.trials)
 
     @property
-    def published(self) -> Trial:
+    def published(self) -> TuningTrial:
         """The trial of the setting that tuning started from."""
         for trial in self.complete:
             if trial.published:
@@ -50,18 +50,18 @@ class Tuning:
         raise InputError("The study has no trial of the setting it started from yet.")
 
     @property
-    def front(self) -> list[Trial]:
-        """Trials that keep the bounds and that no other such trial dominates, the best in the first objective first."""
+    def front(self) -> list[TuningTrial]:
+        """The Pareto front of the trials that keep the bounds, sorted by the first objective."""
         allowed = [trial for trial in self.complete if excess(trial.violations) == 0]
         best = [allowed[i] for i in front([trial.values for trial in allowed])]
         return sorted(best, key=lambda trial: (trial.values, trial.number))
 
     @property
-    def best(self) -> Trial:
-        """The trial to take.
+    def best(self) -> TuningTrial:
+        """The trial to use.
 
-        Of one objective: the best that keeps the bounds; where none does, the one nearest to them. Of several: the
-        trial of the front that is nowhere worse than the starting point and gains most, on average over the objectives.
+        With one objective: the best that keeps the bounds, or the nearest to them if none does. With several: the trial
+        of the front that is not worse than the starting point in any objective and gains most on average.
         """
         if len(self.goal.objectives) == 1 or not self.front:
             return min(self.complete, key=lambda trial: (excess(trial.violations), trial.values, trial.number))
@@ -69,7 +69,7 @@ class Tuning:
         not_worse = [t for t in self.front if all(a <= b for a, b in zip(t.values, start, strict=True))]
         return max(not_worse or self.front, key=lambda trial: (_gain(trial.values, start), -trial.number))
 
-    def settings(self, trial: Trial) -> dict[str, Choice]:
+    def settings(self, trial: TuningTrial) -> dict[str, Choice]:
         """All settings of a trial: the tuned ones, and the others as they were at the start."""
         return {**self.start, **trial.settings}
 
@@ -95,8 +95,8 @@ class Tuning:
         return pd.DataFrame(rows)
 
 
-def num_finished(trials: Sequence[Trial]) -> int:
-    """Trials that count: measured to the end, or given up on purpose."""
+def num_finished(trials: Sequence[TuningTrial]) -> int:
+    """Trials that count: measured, or pruned on purpose."""
     return sum(trial.state in ("COMPLETE", "PRUNED") for trial in trials)
 
 

@@ -1,4 +1,4 @@
-"""What may be tuned, and between which values."""
+"""What may be tuned, and in which ranges."""
 
 from __future__ import annotations
 
@@ -10,31 +10,30 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from counterfactual_training.errors import FileError, InputError, unknown
+from counterfactual_training.errors import FileError, InputError, check_name
 from counterfactual_training.gates import KINDS
 from counterfactual_training.training import Setting
 from counterfactual_training.training.setting import OF_CONFIG, OF_OBJECTIVE, WHOLE, Value
 
-# The one thing to tune that is no number, and that no training knows: what is fitted to the trained model.
+# The only choice that is not a number. Training ignores it: the gate is fitted to the trained model.
 GATE, GATES = "gate", ("none", *KINDS)
-# A number of a setting, or the kind of a gate.
-Choice = Value | str
-# What there is to tune; a generator of one's own may add to it.
+Choice = Value | str  # a number of a setting, or the kind of gate
+# What can be tuned; custom generators may have more.
 TUNABLE = (
     GATE,
     "decision_threshold", "max_steps", "search_learning_rate", "epsilon", "lambda_cost", "lambda_energy", *OF_OBJECTIVE,
     *OF_CONFIG,
 )  # fmt: skip
-# Said of a setting instead of a range: it stays as it is.
+# Given instead of a range: the setting is not tuned.
 FIXED = "published"
 
 
 @dataclass(frozen=True)
 class Range:
-    """All numbers from ``low`` to ``high``, the ends included.
+    """All numbers from ``low`` to ``high``, both included.
 
     Attributes:
-        log: small numbers are as likely as large ones.
+        log: search on a logarithmic scale.
         whole: integers only.
     """
 
@@ -55,7 +54,7 @@ class Range:
         return isinstance(value, int | float) and self.low <= value <= self.high
 
     def near(self, value: Value, rng: random.Random) -> Value:
-        """A value of the range about a sixth of its width away, in its own scale."""
+        """A random value about a sixth of the range away."""
         scale, back = (math.log, math.exp) if self.log else (float, float)
         low, high = scale(self.low), scale(self.high)
         moved = back(min(high, max(low, rng.gauss(scale(value), (high - low) / 6))))
@@ -63,10 +62,9 @@ class Range:
         return round(moved) if self.whole else moved
 
     def including(self, value: Value) -> Range:
-        """The same range, wide enough for a value; where its logarithm is none, evenly spread."""
-        return replace(
-            self, low=min(self.low, value), high=max(self.high, value), log=self.log and min(self.low, value) > 0
-        )
+        """The range widened to hold a value; linear if that includes 0."""
+        low = min(self.low, value)
+        return replace(self, low=low, high=max(self.high, value), log=self.log and low > 0)
 
 
 @dataclass(frozen=True)
@@ -89,12 +87,12 @@ class Choices:
         return self if self.holds(value) else Choices((value, *self.values))
 
 
-Domain = Range | Choices
-Space = Mapping[str, Domain]
+Values = Range | Choices
+Space = Mapping[str, Values]
 
-# From the smallest to the largest value that the paper's grids tried (Appendix D and E), and a little beyond where the
-# best one stood at the end. num_counterfactuals gives tensors another shape, so that such trials could not train
-# together: it is tuned only where asked for.
+# From the smallest to the largest value of the paper's grids (Appendix D and E), and a little beyond where the best
+# value was the last. num_counterfactuals changes the shape of tensors, so such trials cannot train as one fleet: it is
+# tuned only on request.
 RANGES: Space = {
     "decision_threshold": Range(0.5, 0.95),
     "lambda_div": Range(0.01, 2.0, log=True),
@@ -111,20 +109,19 @@ RANGES: Space = {
 
 def make_space(
     start: Setting, changes: Mapping[str, Any] | str | Path | None = None, gate: str = "none"
-) -> dict[str, Domain]:
-    """The ranges to search: :data:`RANGES`, those of them that this setting has, with the given ones changed.
+) -> dict[str, Values]:
+    """The ranges to search: those of :data:`RANGES` that the setting uses, with changes.
 
     Args:
-        start: the setting that is to be improved; every range is made wide enough for it.
+        start: the setting to improve; every range is widened to hold it.
         changes: by name, a pair ``(low, high)``, a list of choices, a table with ``low``, ``high`` and ``log`` or with
             ``choices``, or :data:`FIXED`; or a TOML file with the same. The gate has choices only.
-        gate: that the setting to be improved has.
+        gate: of the setting to improve.
     """
     values: dict[str, Any] = {**start.numbers(), GATE: gate}
     wanted: dict[str, Any] = {name: domain for name, domain in RANGES.items() if name in values}
     for name, given in (_read(changes) if isinstance(changes, str | Path) else changes or {}).items():
-        if name not in {*TUNABLE, *values}:
-            raise InputError(unknown("setting to tune", name, dict.fromkeys([*TUNABLE, *values])))
+        check_name("setting to tune", name, dict.fromkeys([*TUNABLE, *values]))
         if name not in values:
             raise InputError(f"{name!r} cannot be tuned here: this generator or objective does not use it.")
         if given == FIXED:
@@ -137,56 +134,52 @@ def make_space(
 
 
 def neighbours(space: Space, start: Mapping[str, Any], num: int, seed: int) -> list[dict[str, Choice]]:
-    """Settings that differ from the start in a third of the numbers, and not by much."""
-    rng = random.Random(seed)  # noqa: S311 - nobody must not guess them
+    """Settings near the start: each differs in a third of the values, by a little."""
+    rng = random.Random(seed)  # noqa: S311 - not security-sensitive
     found: list[dict[str, Choice]] = []
     for _ in range(num):
         moved = set(rng.sample(sorted(space), -(-len(space) // 3)))
         found.append(
-            {name: domain.near(start[name], rng) if name in moved else start[name] for name, domain in space.items()}
+            {name: own.near(start[name], rng) if name in moved else start[name] for name, own in space.items()}
         )
     return found
 
 
-def _domain(name: str, given: Any) -> Domain:
-    whole = name in WHOLE
+def _domain(name: str, given: Any) -> Values:
     if name == GATE:
         return _gates(given)
     if isinstance(given, Range | Choices):
         return given
     if isinstance(given, Mapping):
-        return _of_table(name, given, whole)
+        return _from_table(name, given)
     if isinstance(given, tuple) and len(given) == 2 and all(_is_number(value) for value in given):
-        return Range(*given, log=_usual_log(name, given[0]), whole=whole)
+        return Range(*given, log=_usual_log(name, given[0]), whole=name in WHOLE)
     if isinstance(given, Sequence) and not isinstance(given, str):
         return Choices(tuple(_number(name, value) for value in given))
-    raise InputError(f"{name} = {given!r} is no range: give (low, high), a list of choices, or {FIXED!r}.")
+    raise InputError(f"{name} = {given!r} is not a range: give (low, high), a list of choices, or {FIXED!r}.")
 
 
 def _gates(given: Any) -> Choices:
     kinds = given.values if isinstance(given, Choices) else given
     kinds = kinds["choices"] if isinstance(kinds, Mapping) and set(kinds) == {"choices"} else kinds
     if not isinstance(kinds, list | tuple):
-        raise InputError(f"{GATE} = {given!r} is no list of choices, such as {list(GATES)}.")
+        raise InputError(f"{GATE} = {given!r} is not a list of choices, such as {list(GATES)}.")
     for kind in kinds:
-        if kind not in GATES:
-            raise InputError(unknown("gate", str(kind), GATES))
+        check_name("gate", kind, GATES)
     return Choices(tuple(kinds))
 
 
-def _of_table(name: str, table: Mapping[str, Any], whole: bool) -> Domain:
-    valid = ("low", "high", "log", "choices")
+def _from_table(name: str, table: Mapping[str, Any]) -> Values:
     for key in table:
-        if key not in valid:
-            raise InputError(unknown(f"key in the range of {name}:", key, valid))
+        check_name(f"key in the range of {name}:", key, ("low", "high", "log", "choices"))
     if "choices" in table:
         if len(table) > 1:
-            raise InputError(f"{name}: choices stand alone, without low, high and log.")
+            raise InputError(f"{name}: give either choices, or low, high and log.")
         return _domain(name, list(table["choices"]))
     if not {"low", "high"} <= set(table):
         raise InputError(f"{name}: a range needs low and high, or choices; got {dict(table)}.")
     low, high = (_number(name, table[key]) for key in ("low", "high"))
-    return Range(low, high, log=bool(table.get("log", _usual_log(name, low))), whole=whole)
+    return Range(low, high, log=bool(table.get("log", _usual_log(name, low))), whole=name in WHOLE)
 
 
 def _usual_log(name: str, low: float) -> bool:
@@ -212,4 +205,4 @@ def _read(path: str | Path) -> dict[str, Any]:
     except OSError as error:
         raise FileError(f"The file of ranges {str(path)!r} cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FileError(f"{str(path)!r} is no TOML file: {error}.") from error
+        raise FileError(f"{str(path)!r} is not a TOML file: {error}.") from error

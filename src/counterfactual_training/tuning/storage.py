@@ -1,4 +1,4 @@
-"""Where a study lives: a journal file, a database, or memory."""
+"""Where a study is stored: a journal file, a database, or memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from counterfactual_training.errors import CounterfactualTrainingError, InputError, MissingExtraError
 from counterfactual_training.tuning.extra import optuna
-from counterfactual_training.tuning.trials import Study
+from counterfactual_training.tuning.study import Study
 
 Storage = str | Path | None
 
@@ -19,13 +19,13 @@ _CONNECT_SECONDS = 5
 
 
 def open_study(storage: Storage, name: str, signs: tuple[int, ...], epochs: int, seed: int = 0) -> Study:
-    """The study of that name, made if need be.
+    """The study of that name; created if it does not exist.
 
     Args:
-        storage: a journal file, a URL such as ``sqlite:///study.db`` or ``postgresql://user@host/base``, or nothing: in
-            memory.
+        storage: a journal file, a URL such as ``sqlite:///study.db`` or ``postgresql://user@host/base``, or ``None``
+            for memory.
         signs: +1 for each objective to be minimised, −1 for each to be maximised.
-        epochs: of a whole training; trials of one objective are compared after a third of it.
+        epochs: of a whole training; the pruner compares no trials before a quarter of it.
     """
     where = _shown(storage)
     with _answering(where), _quiet():
@@ -40,7 +40,7 @@ def open_study(storage: Storage, name: str, signs: tuple[int, ...], epochs: int,
         found = tuple(1 if direction.name == "MINIMIZE" else -1 for direction in study.directions)
         if found != signs:
             raise InputError(
-                f"The study {name!r} in {where} has other objectives. Give this one a name of its own (--study)."
+                f"The study {name!r} in {where} has other objectives. Give this one another name (--study)."
             )
         return Study(study, signs, seed, where)
 
@@ -57,7 +57,7 @@ def _backend(storage: Storage) -> Any:
         try:
             return optuna().storages.RDBStorage(url, engine_kwargs=options)
         except Exception as error:
-            # Two processes that find an empty database both make its tables; the slower one looks again.
+            # Two processes may create the tables of an empty database at once; the slower one tries again.
             if attempt == 2 or not re.search("already exists|UniqueViolation|duplicate key", str(error)):
                 raise
             time.sleep(0.5)
@@ -65,7 +65,7 @@ def _backend(storage: Storage) -> Any:
 
 
 def _journal(path: Path) -> Any:
-    """A journal file; half a line, which a full disk or a power cut may leave at its end, is cut off."""
+    """A journal file. A half-written last line, left by a full disk or a power cut, is cut off."""
     journal = optuna().storages.journal
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = journal.JournalFileSymlinkLock(str(path), grace_period=10)
@@ -85,13 +85,13 @@ def is_url(storage: str | Path) -> bool:
 
 
 def _shown(storage: Storage) -> str:
-    """Where the study is, without a password."""
+    """Where the study is, with the password hidden."""
     return "memory" if storage is None else re.sub(r"(://[^:/@]*):[^@]*@", r"\1:…@", str(storage))
 
 
 @contextmanager
 def _answering(where: str) -> Iterator[None]:
-    """Turn what a database says when it cannot be reached into one sentence."""
+    """Turn the errors of a database that cannot be reached into one sentence."""
     try:
         yield
     except ImportError as error:
@@ -115,7 +115,7 @@ def _answering(where: str) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Optuna's own lines about what it does are for its own commands."""
+    """Mute Optuna's log messages."""
     logging = optuna().logging
     before = logging.get_verbosity()
     logging.set_verbosity(logging.WARNING)

@@ -1,243 +1,238 @@
-"""Tuning: ask for a batch of settings, train it as a fleet, measure it on validation rows, tell; again."""
+"""An Optuna study that several processes share, and that survives when one of them is killed."""
 
 from __future__ import annotations
 
-import hashlib
+import math
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
 
-from torch import Tensor
+from counterfactual_training.tuning.extra import optuna
+from counterfactual_training.tuning.heartbeat import EVERY_SECONDS, Worker, is_dead
+from counterfactual_training.tuning.space import Choice, Range, Space, Values
 
-from counterfactual_training.errors import InputError
-from counterfactual_training.training import TrainConfig
-from counterfactual_training.tuning.batch import Look, Pruner, Task, mean_accuracy, train_batch
-from counterfactual_training.tuning.goal import Goal, Limits, Metrics
-from counterfactual_training.tuning.result import Tuning, num_finished
-from counterfactual_training.tuning.space import GATE, Choice, Domain, Space, make_space, neighbours
-from counterfactual_training.tuning.storage import Storage, open_study
-from counterfactual_training.tuning.trials import Study, Trial
-
-_POLL_SECONDS = 0.5
-
-
-class Progress(NamedTuple):
-    """How far a study is.
-
-    Attributes:
-        finished, total: trials, of all processes together.
-        epoch, epochs: of the batch that trains now.
-        seconds_left: a guess, or nothing before the first batch.
-        tuning: what was found so far; nothing before the reference models are known.
-    """
-
-    finished: int
-    total: int
-    epoch: int
-    epochs: int
-    seconds_left: float | None
-    tuning: Tuning | None
-
-
-Listener = Callable[[Progress], None]
+# Proposals that repeat a trial are dropped; after so many the space is taken to be exhausted.
+_MOST_REPEATS = 50
+_LIVE = ("WAITING", "RUNNING", "COMPLETE", "PRUNED")
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How much to try, and how it is kept.
+class TuningTrial:
+    """One setting that is or was tried.
 
     Attributes:
-        num_trials: trials in the study altogether, those of earlier and of other processes included.
-        batch: trials that train as one fleet.
-        storage: a journal file, the URL of a database, or nothing: in memory.
-        study: its name there.
-        seed: of the draws of settings.
+        state: ``COMPLETE``, ``PRUNED``, ``FAIL``, ``RUNNING`` or ``WAITING``.
+        settings: the tuned values.
+        values: the objectives, each to be minimised.
+        metrics: all measures, on validation rows.
+        violations: by how much bounds were violated.
+        published: whether it is the setting that tuning started from.
+        reason: why it was pruned or failed.
     """
 
-    num_trials: int = 64
-    batch: int = 16
-    storage: Storage = None
-    study: str = "tuning"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.num_trials < 1 or self.batch < 1:
-            raise InputError(f"num_trials and batch must be 1 or more, got {self.num_trials} and {self.batch}.")
-
-
-def tune(
-    task: Task, goal: Goal, plan: Plan | None = None, changes: Any = None, listener: Listener | None = None
-) -> Tuning:
-    """Improve a setting. The same call goes on where a killed one ended; several at a time share the work.
-
-    The setting to be improved is the first trial, so that what comes out is never worse on the validation rows. A
-    conventionally trained model is its companion in the first fleet; bounds are taken from the two.
-
-    Args:
-        task: what to train and how to measure it.
-        goal: what counts.
-        changes: of the ranges, see :func:`make_space`.
-        listener: hears of the progress.
-    """
-    plan = plan or Plan()
-    space = make_space(task.start, changes, task.gate)
-    signs = tuple(target.sign for target in goal.targets)
-    study = open_study(plan.storage, plan.study, signs, task.start.config.epochs, plan.seed)
-    _check_same(study, plan.study, description(task, goal, space))
-    tuner = _Tuner(task, goal, plan, space, study, listener or (lambda progress: None))
-    try:
-        return tuner.run()
-    finally:
-        study.leave()
+    number: int
+    state: str
+    settings: dict[str, Choice]
+    values: tuple[float, ...] = ()
+    metrics: dict[str, float] = field(default_factory=dict)
+    violations: dict[str, float] = field(default_factory=dict)
+    published: bool = False
+    reason: str = ""
+    seconds: float = math.nan
 
 
-def description(task: Task, goal: Goal, space: Space) -> dict[str, Any]:
-    """All that trials of one study must have in common, as plain values."""
-    return {
-        "goal": goal.to_dict(),
-        "space": {name: _plain(domain) for name, domain in space.items()},
-        "start": task.start.numbers(),
-        "training": {k: v for k, v in asdict(task.start.config).items() if k != "threads"},
-        "num_seeds": task.num_seeds,
-        "gate": task.gate,
-        "rows": _digest(task.x, task.y, task.measure.x, task.measure.y),
-    }
+class Study:
+    """Asks Optuna for trials and tells it the results, with signs of life for the other processes."""
 
+    def __init__(self, study: Any, signs: tuple[int, ...], seed: int, where: str) -> None:
+        self._study, self._signs, self._seed, self.where = study, signs, seed, where
+        self._worker = Worker()
+        self._open: dict[int, Any] = {}  # trials asked for and not yet told
+        self._spoken = -math.inf
+        self.alive()
 
-def _plain(domain: Domain) -> dict[str, Any]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(domain).items()}
+    def note(self, name: str) -> Any:
+        """A value shared by all processes; ``None`` if not set."""
+        return self._study.user_attrs.get(name)
 
+    def set_note(self, name: str, value: Any) -> None:
+        self._study.set_user_attr(name, value)
 
-def _digest(*tensors: Tensor) -> str:
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:16]
+    def alive(self) -> None:
+        """Give the other processes a sign of life, at most every few seconds."""
+        if time.monotonic() - self._spoken >= EVERY_SECONDS:
+            self._spoken = time.monotonic()
+            self._study.set_user_attr(f"worker {self._worker.id}", self._worker.sign())
 
+    def leave(self) -> None:
+        """Say that this process has ended; its unfinished trials are free for others."""
+        self._study.set_user_attr(f"worker {self._worker.id}", self._worker.sign(present=False))
 
-def _check_same(study: Study, name: str, wanted: dict[str, Any]) -> None:
-    """Trials of different data, ranges or goals cannot be compared: such a study is refused."""
-    found = study.note("description")
-    if found is None:
-        study.set_note("description", wanted)
-        return
-    # A study of an older version knows nothing of settings that came later: it had their defaults.
-    found = {"gate": "none", **found, "training": {**asdict(TrainConfig()), **found["training"]}}
-    wanted = {**wanted, "training": {**asdict(TrainConfig()), **wanted["training"]}}
-    other = [key for key in wanted if found.get(key) != wanted[key]]
-    if other:
-        raise InputError(
-            f"The study {name!r} in {study.where} was made for something else: {', '.join(other)} differ. "
-            "Repeat the call as it was, or give this study another name."
+    def others(self) -> bool:
+        """Whether another living process works on the study."""
+        own = f"worker {self._worker.id}"
+        signs = {name: sign for name, sign in self._study.user_attrs.items() if name.startswith("worker ")}
+        return any(name != own and not is_dead(sign) for name, sign in signs.items())
+
+    def trials(self) -> list[TuningTrial]:
+        return [self._plain(trial) for trial in self._study.get_trials(deepcopy=False)]
+
+    def enqueue(self, settings: Mapping[str, Choice], **attributes: Any) -> None:
+        """Queue a setting to be tried next."""
+        self._study.enqueue_trial(dict(settings), user_attrs=attributes)
+
+    def ask(self, space: Space, num: int, most: int | None = None) -> list[TuningTrial]:
+        """Up to ``num`` new trials; fewer if the proposals only repeat earlier ones.
+
+        Args:
+            most: trials of the whole study; if two processes exceed it together, the later one gives its trial back.
+        """
+        self._study.sampler = self._sampler()
+        distributions = {name: _distribution(values) for name, values in space.items()}
+        asked: list[TuningTrial] = []
+        repeats = 0
+        while len(asked) < num and repeats < _MOST_REPEATS:
+            trial = self._study.ask(distributions)
+            trial.set_user_attr("worker", self._worker.id)
+            self._open[trial.number] = trial
+            before = [other for other in self.trials() if other.number < trial.number and other.state in _LIVE]
+            same = [other.number for other in before if other.settings == trial.params]
+            if same:
+                repeats += 1
+                self.fail(trial.number, f"repeats trial {same[0]}")
+            elif most is not None and sum(other.state != "WAITING" for other in before) >= most:
+                self.fail(trial.number, "not needed: other processes asked for the last trials")
+                break
+            else:
+                published = bool(trial.user_attrs.get("published", False))
+                asked.append(TuningTrial(trial.number, "RUNNING", dict(trial.params), published=published))
+        return asked
+
+    def report(self, number: int, step: int, value: float) -> bool:
+        """Report an intermediate value of a study with one objective; whether the trial should be pruned."""
+        trial = self._open[number]
+        trial.report(self._signs[0] * value, step)
+        return bool(trial.should_prune())
+
+    def complete(
+        self,
+        number: int,
+        values: Sequence[float],
+        metrics: Mapping[str, float],
+        violations: Mapping[str, float],
+        seconds: float,
+    ) -> None:
+        told = [sign * value for sign, value in zip(self._signs, values, strict=True)]
+        attributes = {"metrics": _finite(metrics), "seconds": seconds}
+        self._tell(number, "COMPLETE", told, violations, attributes)
+
+    def prune(self, number: int, reason: str, violations: Mapping[str, float]) -> None:
+        self._tell(number, "PRUNED", None, violations, {"reason": reason})
+
+    def fail(self, number: int, reason: str) -> None:
+        self._tell(number, "FAIL", None, {}, {"reason": reason})
+
+    def recover(self) -> int:
+        """Fail the trials of dead processes and queue their settings again; returns how many."""
+        states = optuna().trial.TrialState
+        signs = self._study.user_attrs
+        lost = 0
+        for trial in self._study.get_trials(deepcopy=False, states=(states.RUNNING,)):
+            owner = trial.user_attrs.get("worker")
+            if trial.number in self._open or not self._is_orphan(trial, owner, signs):
+                continue
+            try:
+                self._study.tell(trial.number, state=states.FAIL)
+            except (ValueError, optuna().exceptions.UpdateFinishedTrialError):
+                continue  # another process was faster
+            lost += 1
+            settings = trial.params or trial.system_attrs.get("fixed_params", {})
+            if settings:
+                self.enqueue(settings, retry_of=trial.number, published=trial.user_attrs.get("published", False))
+        return lost
+
+    def importances(self) -> list[dict[str, float]]:
+        """For each objective, the share of its variance that each setting explains (fANOVA), if trials suffice."""
+        found: list[dict[str, float]] = []
+        for index in range(len(self._signs)):
+            values = [trial.values[index] for trial in self.trials() if trial.state == "COMPLETE"]
+            worst = max((value for value in values if math.isfinite(value)), default=0.0)
+
+            def target(trial: Any, index: int = index, worst: float = worst) -> float:
+                return min(self._signs[index] * trial.values[index], worst)
+
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # Optuna's, about experimental features
+                    evaluator = optuna().importance.FanovaImportanceEvaluator(seed=0)
+                    shares = optuna().importance.get_param_importances(self._study, evaluator=evaluator, target=target)
+            except (ValueError, RuntimeError, ZeroDivisionError):
+                shares = {}
+            found.append({name: float(share) for name, share in shares.items()})
+        return found
+
+    def _sampler(self) -> Any:
+        """A sampler seeded by the number of trials, so that a resumed study proposes what it would have proposed."""
+        parts = [self._seed, len(self._study.get_trials(deepcopy=False))]
+        if self.others():  # two processes must not propose the same
+            parts.append(int(self._worker.id, 16))
+        seed = 0
+        for part in parts:
+            seed = (seed * 1_000_003 + part) % (2**32)
+        return optuna().samplers.TPESampler(seed=seed)
+
+    def _is_orphan(self, trial: Any, owner: str | None, signs: Mapping[str, Any]) -> bool:
+        if owner is not None:
+            return owner != self._worker.id and is_dead(signs.get(f"worker {owner}"))
+        # Its process has not noted its id yet; give it a minute.
+        return trial.datetime_start is not None and time.time() - trial.datetime_start.timestamp() > 60
+
+    def _tell(
+        self,
+        number: int,
+        state: str,
+        values: list[float] | None,
+        violations: Mapping[str, float],
+        attributes: Mapping[str, Any],
+    ) -> None:
+        trial = self._open.pop(number)
+        # If this process was thought dead, another one may have finished its trial; that result counts.
+        with suppress(optuna().exceptions.UpdateFinishedTrialError):
+            for name, value in attributes.items():
+                trial.set_user_attr(name, value)
+            for name, value in violations.items():
+                trial.set_constraint(name, value if math.isfinite(value) else 1.0)
+            self._study.tell(trial, values, optuna().trial.TrialState[state], skip_if_finished=True)
+
+    def _plain(self, trial: Any) -> TuningTrial:
+        attributes = trial.user_attrs
+        done = trial.state.name == "COMPLETE"
+        values = zip(self._signs, trial.values, strict=True) if done else ()
+        return TuningTrial(
+            number=trial.number,
+            state=trial.state.name,
+            settings=dict(trial.params or trial.system_attrs.get("fixed_params", {})),
+            values=tuple(sign * value for sign, value in values),
+            metrics={name: math.nan if v is None else v for name, v in attributes.get("metrics", {}).items()},
+            violations=dict(trial.constraints),
+            published=bool(attributes.get("published", False)),
+            reason=attributes.get("reason", ""),
+            seconds=attributes.get("seconds", math.nan),
         )
 
 
-@dataclass(eq=False)
-class _Tuner:
-    task: Task
-    goal: Goal
-    plan: Plan
-    space: dict[str, Domain]
-    study: Study
-    listener: Listener
-    seconds: float = 0.0  # spent by this process on batches
-    done: int = 0  # trials in them
+def _distribution(values: Values) -> Any:
+    distributions = optuna().distributions
+    if not isinstance(values, Range):
+        return distributions.CategoricalDistribution(values.values)
+    if values.whole:
+        return distributions.IntDistribution(int(values.low), int(values.high), log=values.log)
+    return distributions.FloatDistribution(values.low, values.high, log=values.log)
 
-    def run(self) -> Tuning:
-        self.study.recover()
-        references = self._references()
-        conventional = references["conventional"]
-        limits = self.goal.limits(conventional, references["published"])
-        while True:
-            self.study.recover()
-            trials = self.study.trials()
-            left = self.plan.num_trials - num_finished(trials) - sum(t.state == "RUNNING" for t in trials)
-            wanted = min(left, self.plan.batch)
-            asked = self.study.ask(self.space, wanted, self.plan.num_trials) if left > 0 else []
-            if not asked:
-                return replace(self._state(limits, conventional), importances=self.study.importances())
-            self._batch(asked, limits, references)
 
-    def _batch(self, asked: list[Trial], limits: Limits, references: dict[str, Any]) -> None:
-        started, conventional = time.monotonic(), references["conventional"]
-        tried = [self.task.tried(trial.settings) for trial in asked]
-        settings = [setting for setting, _ in tried]
-        numbers = [trial.number for trial in asked]
-        pruner = Pruner(self.study, numbers, settings, self.goal, limits, references["pace"], self.task.measure)
-        pruner.finish = lambda place, models: self.task.gated(models, tried[place][1])
-        state = self._state(limits, conventional)
-        pruner.on_epoch = lambda epoch: self._announce(state, epoch)
-        trained = train_batch(self.task, settings, pruner)
-        self.study.alive()
-        pairs = zip(trained, tried, strict=True)
-        whole = [self.task.gated(outcome.models, gate) for outcome, (_, gate) in pairs if outcome.stopped is None]
-        measured = iter(self.task.measure(whole))
-        seconds = (time.monotonic() - started) / len(asked)
-        for place, (number, outcome) in enumerate(zip(numbers, trained, strict=True)):
-            if outcome.stopped is not None:
-                self.study.prune(number, outcome.stopped, pruner.violations.get(place, {"sound": 1.0}))
-                continue
-            metrics = next(measured)
-            self.study.complete(number, self.goal.values(metrics), metrics, limits.violations(metrics), seconds)
-        self.seconds, self.done = self.seconds + time.monotonic() - started, self.done + len(asked)
-        self._announce(self._state(limits, conventional), self.task.start.config.epochs)
-
-    def _references(self) -> dict[str, Any]:
-        """Measures of the conventional and of the starting setting; one process makes them, the others wait."""
-        while True:
-            found: dict[str, Any] | None = self.study.note("references")
-            if found is not None:
-                return found
-            claimed = self._claim()
-            if claimed is None:
-                time.sleep(_POLL_SECONDS)
-                self.study.recover()
-                continue
-            started = time.monotonic()
-            pair = (self.task.start.conventional(), self.task.start)
-            trained = train_batch(self.task, pair, self._watch_references)
-            # Here, once, it is said what would mislead about every measure to come.
-            models = [trained[0].models, self.task.gated(trained[1].models, self.task.gate)]
-            conventional, published = self.task.measure(models, quiet=False)
-            paces = zip(*(mean_accuracy(outcome.histories) for outcome in trained), strict=False)
-            pace = [min(pair) for pair in paces]
-            pace += pace[-1:] * (self.task.start.config.epochs - len(pace))  # one of them may have ended early
-            self.study.set_note("references", {"conventional": conventional, "published": published, "pace": pace})
-            violations = self.goal.limits(conventional, published).violations(published)
-            seconds = time.monotonic() - started
-            self.study.complete(claimed.number, self.goal.values(published), published, violations, seconds)
-            # Random settings are mostly bad ones. Half of the first batch looks around the start instead.
-            for near in neighbours(self.space, self._start, self.plan.batch // 2, self.plan.seed):
-                self.study.enqueue(near)
-
-    def _watch_references(self, looks: list[Look]) -> dict[int, str]:
-        self.study.alive()
-        self._announce(None, looks[0].epoch)
-        return {}
-
-    def _claim(self) -> Trial | None:
-        """The trial of the starting setting, if it is ours to do."""
-        known = [trial for trial in self.study.trials() if trial.published]
-        if any(trial.state == "RUNNING" for trial in known):
-            return None
-        if not any(trial.state == "WAITING" for trial in known):
-            values = self._start
-            self.study.enqueue({name: values[name] for name in self.space}, published=True)
-        asked = self.study.ask(self.space, 1)
-        if asked and not asked[0].published:
-            self.study.fail(asked[0].number, "another process took the first trial")
-            return None
-        return asked[0] if asked else None
-
-    def _state(self, limits: Limits, conventional: Metrics) -> Tuning:
-        return Tuning(self.goal, limits, conventional, self._start, self.study.trials())
-
-    @property
-    def _start(self) -> dict[str, Choice]:
-        return {**self.task.start.numbers(), GATE: self.task.gate}
-
-    def _announce(self, state: Tuning | None, epoch: int) -> None:
-        finished, total = 0 if state is None else state.num_finished, self.plan.num_trials
-        left = self.seconds / self.done * max(0, total - finished) if self.done else None
-        self.listener(Progress(finished, total, epoch, self.task.start.config.epochs, left, state))
+def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """JSON has no NaN."""
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}

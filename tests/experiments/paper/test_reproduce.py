@@ -9,7 +9,7 @@ import pytest
 from counterfactual_training.cli import main
 from counterfactual_training.cli import reproduce as command
 from counterfactual_training.errors import InputError
-from counterfactual_training.evaluation.checks import MeasurementWarning
+from counterfactual_training.evaluation.findings import MeasurementWarning
 from counterfactual_training.experiments.paper.cells import FULL, QUICK, SYNTHETIC
 from counterfactual_training.experiments.paper.figure1 import figure1
 from counterfactual_training.experiments.paper.reproduce import EXPERIMENTS, experiment_cells, reproduce

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 import pandas as pd
 
 from counterfactual_training.errors import InputError, unknown
-from counterfactual_training.evaluation.checks import check_seeds, warn
+from counterfactual_training.evaluation.findings import check_seeds, warn
 from counterfactual_training.experiments.engine.launch import Engine
 from counterfactual_training.experiments.panels import Panel
 from counterfactual_training.experiments.paper import summaries

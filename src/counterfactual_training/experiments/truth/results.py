@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from counterfactual_training.evaluation.bootstrap import compare, holm
-from counterfactual_training.evaluation.checks import check_seeds, warn
+from counterfactual_training.evaluation.findings import check_seeds, warn
 from counterfactual_training.evaluation.judges import JUDGED
 from counterfactual_training.evaluation.stepfree import summarise_stepfree
 from counterfactual_training.experiments.paper.cells import PAPER_ORDER

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from counterfactual_training import Constraints, TrainConfig, ecco, mlp, search
-from counterfactual_training.training.counterfactual_batch import explain_round
-from counterfactual_training.training.rows import Rows
+from counterfactual_training.training.batches import explain_round
+from counterfactual_training.training.rows import TrainingRows
 
 # Some rows arrive within these few steps, some do not.
 GENERATOR = ecco(learning_rate=0.3, max_steps=4, decision_threshold=0.8)
@@ -21,7 +21,7 @@ def setting(make_blobs):
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
-    return model, Rows(x, y, 3)
+    return model, TrainingRows(x, y, 3)
 
 
 def explain(setting, constraints=None, num=40, seed=1, generator=GENERATOR, **config):
@@ -76,7 +76,9 @@ def test_keep_leaves_what_the_search_found(setting):
     kept = explain(setting, immature="keep")
     assert 0.1 < kept.share_mature < 0.9, "the test needs both kinds"
     assert float(mature(kept, setting[0]).float().mean()) == pytest.approx(kept.share_mature)
-    assert bool((kept.explanations.weight == 1).all()), "none is of its target class already"
+    done = mature(kept, setting[0])
+    assert torch.equal(explain(setting, immature="drop").explanations.weight == 1, done)
+    assert bool((kept.explanations.weight[~done] == 1).all()), "what would be dropped counts"
 
 
 def test_factuals_of_the_target_class_are_no_counterfactuals(setting):
@@ -110,7 +112,7 @@ def test_drop_takes_the_immature_out_of_the_means(setting):
 
 def test_labels_of_the_nascent(setting):
     model, data = setting
-    data = Rows(data.x, (data.y + 1) % 3, 3)  # so that truth and prediction differ
+    data = TrainingRows(data.x, (data.y + 1) % 3, 3)  # so that truth and prediction differ
     generator = GENERATOR.replace(epsilon=0.0)
     true = explain((model, data), generator=generator, adversarial_label="true").explanations
     predicted = explain((model, data), generator=generator, adversarial_label="predicted").explanations
@@ -153,7 +155,7 @@ def test_every_target_rule_runs(setting, rule):
 
 def test_images_are_protected_pixel_by_pixel(setting):
     model, data = setting
-    images = Rows(data.x.reshape(-1, 1, 3), data.y, 3)
+    images = TrainingRows(data.x.reshape(-1, 1, 3), data.y, 3)
     shaped = torch.nn.Sequential(torch.nn.Flatten(), model)
     rules = Constraints.infer(data.x, {0: "none"})
     found = explain((shaped, images), rules).explanations

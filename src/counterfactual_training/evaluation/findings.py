@@ -1,4 +1,4 @@
-"""Warn when a number would mislead. Each check looks at one thing and returns what it found, most often nothing."""
+"""Checks that warn when a measurement would mislead; each returns its findings, usually none."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from counterfactual_training.tuning import worker
-from counterfactual_training.tuning.worker import PATIENCE_SECONDS, Worker, is_dead
+from counterfactual_training.tuning import heartbeat
+from counterfactual_training.tuning.heartbeat import PATIENCE_SECONDS, Worker, is_dead
 
 
 def test_this_process_lives_until_it_leaves():
@@ -25,7 +25,7 @@ def child():
 
 
 def test_a_killed_process_is_dead_before_its_parent_notices(child):
-    sign = Worker(pid=child.pid, started=worker._started(child.pid)).sign()
+    sign = Worker(pid=child.pid, started=heartbeat._started(child.pid)).sign()
     assert not is_dead(sign)
     child.kill()
     for _ in range(100):

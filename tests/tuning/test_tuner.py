@@ -8,14 +8,14 @@ import torch
 
 from counterfactual_training.errors import InputError
 from counterfactual_training.training import train
-from counterfactual_training.tuning import RANGES, Choices, Goal, Plan, make_space, train_batch, tune
-from counterfactual_training.tuning.progress import line
+from counterfactual_training.tuning import RANGES, Choices, Goal, TuningPlan, make_space, train_batch, tune
+from counterfactual_training.tuning.status import line
 from counterfactual_training.tuning.storage import open_study
-from counterfactual_training.tuning.study import description
+from counterfactual_training.tuning.tuner import description
 
 
 def run(toy, num_trials=7, batch=3, goal=None, space=None, task=None, **plan):
-    return tune(task or toy.make_task(), goal or toy.GOAL, Plan(num_trials, batch, **plan), space or toy.SPACE)
+    return tune(task or toy.make_task(), goal or toy.GOAL, TuningPlan(num_trials, batch, **plan), space or toy.SPACE)
 
 
 def test_the_start_is_the_first_trial_and_nothing_worse_comes_out(toy):
@@ -105,10 +105,12 @@ def test_trials_of_other_shapes_train_beside_each_other(toy):
         torch.testing.assert_close(mine, its)
 
 
-@pytest.mark.filterwarnings("ignore::counterfactual_training.evaluation.checks.MeasurementWarning")
+@pytest.mark.filterwarnings("ignore::counterfactual_training.evaluation.findings.MeasurementWarning")
 def test_what_collapses_is_given_up(toy):
     space = {"learning_rate": Choices((0.02, 50.0, 80.0, 120.0))}
-    found = tune(toy.make_task(epochs=9), Goal(("ip", "accuracy")), Plan(4, 4), {**rest("learning_rate"), **space})
+    found = tune(
+        toy.make_task(epochs=9), Goal(("ip", "accuracy")), TuningPlan(4, 4), {**rest("learning_rate"), **space}
+    )
     pruned = [trial for trial in found.trials if trial.state == "PRUNED"]
     assert pruned and all(trial.settings["learning_rate"] > 1 for trial in pruned)
     assert all(trial.reason for trial in pruned)
@@ -123,7 +125,7 @@ def rest(*kept):
 
 def test_a_space_that_is_exhausted_ends_the_study(toy):
     space = {**rest("lambda_reg"), "lambda_reg": [0.1, 0.2, 0.3]}
-    found = tune(toy.make_task(), toy.GOAL, Plan(20, 8), space)
+    found = tune(toy.make_task(), toy.GOAL, TuningPlan(20, 8), space)
     assert sorted(trial.settings["lambda_reg"] for trial in found.complete) == [0.1, 0.2, 0.3]
     assert all("repeats" in trial.reason for trial in found.trials if trial.state == "FAIL")
 
@@ -152,7 +154,7 @@ def test_measures_that_could_not_be_taken_are_infinitely_bad(toy):
 
 def test_progress_names_trials_and_time(toy):
     heard = []
-    tune(toy.make_task(), toy.GOAL, Plan(5, 2), toy.SPACE, heard.append)
+    tune(toy.make_task(), toy.GOAL, TuningPlan(5, 2), toy.SPACE, heard.append)
     assert [p.finished for p in heard] == sorted(p.finished for p in heard)
     assert heard[0].tuning is None and "reference models" in line(heard[0])
     middle = next(p for p in heard if p.finished == 3 and p.seconds_left is not None)
@@ -163,14 +165,14 @@ def test_progress_names_trials_and_time(toy):
 @pytest.mark.parametrize("plan", [{"num_trials": 0}, {"batch": 0}])
 def test_plans_without_work_are_refused(plan):
     with pytest.raises(InputError, match="1 or more"):
-        Plan(**plan)
+        TuningPlan(**plan)
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_members_that_all_diverge_at_once_are_given_up(toy):
     """At 1e30 the weights are infinite after an epoch, and no member is left to look at."""
     space = {**rest("learning_rate"), "learning_rate": Choices((0.02, 1e30, 2e30, 3e30))}
-    found = tune(toy.make_task(), Goal(("ip",)), Plan(4, 4), space)
+    found = tune(toy.make_task(), Goal(("ip",)), TuningPlan(4, 4), space)
     lost = [trial for trial in found.trials if trial.settings["learning_rate"] > 1]
     assert len(lost) == 3 and {trial.state for trial in lost} == {"PRUNED"}
 

@@ -1,4 +1,4 @@
-"""Which processes work on a study, and which of them are dead: a killed one leaves trials behind that never end."""
+"""Which processes work on a study, and which are dead: a killed process leaves trials that never end."""
 
 from __future__ import annotations
 
@@ -11,23 +11,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-# A process of another machine that has said nothing for so long is taken for dead.
+# A process of another machine counts as dead after so long without a sign of life.
 PATIENCE_SECONDS = 600.0
-# How often a living one speaks up.
+# How often a living process gives one.
 EVERY_SECONDS = 15.0
 
 
 def _host() -> str:
-    """The machine, and the container in it: process numbers of another one mean nothing here."""
+    """The machine and its PID namespace: process numbers of another container mean nothing here."""
     try:
         space = str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         space = ""
     return f"{socket.gethostname()} {space}".strip()
-
-
-def _own_start() -> str:
-    return _started(os.getpid())
 
 
 def _runs(pid: int, started: str) -> bool:
@@ -36,37 +32,37 @@ def _runs(pid: int, started: str) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # somebody else's, so it lives
+        pass  # another user's process, so it exists
     return _started(pid) == started
 
 
 def _started(pid: int) -> str:
-    """When a process began, so that another one of the same number is not taken for it; empty where nobody knows."""
+    """When a process started, because numbers are reused; empty if unknown."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return ""
     fields = text.rpartition(")")[2].split()
-    # A zombie has ended and only waits for its parent to notice.
+    # A zombie has ended; its parent has not noticed yet.
     return "" if fields[0] == "Z" else fields[19]
 
 
 @dataclass(frozen=True)
 class Worker:
-    """One process, as others can tell whether it still lives."""
+    """One process that works on a study."""
 
     host: str = field(default_factory=_host)
     pid: int = field(default_factory=os.getpid)
-    started: str = field(default_factory=_own_start)
+    started: str = field(default_factory=lambda: _started(os.getpid()))
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
     def sign(self, present: bool = True) -> dict[str, Any]:
-        """What it leaves in the study: who it is, and when it was last seen."""
+        """What the process stores in the study: who it is, and when it was last seen."""
         return {"host": self.host, "pid": self.pid, "started": self.started, "seen": time.time(), "present": present}
 
 
 def is_dead(sign: Mapping[str, Any] | None) -> bool:
-    """Of this machine, exactly: is there such a process? Of others, by their silence."""
+    """On this machine: is there such a process? On others: has it been silent for too long?"""
     if sign is None or not sign.get("present", False):
         return True
     if sign["host"] == _host():

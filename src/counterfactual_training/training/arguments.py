@@ -1,4 +1,4 @@
-"""What training refuses before it starts."""
+"""The arguments of :func:`train` and :class:`Fleet`, checked and prepared before training starts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from counterfactual_training.search.model_checks import check_inputs, first_logi
 from counterfactual_training.training.callbacks import Callback, overrides
 from counterfactual_training.training.distributed import Ranks
 from counterfactual_training.training.fingerprint import fingerprint_of_given
-from counterfactual_training.training.rows import FetchedRows, Read, Rows
+from counterfactual_training.training.rows import FetchedRows, Read, TrainingRows
 from counterfactual_training.training.run import Run
 from counterfactual_training.training.setting import Setting
 
@@ -36,7 +36,7 @@ def training_rows(
     members: int = 1,
     sample_weight: Tensor | None = None,
     class_weight: ClassWeight | None = None,
-) -> Rows:
+) -> TrainingRows:
     """Rows that fit the model."""
     if isinstance(x, Tensor):
         if y is None:
@@ -50,7 +50,7 @@ def training_rows(
         if by_class is not None:
             own = by_class.gather(-1, y.long().reshape(len(by_class), -1)).reshape(y.shape)
             weight = own if weight is None else weight * own
-        rows = Rows(x, y.long(), num_classes, weight)
+        rows = TrainingRows(x, y.long(), num_classes, weight)
     else:
         if y is not None and not isinstance(x, Dataset | DataLoader):
             raise InputError(f"x must be a torch tensor, got {type(x).__name__}; convert it with torch.as_tensor(x).")
@@ -69,7 +69,7 @@ def training_rows(
 
 
 def _num_classes(y: Tensor) -> int:
-    """k, where every row set holds every class 0..k−1."""
+    """k; every set of rows must hold every class 0..k−1."""
     counts = torch.bincount(y.flatten().cpu().clamp_min(0))
     for own in y.reshape(-1, y.shape[-1]):
         found = own.unique().tolist()
@@ -79,7 +79,7 @@ def _num_classes(y: Tensor) -> int:
 
 
 def _row_weights(y: Tensor, given: Tensor | None, like: Tensor) -> Tensor | None:
-    """What each row counts by itself."""
+    """The weights of single rows, checked."""
     if given is None:
         return None
     weight = torch.as_tensor(given).to(like.device, torch.promote_types(like.dtype, torch.float32))
@@ -92,7 +92,7 @@ def _row_weights(y: Tensor, given: Tensor | None, like: Tensor) -> Tensor | None
 
 
 def _class_weights(y: Tensor, num_classes: int, given: ClassWeight | None, like: Tensor) -> Tensor | None:
-    """What a row of each class counts ``(1, k)``; of members with rows of their own ``(members, k)``."""
+    """The weights of classes ``(1, k)``; ``(members, k)`` if members have their own rows."""
     if given is None:
         return None
     sets, kind = y.reshape(-1, y.shape[-1]), torch.promote_types(like.dtype, torch.float32)
@@ -104,7 +104,7 @@ def _class_weights(y: Tensor, num_classes: int, given: ClassWeight | None, like:
     if isinstance(given, Mapping):
         strange = [k for k in given if k not in range(num_classes)]
         if strange:
-            raise InputError(f"class_weight speaks of class {strange[0]!r}; the classes are 0..{num_classes - 1}.")
+            raise InputError(f"class_weight names class {strange[0]!r}; the classes are 0..{num_classes - 1}.")
         given = torch.tensor([float(given.get(k, 1.0)) for k in range(num_classes)])
     each = torch.as_tensor(given)
     if each.shape != (num_classes,) or not _sound(each):
@@ -116,8 +116,10 @@ def _sound(weights: Tensor) -> bool:
     return bool((torch.isfinite(weights) & (weights >= 0)).all())
 
 
-def validation_rows(model: nn.Module, validation: Validation | None, data: Rows, members: int = 1) -> Rows | None:
-    """Validation rows that fit the model and know no other classes."""
+def validation_rows(
+    model: nn.Module, validation: Validation | None, data: TrainingRows, members: int = 1
+) -> TrainingRows | None:
+    """Validation rows that fit the model and have no other classes."""
     if validation is None:
         return None
     if isinstance(validation, tuple | list):
@@ -125,29 +127,29 @@ def validation_rows(model: nn.Module, validation: Validation | None, data: Rows,
         check_inputs(model, x, y)
         if y.dim() > 2 or (y.dim() == 2 and len(y) != members):
             raise InputError(f"Validation rows are given for {len(y)} members of a fleet of {members}.")
-        rows = Rows(x, y.long(), data.num_classes)
+        rows = TrainingRows(x, y.long(), data.num_classes)
     else:
         rows = FetchedRows(validation, Read.all(validation), data.num_classes, data.y.device)
         check_inputs(model, *rows.first(64))
-    try_model(model, rows.alone(0), data.num_classes)
+    try_model(model, rows.for_members(0), data.num_classes)
     if rows.num_rows and not 0 <= int(rows.y.min()) <= int(rows.y.max()) < data.num_classes:
         raise InputError(f"Validation classes must lie in 0..{data.num_classes - 1}, got {rows.y.unique().tolist()}.")
     return rows
 
 
-def try_model(model: nn.Module, data: Rows, num_classes: int) -> None:
-    """Ask the model for some rows, and refuse what is no classifier of these classes."""
+def try_model(model: nn.Module, data: TrainingRows, num_classes: int) -> None:
+    """Raise unless the model returns logits of these classes."""
     x, y = data.first(64)
     with evaluating(model), torch.no_grad():
         first_logits(model, x, y, num_classes=num_classes)
 
 
-def with_constraints(setting: Setting, data: Rows, member: int = 0) -> Setting:
-    """The setting with constraints that hold the training rows; inferred from them if none are stated."""
+def with_constraints(setting: Setting, data: TrainingRows, member: int = 0) -> Setting:
+    """The setting with constraints, checked against the training rows, or inferred from them."""
     constraints = setting.constraints
     if isinstance(data, FetchedRows):
         read = data.read
-        rows = torch.stack([read.low, read.high])  # rows lie within a box if their extremes do
+        rows = torch.stack([read.low, read.high])  # all rows lie in a box if their extremes do
         constraints = constraints or Constraints.build(len(read.low), domain=read.box(setting.num_std))
     else:
         rows = data.x[member] if data.own else data.x
@@ -159,8 +161,8 @@ def with_constraints(setting: Setting, data: Rows, member: int = 0) -> Setting:
     return replace(setting, constraints=constraints.to(data.first(1)[0]), objective=objective)
 
 
-def check_modes(model: nn.Module, setting: Setting, data: Rows, ranks: Ranks | None = None) -> None:
-    """Say what happens to batch normalisation, which trains differently than it predicts."""
+def check_modes(model: nn.Module, setting: Setting, data: TrainingRows, ranks: Ranks | None = None) -> None:
+    """Warn about batch normalisation in eval mode; raise if a batch has a single row."""
     norms = [(name, module) for name, module in model.named_modules() if isinstance(module, _BatchNorm)]
     if not norms:
         return
@@ -169,7 +171,7 @@ def check_modes(model: nn.Module, setting: Setting, data: Rows, ranks: Ranks | N
         text = f"The model came in eval mode and holds {type(norm).__name__}: all of it is trained."
         advice = "To keep parts frozen call model.train() first, then .eval() on these parts."
         warnings.warn(f"{text} {advice}", stacklevel=3)
-    # Counterfactuals share the forward pass of their batch; without any the row may be alone in it.
+    # Counterfactuals share the forward pass of their batch, so only conventional batches can have a single row.
     plain = setting.config.burn_in_epochs > 0 or not setting.objective.needs_counterfactuals
     least, where = data.smallest_batch(setting.config.batch_size), ""
     if ranks is not None and ranks.size > 1 and not data.divided:
@@ -181,8 +183,8 @@ def check_modes(model: nn.Module, setting: Setting, data: Rows, ranks: Ranks | N
         )
 
 
-def _takes_one_row(model: nn.Module, data: Rows) -> bool:
-    """Whether a forward pass of training works on one row: of an image there are many values, of a table one."""
+def _takes_one_row(model: nn.Module, data: TrainingRows) -> bool:
+    """Whether training on one row works, as with images, which have many values per channel."""
     twin = copy.deepcopy(model) if model.training else copy.deepcopy(model).train()
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -207,7 +209,7 @@ def check_optimizer(
 
 
 def check_ranks(run: Run) -> None:
-    """All processes must be given the same rows and settings, of which each then takes its part."""
+    """Raise unless all processes have the same rows and settings; each takes its part of them."""
     if run.ranks.size > 1 and len(set(run.ranks.every(fingerprint_of_given(run)))) > 1:
         raise InputError(
             "The processes were given different rows or settings. Give all of them the whole training set and one "

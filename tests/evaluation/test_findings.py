@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from counterfactual_training.evaluation.attribution import integrated_gradients
-from counterfactual_training.evaluation.checks import (
+from counterfactual_training.evaluation.findings import (
     Finding,
     MeasurementWarning,
     check_attacks,

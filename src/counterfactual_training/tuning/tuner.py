@@ -1,0 +1,244 @@
+"""The tuning loop: ask for a batch of settings, train it as a fleet, measure on validation rows, tell the study."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from counterfactual_training.errors import InputError
+from counterfactual_training.training import TrainConfig
+from counterfactual_training.tuning.batch import Look, Pruner, Task, mean_accuracy, train_batch
+from counterfactual_training.tuning.goal import Goal, Limits, Metrics
+from counterfactual_training.tuning.result import Tuning, num_finished
+from counterfactual_training.tuning.space import GATE, Choice, Space, Values, make_space, neighbours
+from counterfactual_training.tuning.storage import Storage, open_study
+from counterfactual_training.tuning.study import Study, TuningTrial
+
+_POLL_SECONDS = 0.5
+
+
+class StudyProgress(NamedTuple):
+    """How far a study is.
+
+    Attributes:
+        finished, total: trials of all processes together.
+        epoch, epochs: of the batch in training.
+        seconds_left: an estimate; ``None`` before the first batch.
+        tuning: the result so far; ``None`` before the reference models are measured.
+    """
+
+    finished: int
+    total: int
+    epoch: int
+    epochs: int
+    seconds_left: float | None
+    tuning: Tuning | None
+
+
+Listener = Callable[[StudyProgress], None]
+
+
+@dataclass(frozen=True)
+class TuningPlan:
+    """How much to try, and where to store it.
+
+    Attributes:
+        num_trials: in the whole study, including trials of earlier and of other processes.
+        batch: trials that train as one fleet.
+        storage: a journal file, the URL of a database, or ``None`` for memory.
+        study: its name in the storage.
+        seed: of the proposed settings.
+    """
+
+    num_trials: int = 64
+    batch: int = 16
+    storage: Storage = None
+    study: str = "tuning"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.num_trials < 1 or self.batch < 1:
+            raise InputError(f"num_trials and batch must be 1 or more, got {self.num_trials} and {self.batch}.")
+
+
+def tune(
+    task: Task, goal: Goal, plan: TuningPlan | None = None, changes: Any = None, listener: Listener | None = None
+) -> Tuning:
+    """Improve a setting. An existing study is resumed; several processes may share one.
+
+    The setting to improve is the first trial, so the result is never worse on the validation rows. A conventionally
+    trained model trains beside it; the bounds of the goal follow from these two.
+
+    Args:
+        task: what to train and how to measure it.
+        goal: what to optimise.
+        plan: how many trials, and where they are stored.
+        changes: of the ranges, see :func:`make_space`.
+        listener: called with the progress after every epoch.
+    """
+    plan = plan or TuningPlan()
+    space = make_space(task.start, changes, task.gate)
+    signs = tuple(target.sign for target in goal.targets)
+    study = open_study(plan.storage, plan.study, signs, task.start.config.epochs, plan.seed)
+    _check_same(study, plan.study, description(task, goal, space))
+    tuner = _Tuner(task, goal, plan, space, study, listener or (lambda progress: None))
+    try:
+        return tuner.run()
+    finally:
+        study.leave()
+
+
+def description(task: Task, goal: Goal, space: Space) -> dict[str, Any]:
+    """What all trials of a study must share, as plain values."""
+    return {
+        "goal": goal.to_dict(),
+        "space": {name: _plain(values) for name, values in space.items()},
+        "start": task.start.numbers(),
+        "training": {k: v for k, v in asdict(task.start.config).items() if k != "threads"},
+        "num_seeds": task.num_seeds,
+        "gate": task.gate,
+        "rows": _digest(task.x, task.y, task.measure.x, task.measure.y),
+    }
+
+
+def _plain(values: Values) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(values).items()}
+
+
+def _digest(*tensors: Tensor) -> str:
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _check_same(study: Study, name: str, wanted: dict[str, Any]) -> None:
+    """Raise if the study holds trials of other data, ranges or goals, which cannot be compared."""
+    found = study.note("description")
+    if found is None:
+        study.set_note("description", wanted)
+        return
+    # Studies of older versions lack newer settings, which then had their defaults.
+    found = {"gate": "none", **found, "training": {**asdict(TrainConfig()), **found["training"]}}
+    wanted = {**wanted, "training": {**asdict(TrainConfig()), **wanted["training"]}}
+    other = [key for key in wanted if found.get(key) != wanted[key]]
+    if other:
+        raise InputError(
+            f"The study {name!r} in {study.where} was made for something else: {', '.join(other)} differ. "
+            "Repeat the call as it was, or give this study another name."
+        )
+
+
+@dataclass(eq=False)
+class _Tuner:
+    task: Task
+    goal: Goal
+    plan: TuningPlan
+    space: dict[str, Values]
+    study: Study
+    listener: Listener
+    seconds: float = 0.0  # spent by this process on batches
+    done: int = 0  # trials in them
+
+    def run(self) -> Tuning:
+        self.study.recover()
+        references = self._references()
+        conventional = references["conventional"]
+        limits = self.goal.limits(conventional, references["published"])
+        while True:
+            self.study.recover()
+            trials = self.study.trials()
+            left = self.plan.num_trials - num_finished(trials) - sum(t.state == "RUNNING" for t in trials)
+            wanted = min(left, self.plan.batch)
+            asked = self.study.ask(self.space, wanted, self.plan.num_trials) if left > 0 else []
+            if not asked:
+                return replace(self._state(limits, conventional), importances=self.study.importances())
+            self._batch(asked, limits, references)
+
+    def _batch(self, asked: list[TuningTrial], limits: Limits, references: dict[str, Any]) -> None:
+        started, conventional = time.monotonic(), references["conventional"]
+        tried = [self.task.tried(trial.settings) for trial in asked]
+        settings = [setting for setting, _ in tried]
+        numbers = [trial.number for trial in asked]
+        pruner = Pruner(self.study, numbers, settings, self.goal, limits, references["pace"], self.task.measure)
+        pruner.finish = lambda place, models: self.task.gated(models, tried[place][1])
+        state = self._state(limits, conventional)
+        pruner.on_epoch = lambda epoch: self._announce(state, epoch)
+        trained = train_batch(self.task, settings, pruner)
+        self.study.alive()
+        pairs = zip(trained, tried, strict=True)
+        whole = [self.task.gated(outcome.models, gate) for outcome, (_, gate) in pairs if outcome.stopped is None]
+        measured = iter(self.task.measure(whole))
+        seconds = (time.monotonic() - started) / len(asked)
+        for place, (number, outcome) in enumerate(zip(numbers, trained, strict=True)):
+            if outcome.stopped is not None:
+                self.study.prune(number, outcome.stopped, pruner.violations.get(place, {"sound": 1.0}))
+                continue
+            metrics = next(measured)
+            self.study.complete(number, self.goal.values(metrics), metrics, limits.violations(metrics), seconds)
+        self.seconds, self.done = self.seconds + time.monotonic() - started, self.done + len(asked)
+        self._announce(self._state(limits, conventional), self.task.start.config.epochs)
+
+    def _references(self) -> dict[str, Any]:
+        """Measures of the conventional and the starting setting; one process makes them, the others wait."""
+        while True:
+            found: dict[str, Any] | None = self.study.note("references")
+            if found is not None:
+                return found
+            claimed = self._claim()
+            if claimed is None:
+                time.sleep(_POLL_SECONDS)
+                self.study.recover()
+                continue
+            started = time.monotonic()
+            pair = (self.task.start.conventional(), self.task.start)
+            trained = train_batch(self.task, pair, self._watch_references)
+            # Measurement warnings are shown here, once for the whole study.
+            models = [trained[0].models, self.task.gated(trained[1].models, self.task.gate)]
+            conventional, published = self.task.measure(models, quiet=False)
+            paces = zip(*(mean_accuracy(outcome.histories) for outcome in trained), strict=False)
+            pace = [min(pair) for pair in paces]
+            pace += pace[-1:] * (self.task.start.config.epochs - len(pace))  # one of the two may have stopped early
+            self.study.set_note("references", {"conventional": conventional, "published": published, "pace": pace})
+            violations = self.goal.limits(conventional, published).violations(published)
+            seconds = time.monotonic() - started
+            self.study.complete(claimed.number, self.goal.values(published), published, violations, seconds)
+            # Random settings are mostly bad, so half of the first batch tries neighbours of the start.
+            for near in neighbours(self.space, self._start, self.plan.batch // 2, self.plan.seed):
+                self.study.enqueue(near)
+
+    def _watch_references(self, looks: list[Look]) -> dict[int, str]:
+        self.study.alive()
+        self._announce(None, looks[0].epoch)
+        return {}
+
+    def _claim(self) -> TuningTrial | None:
+        """The trial of the starting setting, or ``None`` if another process has it."""
+        known = [trial for trial in self.study.trials() if trial.published]
+        if any(trial.state == "RUNNING" for trial in known):
+            return None
+        if not any(trial.state == "WAITING" for trial in known):
+            values = self._start
+            self.study.enqueue({name: values[name] for name in self.space}, published=True)
+        asked = self.study.ask(self.space, 1)
+        if asked and not asked[0].published:
+            self.study.fail(asked[0].number, "another process took the first trial")
+            return None
+        return asked[0] if asked else None
+
+    def _state(self, limits: Limits, conventional: Metrics) -> Tuning:
+        return Tuning(self.goal, limits, conventional, self._start, self.study.trials())
+
+    @property
+    def _start(self) -> dict[str, Choice]:
+        return {**self.task.start.numbers(), GATE: self.task.gate}
+
+    def _announce(self, state: Tuning | None, epoch: int) -> None:
+        finished, total = 0 if state is None else state.num_finished, self.plan.num_trials
+        left = self.seconds / self.done * max(0, total - finished) if self.done else None
+        self.listener(StudyProgress(finished, total, epoch, self.task.start.config.epochs, left, state))
