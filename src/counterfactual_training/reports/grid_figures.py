@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from counterfactual_training.reports.extra import need
-from counterfactual_training.reports.style import METRIC_NAMES, drawn, label_edges, legend_below, note, panels
+from counterfactual_training.errors import need_extra
+from counterfactual_training.reports.style import METRIC_NAMES, drawn, label_edges, legend_below, panels
 
 # Settings as the paper writes them.
 LABELS = {
@@ -44,7 +44,7 @@ def label(axis: str) -> str:
 
 
 @drawn
-def overview_figure(changes: pd.DataFrame, axes: Sequence[str], metric: str, remark: str = "") -> Any:
+def overview_figure(changes: pd.DataFrame, axes: Sequence[str], metric: str) -> Any:
     """A row of panels per data set, a panel per axis: change in % for each value, over all settings that have it."""
     rows = changes[changes["metric"] == metric]
     names = list(dict.fromkeys(rows["data"]))
@@ -62,12 +62,11 @@ def overview_figure(changes: pd.DataFrame, axes: Sequence[str], metric: str, rem
     for start in range(0, len(flat), len(axes)):
         _same_height(flat[start : start + len(axes)])
         flat[start].set_ylabel(f"change of {METRIC_NAMES.get(metric, metric)} in %")
-    note(figure, remark)
     return figure
 
 
 @drawn
-def detail_figure(changes: pd.DataFrame, axes: Sequence[str], data: str, metric: str, remark: str = "") -> Any:
+def detail_figure(changes: pd.DataFrame, axes: Sequence[str], data: str, metric: str) -> Any:
     """One data set as in the paper's appendix: up to four axes at once, as colour, place, column and row."""
     rows = changes[(changes["metric"] == metric) & (changes["data"] == data)]
     colour, place, column, line = _roles(rows, axes)
@@ -93,12 +92,11 @@ def detail_figure(changes: pd.DataFrame, axes: Sequence[str], data: str, metric:
     _same_height(flat)
     label_edges(flat, label(place), f"{data}: {METRIC_NAMES.get(metric, metric)}, %")
     legend_below(figure, flat)
-    note(figure, remark)
     return figure
 
 
 @drawn
-def maturity_figure(maturity: pd.DataFrame, axes: Sequence[str], remark: str = "") -> Any:
+def maturity_figure(maturity: pd.DataFrame, axes: Sequence[str]) -> Any:
     """Share of mature counterfactuals per epoch: a line per value of an axis, its band half of the settings."""
     names = list(dict.fromkeys(maturity["data"]))
     figure, flat = panels(len(names) * len(axes), len(axes), 2.5, 2.0, sharex=False, sharey=True)
@@ -115,7 +113,6 @@ def maturity_figure(maturity: pd.DataFrame, axes: Sequence[str], remark: str = "
         axis.set_ylim(-0.03, 1.03)
         axis.legend(fontsize=7, handlelength=1.2, loc="best")
     label_edges(flat, "epoch", "share mature")
-    note(figure, remark)
     return figure
 
 
@@ -167,7 +164,7 @@ def _colours(key: str | None, values: Sequence[Any]) -> list[Any]:
     """Names have colours of their own, numbers a scale from light to dark."""
     if any(isinstance(value, (str, bool)) for value in values) or key is None:
         return [_NAMED.get(str(value), _PLAIN[i % len(_PLAIN)]) for i, value in enumerate(values)]
-    scale = need("matplotlib").colormaps["YlGnBu"]
+    scale = need_extra("matplotlib", "report").colormaps["YlGnBu"]
     return [scale(shade) for shade in np.linspace(0.4, 0.95, len(values))] if len(values) > 1 else [_PLAIN[0]]
 
 

@@ -16,7 +16,6 @@ from counterfactual_training.reports.style import (
     drawn,
     label_edges,
     legend_below,
-    note,
     panels,
 )
 
@@ -25,7 +24,7 @@ _LOWEST, _HIGHEST = -110.0, 105.0
 
 
 @drawn
-def main_figure(main: pd.DataFrame, by_seed: pd.DataFrame, remark: str = "") -> Any:
+def main_figure(main: pd.DataFrame, by_seed: pd.DataFrame) -> Any:
     """Reductions of the main table: every seed, our mean with its interval, and the published ±."""
     metrics = list(dict.fromkeys(main["metric"]))
     figure, axes = panels(len(metrics), 3, 3.1, 0.36 * main["data"].nunique() + 1.5, sharey=True)
@@ -42,7 +41,6 @@ def main_figure(main: pd.DataFrame, by_seed: pd.DataFrame, remark: str = "") -> 
         axis.grid(axis="y", visible=False)
     axes[0].set_ylim(main["data"].nunique() - 0.45, -0.55)
     legend_below(figure, axes)
-    note(figure, remark)
     return figure
 
 
@@ -62,7 +60,7 @@ def _reduction(axis: Any, place: int, row: pd.Series, seeds: pd.DataFrame) -> No
 
 
 @drawn
-def robustness_figure(robustness: pd.DataFrame, remark: str = "") -> Any:
+def robustness_figure(robustness: pd.DataFrame) -> Any:
     """Accuracy over ε, one column per data set, FGSM above PGD."""
     names, attacks = list(dict.fromkeys(robustness["data"])), list(dict.fromkeys(robustness["metric"]))
     # Nothing happens on the synthetic sets; the paper leaves them out too, if there are others.
@@ -80,12 +78,11 @@ def robustness_figure(robustness: pd.DataFrame, remark: str = "") -> Any:
         axis.set_title(f"{name}, {attack.upper()}")
     label_edges(axes, "ε", "accuracy")
     legend_below(figure, axes)
-    note(figure, remark)
     return figure
 
 
 @drawn
-def ablation_figure(ablation: pd.DataFrame, remark: str = "") -> Any:
+def ablation_figure(ablation: pd.DataFrame) -> Any:
     """Reduction by each term of the objective: bars ours, diamonds published."""
     metrics = list(dict.fromkeys(ablation["metric"]))
     names = list(dict.fromkeys(ablation["data"]))
@@ -107,12 +104,11 @@ def ablation_figure(ablation: pd.DataFrame, remark: str = "") -> Any:
         axis.set_ylim(max(low, _LOWEST), min(high, _HIGHEST))
         axis.grid(axis="x", visible=False)
     legend_below(figure, axes)
-    note(figure, remark)
     return figure
 
 
 @drawn
-def maturity_figure(maturity: pd.DataFrame, remark: str = "") -> Any:
+def maturity_figure(maturity: pd.DataFrame) -> Any:
     """Share of counterfactuals that reach τ in training, epoch by epoch; the band spans the seeds."""
     names = list(dict.fromkeys(maturity["data"]))
     order = sorted(names, key=lambda name: _PLACES.get(name, 99))
@@ -126,7 +122,6 @@ def maturity_figure(maturity: pd.DataFrame, remark: str = "") -> Any:
         axis.set_ylim(-0.03, 1.03)
     label_edges(axes, "epoch", "share mature")
     legend_below(figure, axes)
-    note(figure, remark)
     return figure
 
 
@@ -136,7 +131,7 @@ _PLACES = {
 
 
 @drawn
-def by_lambda_figure(by_lambda: pd.DataFrame, remark: str = "") -> Any:
+def by_lambda_figure(by_lambda: pd.DataFrame) -> Any:
     """Reduction of IP over the energy penalty of the test-time generator; boxes span seeds and evaluation runs."""
     names = list(dict.fromkeys(by_lambda["data"]))
     figure, axes = panels(len(names), 5, 2.2, 1.9, sharex=True)
@@ -155,12 +150,11 @@ def by_lambda_figure(by_lambda: pd.DataFrame, remark: str = "") -> Any:
         axis.grid(axis="x", visible=False)
     label_edges(axes, "λ_egy at test time", "IP reduction in %")
     legend_below(figure, axes)
-    note(figure, remark)
     return figure
 
 
 @drawn
-def attribution_figure(attribution: pd.DataFrame, remark: str = "") -> Any:
+def attribution_figure(attribution: pd.DataFrame) -> Any:
     """Sensitivity to protected features, median and 95 % of the rounds, on a logarithmic axis."""
     names = list(dict.fromkeys(attribution["data"]))
     figure, (axis,) = panels(1, 1, max(4.0, 0.8 * len(names) + 1.5), 2.9)
@@ -185,12 +179,11 @@ def attribution_figure(attribution: pd.DataFrame, remark: str = "") -> Any:
     axis.set_ylabel("sensitivity to protected features")
     axis.grid(axis="x", visible=False)
     legend_below(figure, [axis])
-    note(figure, remark)
     return figure
 
 
 @drawn
-def digits_figure(title: str, grid: np.ndarray, remark: str = "") -> Any:
+def digits_figure(title: str, grid: np.ndarray) -> Any:
     """Counterfactual images ``(k, k, h, w)``: rows factuals, columns targets, the factuals framed on the diagonal."""
     k = len(grid)
     figure, axes = panels(k * k, k, 0.62, 0.62)
@@ -207,15 +200,13 @@ def digits_figure(title: str, grid: np.ndarray, remark: str = "") -> Any:
         if column == 0:
             axis.set_ylabel(str(row), rotation=0, labelpad=8, va="center")
     figure.get_layout_engine().set(w_pad=0.01, h_pad=0.01, wspace=0, hspace=0)
-    figure.supxlabel(f"target class · {title}" + (f" · {remark}" if remark else ""), fontsize=9)
+    figure.supxlabel(f"target class · {title}", fontsize=9)
     figure.supylabel("factual class (framed)", fontsize=9)
     return figure
 
 
 @drawn
-def digits_overview(
-    titles: Sequence[str], grids: Sequence[np.ndarray], attributions: Sequence[np.ndarray], remark: str = ""
-) -> Any:
+def digits_overview(titles: Sequence[str], grids: Sequence[np.ndarray], attributions: Sequence[np.ndarray]) -> Any:
     """The paper's overview: per model a factual 0, its counterfactuals 1 to 4, integrated gradients of 5 to 9."""
     figure, axes = panels(len(titles) * 10, 10, 0.95, 0.8)
     figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.02, hspace=0.02)
@@ -234,5 +225,4 @@ def digits_overview(
             if row == 0:
                 axis.set_title(heading, fontsize=8)
         line[0].set_ylabel(title.replace(" ", "\n"), fontsize=8)
-    note(figure, remark)
     return figure
