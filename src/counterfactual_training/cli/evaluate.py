@@ -25,7 +25,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "evaluate",
         "measure a saved model on test rows",
         "Measure the plausibility, cost and validity of a model's counterfactuals, its accuracy, and its accuracy "
-        "under attack. Counterfactuals are searched with the fixed steps of the protocol and without a gate; `ct truth` "
+        "under attack. Counterfactuals are searched with the fixed steps of the protocol, without a gate; `ct truth` "
         "compares methods, gates among them, without fixed steps.",
         epilog=_EXAMPLES,
         parents=[common],
