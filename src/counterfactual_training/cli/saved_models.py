@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -21,25 +20,7 @@ from counterfactual_training.search import make_generator
 Measurable = tuple[nn.Module, Tensor, Tensor, Constraints]
 
 
-class SavedModel(Protocol):
-    """A saved model, ready to explain and to be measured."""
-
-    name: str
-
-    def classifier(self) -> CounterfactualClassifier:
-        """The model as a scikit-learn estimator."""
-        ...
-
-    def rows(self, data: str | None, target_column: str | None) -> pd.DataFrame:
-        """Rows to explain, in the user's units."""
-        ...
-
-    def measurable(self, data: str | None, target_column: str | None) -> Measurable:
-        """Model, test rows in model space, their classes, and the constraints to search under."""
-        ...
-
-
-def open_model(path: str) -> SavedModel:
+def open_model(path: str) -> DatasetModel | TableModel:
     """Load a file of either kind."""
     try:
         return DatasetModel(path, Trained.load(path))
@@ -67,17 +48,20 @@ class DatasetModel:
         return data
 
     def classifier(self) -> CounterfactualClassifier:
+        """The model as a scikit-learn estimator."""
         threshold = self.data.settings.decision_threshold
         generator = make_generator(self.trained.recipe.generator, self.data.x_train, decision_threshold=threshold)
         return as_classifier(self.trained.model, self.data, generator, self.trained.recipe.protected)
 
     def rows(self, data: str | None, target_column: str | None) -> pd.DataFrame:
+        """Rows to explain, in the user's units."""
         if data is not None and is_csv(data):
             return _wanted(read_csv(data, target_column).frame, self.data.schema.names)
         self._same(data)
         return self.data.frame_test
 
     def measurable(self, data: str | None, target_column: str | None) -> Measurable:
+        """Model, test rows in model space, their classes, and the constraints to search under."""
         self._same(data)
         constraints = protected_constraints(self.data, self.data.constraints, self.trained.recipe.protected)
         return self.trained.model, self.data.x_test, self.data.y_test, constraints

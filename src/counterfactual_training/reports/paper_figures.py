@@ -1,4 +1,4 @@
-"""The paper's figures from tidy tables, published values marked by black diamonds."""
+"""The paper's figures from tidy tables; black diamonds are published values."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from counterfactual_training.reports.style import (
     panels,
 )
 
-# Reductions far below −100 % are ratios to almost nothing; the axis ends before them and an arrow points there.
+# Reductions far below −100 % divide by almost zero; the axis ends before them and an arrow shows their value.
 _LOWEST, _HIGHEST = -110.0, 105.0
+_ORDER = ("LS", "Circ", "Moon", "OL", "Adult", "CH", "Cred", "GMSC", "MNIST")
 
 
 @drawn
@@ -51,9 +52,8 @@ def _reduction(axis: Any, place: int, row: pd.Series, seeds: pd.DataFrame) -> No
     mine = {"color": COLOURS["full"], "zorder": 3}
     axis.plot(seeds["ours"], [place + 0.2] * len(seeds), "|", markersize=7, label="each training seed", **mine)
     bars = np.array([[row["ours"] - row["low"]], [row["high"] - row["ours"]]])
-    axis.errorbar(
-        row["ours"], place + 0.2, xerr=np.nan_to_num(bars), fmt="o", markersize=5, capsize=2, label="ours, 95 %", **mine
-    )
+    mean = {"fmt": "o", "markersize": 5, "capsize": 2, "label": "ours, 95 %"}
+    axis.errorbar(row["ours"], place + 0.2, xerr=np.nan_to_num(bars), **mean, **mine)
     for value, height in ((row["published"], place - 0.2), (row["ours"], place + 0.2)):
         if value < _LOWEST:
             axis.annotate(f"◂ {value:.0f}", (_LOWEST, height), va="center", fontsize=7)
@@ -63,7 +63,7 @@ def _reduction(axis: Any, place: int, row: pd.Series, seeds: pd.DataFrame) -> No
 def robustness_figure(robustness: pd.DataFrame) -> Any:
     """Accuracy over ε, one column per data set, FGSM above PGD."""
     names, attacks = list(dict.fromkeys(robustness["data"])), list(dict.fromkeys(robustness["metric"]))
-    # Nothing happens on the synthetic sets; the paper leaves them out too, if there are others.
+    # Like the paper, leave out the synthetic sets, on which attacks do little, unless there are no others.
     names = [name for name in names if name not in ("LS", "Circ", "Moon", "OL")] or names
     figure, axes = panels(len(names) * len(attacks), len(names), 2.2, 2.1, sharex=True, sharey="col")
     for axis, (attack, name) in zip(axes, [(a, n) for a in attacks for n in names], strict=True):
@@ -109,9 +109,9 @@ def ablation_figure(ablation: pd.DataFrame) -> Any:
 
 @drawn
 def maturity_figure(maturity: pd.DataFrame) -> Any:
-    """Share of counterfactuals that reach τ in training, epoch by epoch; the band spans the seeds."""
+    """Share of counterfactuals that reach τ in training, per epoch; the band spans the seeds."""
     names = list(dict.fromkeys(maturity["data"]))
-    order = sorted(names, key=lambda name: _PLACES.get(name, 99))
+    order = sorted(names, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
     figure, axes = panels(len(order), 5, 2.2, 1.9, sharex=True, sharey=True)
     for axis, name in zip(axes, order, strict=True):
         for model, rows in maturity[maturity["data"] == name].groupby("model", sort=False):
@@ -123,11 +123,6 @@ def maturity_figure(maturity: pd.DataFrame) -> Any:
     label_edges(axes, "epoch", "share mature")
     legend_below(figure, axes)
     return figure
-
-
-_PLACES = {
-    name: place for place, name in enumerate(("LS", "Circ", "Moon", "OL", "Adult", "CH", "Cred", "GMSC", "MNIST"))
-}
 
 
 @drawn
@@ -162,14 +157,9 @@ def attribution_figure(attribution: pd.DataFrame) -> Any:
     for quantity, model, shift in (("baseline", "vanilla", -0.18), ("ct", "full protected", 0.18)):
         rows = attribution[attribution["quantity"] == quantity]
         at = np.array([names.index(name) for name in rows["data"]]) + shift
-        for prefix, offset, style in (
-            ("", 0.05, {"fmt": "o", "color": COLOURS[model], "label": f"{NAMES[model]}, ours"}),
-            (
-                "published_",
-                -0.05,
-                {"fmt": "D", "color": "black", "mfc": COLOURS[model], "label": f"{NAMES[model]}, published"},
-            ),
-        ):
+        ours = {"fmt": "o", "color": COLOURS[model], "label": f"{NAMES[model]}, ours"}
+        theirs = {"fmt": "D", "color": "black", "mfc": COLOURS[model], "label": f"{NAMES[model]}, published"}
+        for prefix, offset, style in (("", 0.05, ours), ("published_", -0.05, theirs)):
             middle = rows["published" if prefix else "ours"].clip(lower=floor)
             low, high = rows[f"{prefix}low"].clip(lower=floor), rows[f"{prefix}high"].clip(lower=floor)
             errors = np.nan_to_num(np.array([middle - low, high - middle])).clip(min=0)
