@@ -39,6 +39,7 @@ _RC = {
 }
 _DPI = 160
 _LETTER_INCHES = 0.08  # width of a letter in legends and remarks
+_LINE_INCHES = 0.2  # height of a line there
 _MARGIN_INCHES = 0.6  # for the legend
 
 
@@ -78,7 +79,13 @@ def legend_below(figure: Any, axes: Sequence[Any]) -> None:
     if entries:
         wide = 0.5 + _LETTER_INCHES * max(len(label) for label in entries)
         columns = max(1, min(len(entries), int(figure.get_figwidth() / wide)))
+        _grow(figure, -(-len(entries) // columns) - 1)
         figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
+
+
+def _grow(figure: Any, lines: int) -> None:
+    """Make room for lines of text, which would otherwise squeeze the panels."""
+    figure.set_figheight(figure.get_figheight() + lines * _LINE_INCHES)
 
 
 def drawn(make: Callable[..., Any]) -> Callable[..., bytes]:
@@ -92,8 +99,9 @@ def drawn(make: Callable[..., Any]) -> Callable[..., bytes]:
         with need_extra("matplotlib", "report").rc_context(_RC):
             figure, buffer = make(*arguments, **options), io.BytesIO()
             if remark:
-                letters = int(figure.get_figwidth() / _LETTER_INCHES)
-                figure.suptitle(textwrap.fill(remark, max(20, letters)), fontsize=9, color="#a03030")
+                lines = textwrap.wrap(remark, max(20, int(figure.get_figwidth() / _LETTER_INCHES)))
+                _grow(figure, len(lines))
+                figure.suptitle("\n".join(lines), fontsize=9, color="#a03030")
             # Neither a date nor a version goes into the file, so that the same figure is the same file.
             figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
         return buffer.getvalue()
