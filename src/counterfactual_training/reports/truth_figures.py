@@ -16,7 +16,7 @@ _QUIET, _DARK = "#8a8a8a", "#444444"
 _METHOD_COLOURS = (
     "#7a7a7a", "#d9822b", "#1764ab", "#3a8f5c", "#7b4fa3", "#a03030", "#2aa5a0", "#b8a02a", "#d16ba5", "#20242c",
 )  # fmt: skip
-# Points that no model made: how they are called, their mark and their colour.
+# Points that no model made: label, marker and colour.
 _FLOORS: Mapping[str, tuple[str, str, str]] = {
     "real": ("real rows of the wanted class", "|", "black"),
     "unmoved": ("people as they are, unmoved", "X", "#7b4fa3"),
@@ -26,7 +26,7 @@ _FLOORS: Mapping[str, tuple[str, str, str]] = {
 
 @drawn
 def overshoot_figure(table: pd.DataFrame) -> Any:
-    """Distance moved against probability: by fixed steps and by the line search; a panel per model, a row per data."""
+    """Distance moved against probability, by fixed steps and by the line search; a row per data set."""
     data, models = list(dict.fromkeys(table["data"])), list(dict.fromkeys(table["model"]))
     figure, axes = panels(len(data) * len(models), len(models), 3.1, 2.6, sharey=True, sharex="row")
     for axis, (name, model) in zip(axes, ((d, m) for d in data for m in models), strict=True):
@@ -48,7 +48,7 @@ def overshoot_figure(table: pd.DataFrame) -> Any:
                   zorder=5)  # fmt: skip
         axis.set_title(f"{name}, {_called(model)}\nmedian way: steps {_median(ends)}, line search {_median(line)}")
         axis.set_ylim(-0.03, 1.03)
-    for first in range(0, len(axes), len(models)):  # a few who go very far must not squeeze the rest
+    for first in range(0, len(axes), len(models)):  # cut off the few who go very far
         shown = table[(table["data"] == data[first // len(models)]) & (table["step"] < 0)]
         axes[first].set_xlim(0, 1.05 * float(shown["distance"].quantile(0.97)))
     label_edges(axes, "distance moved (L1)", "probability of the wanted class")
@@ -67,7 +67,7 @@ def _called(model: str) -> str:
 
 @drawn
 def rescaled_figure(table: pd.DataFrame) -> Any:
-    """IP and cost of the baseline over the factor of its logits, by both searches, with CT's as lines across."""
+    """IP and cost of the baseline over the factor of its logits, by both searches; dashed lines are CT."""
     data, metrics = list(dict.fromkeys(table["data"])), {"ip": "IP (mean distance to real rows)", "cost": "cost (L1)"}
     figure, axes = panels(len(data) * len(metrics), len(metrics), 3.6, 2.4, sharex=True)
     looks = dict(zip(dict.fromkeys(table["search"]), (_STEPS, _LINE), strict=True))
@@ -76,7 +76,7 @@ def rescaled_figure(table: pd.DataFrame) -> Any:
         for kind, (colour, marker) in looks.items():
             part = table[(table["data"] == name) & (table["search"] == kind)]
             ct = part.loc[part["model"] == "CT", metric].iloc[0]
-            dashes = (0 if marker == "o" else 4, (4, 4))  # where both lie on top of each other, both are seen
+            dashes = (0 if marker == "o" else 4, (4, 4))  # both stay visible where they overlap
             axis.axhline(ct, color=colour, linestyle=dashes, linewidth=1.4, label=f"CT, {said[kind]}")
             part = part[part["model"] == "BL"].sort_values("factor")
             axis.plot(part["factor"], part[metric], "-", color=colour, linewidth=1.2)
@@ -97,9 +97,9 @@ def rescaled_figure(table: pd.DataFrame) -> Any:
 
 @drawn
 def floor_figure(truth: pd.DataFrame) -> Any:
-    """5-NN distance of points that no model made beside BL's and CT's, by fixed steps and free of them.
+    """5-NN distance of points that no model made, beside BL and CT by fixed steps and by the line search.
 
-    Everything in units of what real rows score, so that data sets share an axis: 1 is as near as real rows are.
+    In units of what real rows score, so that data sets share an axis: 1 is as near as real rows are.
     """
     part = truth[(truth["setting"] == "free") & (truth["metric"] == "nn5") & truth["model"].isin(["BL", "CT"])]
     names = list(dict.fromkeys(part["data"]))
@@ -138,7 +138,7 @@ def floor_figure(truth: pd.DataFrame) -> Any:
 def price_figure(truth: pd.DataFrame) -> Any:
     """Cost against 5-NN distance, one panel per data set: every method at each step-free τ, joined by a line.
 
-    Down is more plausible, left is cheaper; lines across show real rows and the factuals as they are.
+    Down is more plausible, left is cheaper; horizontal lines are real rows and unmoved people.
     """
     free = truth[(truth["setting"] == "free") & ~truth["tau"].str.contains("×")]
     wide = free.pivot(index=["data", "model", "tau"], columns="metric", values="value")
@@ -152,7 +152,7 @@ def price_figure(truth: pd.DataFrame) -> Any:
         for place, model in enumerate(models):
             if (data, model, taus[0]) in wide.index:
                 points = wide.loc[[(data, model, tau) for tau in taus if (data, model, tau) in wide.index]]
-                # The rescaled baseline lies where the baseline does: first methods on top, later ones a little larger.
+                # The rescaled baseline coincides with the baseline: first methods on top, later ones a little larger.
                 look = {"color": _METHOD_COLOURS[place % len(_METHOD_COLOURS)], "zorder": 3 + len(models) - place}
                 edge = {"markeredgecolor": "white", "markeredgewidth": 0.6} if place > 1 else {}
                 size = 4 + min(place, 2)
@@ -171,7 +171,7 @@ def price_figure(truth: pd.DataFrame) -> Any:
 
 @drawn
 def gallery_figure(table: pd.DataFrame) -> Any:
-    """Images and their counterfactuals: columns images, rows models; those that do not arrive are crossed out."""
+    """Images (columns) and their counterfactuals by model (rows); searches that did not arrive are crossed out."""
     models, first = list(dict.fromkeys(table["model"])), table[table["model"] == table["model"].iloc[0]]
     pixels = [str(column) for column in table if str(column).isdigit()]
     side = round(len(pixels) ** 0.5)
