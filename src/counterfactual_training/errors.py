@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import inspect
 from collections.abc import Collection, Iterable, Mapping
+from types import ModuleType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -52,6 +54,17 @@ def lookup(what: str, given: Any, table: Mapping[Any, T], error: type[Exception]
     """``table[given]``; the one way to look things up by a name that a user wrote."""
     check_name(what, given, table, error)
     return table[given]
+
+
+def need_extra(module: str, extra: str) -> ModuleType:
+    """Import a module of an optional package, or raise an error that names the extra to install."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise MissingExtraError(
+            f'{package} is not installed. Install it with: pip install "counterfactual-training[{extra}]".'
+        ) from error
 
 
 def from_outside() -> int:

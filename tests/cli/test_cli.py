@@ -13,9 +13,9 @@ import counterfactual_training
 from counterfactual_training import cli
 from counterfactual_training.cli import data as data_command
 from counterfactual_training.cli.output import plain
-from counterfactual_training.cli.sources import assignments, interval, pick_rows
+from counterfactual_training.cli.parsing import assignments, interval, pick_rows, settings
 from counterfactual_training.datasets.synthetic import loan
-from counterfactual_training.errors import InputError, MissingExtraError
+from counterfactual_training.errors import InputError
 from counterfactual_training.estimator import CounterfactualClassifier
 
 METRICS = {"accuracy", "implausibility", "implausibility_mmd", "cost", "validity", "robust_accuracy", "share_mature"}
@@ -94,13 +94,11 @@ def test_demo_prints_one_document_and_writes_a_page_and_figures(capsys, tmp_path
     assert len(document["advice"]) == 3 and document["advice"][0]["conventional"].endswith(".")
 
 
-def test_demo_says_before_training_what_to_install(capsys, tmp_path, monkeypatch):
-    def missing(name: str) -> None:
-        raise MissingExtraError('Figures and pages need matplotlib: pip install "counterfactual-training[report]".')
-
-    monkeypatch.setattr("counterfactual_training.cli.demo.need", missing)
-    monkeypatch.setattr("counterfactual_training.cli.demo.run_demo", lambda *a: pytest.fail("trained all the same"))
-    assert "counterfactual-training[report]" in complaint(capsys, "demo", "--out", str(tmp_path / "demo"))
+@pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
+def test_demo_says_before_training_what_to_install(capsys, tmp_path, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    said = complaint(capsys, "demo", "--out", str(tmp_path / "demo"))
+    assert said == f'ct: {package} is not installed. Install it with: pip install "counterfactual-training[report]".\n'
 
 
 # ---- train, explain, evaluate ----------------------------------------------------------------------------------------
@@ -342,3 +340,12 @@ def test_assignments_and_intervals():
     assert interval("18:90") == (18.0, 90.0)
     assert interval(":5") == (None, 5.0)
     assert interval("0:") == (0.0, None)
+
+
+def test_settings_are_python_literals_or_text():
+    assert settings(["burn_in=0.1", "adversarial_label=predicted"]) == {
+        "burn_in": 0.1,
+        "adversarial_label": "predicted",
+    }
+    with pytest.raises(InputError, match="NAME=VALUE"):
+        settings(["burn_in"])

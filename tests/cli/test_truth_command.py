@@ -12,12 +12,12 @@ from counterfactual_training.cli import truth as command
 from counterfactual_training.errors import InputError
 from counterfactual_training.experiments.truth import gains
 from counterfactual_training.experiments.truth.methods import METHODS, Caps, Method
-from counterfactual_training.reports.gains_page import MATERIAL, gains_page
+from counterfactual_training.reports.gains_page import PICTURED, gains_page
 from counterfactual_training.search import GENERATORS
 
 pytest.importorskip("matplotlib", reason="figures need the extra 'report'")
 
-TABLES = ("truth", "truth_by_seed", "truth_performance", "truth_gains", *MATERIAL)
+TABLES = ("truth", "truth_by_seed", "truth_performance", "truth_gains", *PICTURED)
 
 
 @pytest.fixture(autouse=True)

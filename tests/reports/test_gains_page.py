@@ -6,11 +6,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from counterfactual_training.reports.gains_page import MATERIAL, gains_page
+from counterfactual_training.reports.gains_page import PICTURED, gains_page
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / "results" / "truth"
-NAMES = ("truth", "truth_performance", "truth_gains", "truth_by_seed", *MATERIAL)
+NAMES = ("truth", "truth_performance", "truth_gains", "truth_by_seed", *PICTURED)
 HEAD = "Measured on rows. Made with: ct truth"
 
 

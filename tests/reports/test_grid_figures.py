@@ -33,7 +33,7 @@ def maturity() -> pd.DataFrame:
 def test_every_figure_draws():
     table = changes()
     assert size(overview_figure(table, AXES, "implausibility"))[0] > 1000
-    assert size(detail_figure(table, AXES, "Moon", "implausibility", "A quick look."))[0] > 500
+    assert size(detail_figure(table, AXES, "Moon", "implausibility", remark="A quick look."))[0] > 500
     assert size(maturity_figure(maturity(), AXES))[0] > 1000
     assert size(detail_figure(table, AXES[1:2], "OL", "implausibility"))[0] > 200
 

@@ -64,7 +64,9 @@ def figures() -> dict[str, bytes]:
     attribution = tidy(["sensitivity"], ["baseline", "ct"], published_low=1.0, published_high=20.0)
     grid = np.linspace(-1, 1, 100 * 28 * 28).reshape(10, 10, 28, 28)
     return {
-        "main": draw.main_figure(tidy(METRICS, ["baseline", "ct", "reduction"]), by_seed(METRICS), "a quick look"),
+        "main": draw.main_figure(
+            tidy(METRICS, ["baseline", "ct", "reduction"]), by_seed(METRICS), remark="a quick look"
+        ),
         "robustness": draw.robustness_figure(robustness()),
         "ablation": draw.ablation_figure(tidy(METRICS[:2], ["adversarial", "divergence", "full"])),
         "maturity": draw.maturity_figure(maturity),

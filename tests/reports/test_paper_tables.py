@@ -1,39 +1,8 @@
-"""Tables as text: numbers a reader can trust, in three notations; and the page around them."""
-
-import math
+"""The paper's tables as text: published numbers, ours, and both protocols."""
 
 import pandas as pd
-import pytest
 
-from counterfactual_training.reports.paper_page import Picture, Section, paper_page
 from counterfactual_training.reports.paper_tables import text_tables
-from counterfactual_training.reports.text_table import TextTable, interval, number, p_value
-
-TABLE = TextTable("Costs in %", ("data", "ours"), (("LS", "1.0 ± 0.2*"), ("a_b", "−3")), ("A note.",))
-
-
-@pytest.mark.parametrize(
-    ("value", "digits", "text"),
-    [(1.234, 1, "1.2"), (-1.25, 1, "−1.2"), (-0.01, 1, "0.0"), (float("nan"), 2, "–"), (0.0123, None, "0.012"),
-     (7.528, None, "7.53"), (278.84, None, "278.8")],
-)  # fmt: skip
-def test_numbers_for_people(value, digits, text):
-    assert number(value, digits) == text
-
-
-def test_intervals_and_p_values():
-    assert interval(1.0, 0.5, 1.5, 1) == "1.0 [0.5, 1.5]"
-    assert interval(1.0, math.nan, math.nan, 1) == "1.0"
-    assert [p_value(p) for p in (0.0, 0.0204, math.nan)] == ["<0.001", "0.020", "–"]
-
-
-def test_one_table_in_three_notations():
-    text = TABLE.text()
-    assert text.splitlines()[0] == "Costs in %" and text.splitlines()[-1] == "A note."
-    assert "| LS   | 1.0 ± 0.2* |" in TABLE.markdown() and "| ---- | ---------: |" in TABLE.markdown()
-    latex = TABLE.latex()
-    assert r"LS & 1.0 $\pm$ 0.2$^{*}$ \\" in latex and r"a\_b & $-$3 \\" in latex and r"Costs in \%" in latex
-    assert latex.count("{") == latex.count("}")
 
 
 def main_tables() -> dict[str, pd.DataFrame]:
@@ -74,12 +43,3 @@ def test_the_main_table_shows_published_ours_difference_and_both_protocols():
 def test_no_results_no_table():
     empty = {name: table.iloc[:0] for name, table in main_tables().items()}
     assert text_tables("main", empty) == []
-
-
-def test_the_page_is_self_contained_and_escapes_what_it_is_given():
-    section = Section("Main & more", (TABLE,), (Picture("a <b> caption", b"png"),), ("LS failed: <script>",))
-    html = paper_page("Title", "Sub", [section], {"torch": "2"}, ["ct reproduce main"], "A quick look")
-    assert "a &lt;b&gt; caption" in html and "LS failed: &lt;script&gt;" in html and "<script>" in html
-    assert 'id="main---more"' in html and 'href="#main---more"' in html
-    assert "data:image/png;base64,cG5n" in html and "ct reproduce main" in html and "A quick look" in html
-    assert "src=" not in html.replace('src="data:', "") and "@import" not in html and "http" not in html

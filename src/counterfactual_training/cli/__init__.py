@@ -1,4 +1,4 @@
-"""The command ``ct``. Each command is a file of this folder with ``add``, which describes it, and what it runs."""
+"""The command ``ct``. Each command is a file of this folder: ``add`` describes its options, ``run`` runs it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from counterfactual_training.errors import CounterfactualTrainingError
 COMMANDS = (demo, train, explain, evaluate, data, tune, reproduce, truth, grid, report)
 
 _DESCRIPTION = """\
-Counterfactual training: classifiers that can say what would have to change, plausibly and within people's reach."""
+Counterfactual training: classifiers whose counterfactual explanations are plausible and actionable."""
 
 _EXAMPLES = """\
 examples:
@@ -34,7 +34,7 @@ Every command has --help, and --json, which prints one JSON document and nothing
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose complaints take one line."""
+    """A parser whose error messages take one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
@@ -47,7 +47,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"ct {counterfactual_training.__version__}")
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--json", action="store_true", help="print one JSON document, and nothing else, on stdout")
-    common.add_argument("--debug", action="store_true", help="show where an error comes from")
+    common.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add(commands, common)
@@ -55,7 +55,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; the exit code is 0, 2 after an error that was explained, 1 after another, 130 after Ctrl-C."""
+    """Run a command. Exit codes: 0 success, 2 an expected error, 1 an unexpected one, 130 after Ctrl-C."""
     arguments = make_parser().parse_args(argv)
     arguments.command_line = shlex.join(["ct", *(sys.argv[1:] if argv is None else argv)])
     try:
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         note("interrupted")
         return 130
     except BrokenPipeError:
-        # The reader of our output has seen enough; a second complaint at exit would be noise.
+        # The reader closed the pipe, as `head` does; without this, Python complains once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (CounterfactualTrainingError, OSError) as error:
@@ -79,12 +79,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if arguments.debug:
             raise
-        note(f"unexpected {type(error).__name__}: {_reason(error)} (--debug shows where; please report it)")
+        note(f"unexpected {type(error).__name__}: {_reason(error)} (--debug shows where; please report this)")
         return 1
 
 
 def _reason(error: BaseException) -> str:
-    """What our own errors say, line by line; of others, one line."""
+    """The message of an error; those of other packages on one line."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, CounterfactualTrainingError):

@@ -5,29 +5,31 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from counterfactual_training.cli.options import add_command
 from counterfactual_training.cli.output import emit, note
 from counterfactual_training.datasets.catalog import dataset_info, fetch_dataset, list_datasets
 from counterfactual_training.datasets.dataset import Variant
-from counterfactual_training.reports.tables import aligned
+from counterfactual_training.reports.text_table import ruled
 from counterfactual_training.tabular.schema import Schema
+from counterfactual_training.text import align
 
 _VARIANTS = "default (the paper's rows), as_run (with the quirks of the published run), or full (all rows)"
 _EXAMPLES = """\
 examples:
-  ct data list                      what there is, and what is on this machine
+  ct data list                      all data sets, and which are on this machine
   ct data info adult                sizes, classes and their shares, columns and their rules
   ct data fetch mnist               get the files, checked by sha256
 
-Files are looked for in the folder CT_DATA_HOME, then in the cache; then they are downloaded."""
+Files are looked up in the folder CT_DATA_HOME, then in the cache; otherwise they are downloaded."""
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "data",
-        help="the paper's data sets: list, info, fetch",
-        description="The paper's nine data sets and the loan example.",
+        "the paper's data sets: list, info, fetch",
+        "The paper's nine data sets and the loan example.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     listing = actions.add_parser("list", parents=[common], help="all data sets, and which are on this machine")
@@ -47,7 +49,7 @@ def show_list(arguments: argparse.Namespace) -> None:
     for entry in entries:
         ready = "yes" if entry["ready"] == entry["variants"] else ", ".join(entry["ready"]) or "no"
         lines.append([entry["name"], entry["short_name"], ready, entry["title"]])
-    emit(arguments, {"datasets": entries}, aligned(lines))
+    emit(arguments, {"datasets": entries}, ruled(lines))
 
 
 def show_info(arguments: argparse.Namespace) -> None:
@@ -76,9 +78,7 @@ def _info_text(info: dict[str, Any]) -> str:
         ],
     ]
     lines += [["file", f"{file['path']}: {file['terms']}"] for file in info["files"]]
-    width = max(len(line[0]) for line in lines)
-    head = "\n".join(f"{name.ljust(width)}  {value}" for name, value in lines)
-    return f"{head}\n\n{Schema.from_dict(info['schema'])}"
+    return "\n".join(align(lines)) + f"\n\n{Schema.from_dict(info['schema'])}"
 
 
 def fetch_files(arguments: argparse.Namespace) -> None:
@@ -86,11 +86,11 @@ def fetch_files(arguments: argparse.Namespace) -> None:
     files = fetch_dataset(name, variant)
     for file in files:
         note(f"{file['file']} from {file['origin']}")
-    lines = [f"{file['path']}" for file in files] or [f"{name} is made on the spot and needs no files."]
+    lines = [f"{file['path']}" for file in files] or [f"{name} is generated and needs no files."]
     emit(arguments, {"name": name, "variant": variant, "files": files}, "\n".join(lines))
 
 
 def _variant(arguments: argparse.Namespace) -> Variant:
-    """The catalogue itself refuses names that are none."""
+    """Not checked here: the catalogue rejects unknown variants."""
     variant: Variant = arguments.variant
     return variant

@@ -1,61 +1,41 @@
-"""``ct demo``: the main job."""
+"""``ct demo``: conventional against counterfactual training, on one page."""
 
 from __future__ import annotations
 
 import argparse
 import time
-from datetime import datetime
 from typing import Any
 
+from counterfactual_training.cli.options import add_command, need_report
 from counterfactual_training.cli.output import emit, folder, note
-from counterfactual_training.experiments.demo import DemoResult, run_demo
-from counterfactual_training.experiments.paper.store import versions
-from counterfactual_training.persistence import atomic_write
-from counterfactual_training.reports.extra import need
-from counterfactual_training.reports.figures import DARK, draw_panels
-from counterfactual_training.reports.page import Picture, RunInfo, demo_page
-from counterfactual_training.reports.tables import pairs_text
-
-_FIGURES = {"loan": "figure1.png", "moons": "moons.png"}
+from counterfactual_training.experiments.demo import run_demo
+from counterfactual_training.reports import RunInfo, write_demo
+from counterfactual_training.reports.metrics import pairs_text
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "demo",
+        "compare conventional and counterfactual training on two small data sets: a table, figures, a page",
+        "Train six small classifiers, conventionally and by counterfactual training, with and without a protected "
+        "feature. Prints a table; writes report.html, figure1.png (the four panels of the paper's Figure 1) and "
+        "moons.png. Takes about half a minute.",
         parents=[common],
-        help="conventional against counterfactual training on two small data sets: a table, figures, a page",
-        description="Train six small classifiers, conventionally and by counterfactual training, with and without a "
-        "protected feature. Prints a table; writes report.html, figure1.png (the four panels of the paper's Figure 1) "
-        "and moons.png. Takes about half a minute.",
     )
     parser.add_argument("--out", default="demo", metavar="DIR", help="folder to write to (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="another draw of weights and counterfactuals")
-    parser.add_argument("--quick", action="store_true", help="seconds instead of half a minute, too short to mean much")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and counterfactuals (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="a few seconds, too short for meaningful numbers")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
     started = time.perf_counter()
-    for package in ("matplotlib", "jinja2"):  # better told now than after the training
-        need(package)
+    need_report()
     out = folder(arguments.out)
     result = run_demo(arguments.quick, arguments.seed, note)
-    pictures = [_picture(result, name) for name in _FIGURES]
-    for picture in pictures:
-        atomic_write(out / _FIGURES[picture.data], picture.light)
-    seconds = time.perf_counter() - started
-    info = RunInfo(arguments.command_line, datetime.now().astimezone(), seconds, versions(), arguments.quick)
-    page = demo_page(
-        result.table,
-        pictures,
-        result.advice,
-        result.debt_per_year,
-        result.settings,
-        result.protocol.epsilons[0],
-        info,
-    )
-    atomic_write(out / "report.html", page.encode())
-    files = ["report.html", *_FIGURES.values()]
+    info = RunInfo(arguments.command_line, time.perf_counter() - started, arguments.quick)
+    files = write_demo(result, out, info)
     document = {
         "rows": result.table.to_dict("records"),
         "advice": result.advice.to_dict("records"),
@@ -63,16 +43,10 @@ def run(arguments: argparse.Namespace) -> None:
         "settings": result.settings,
         "epsilon": result.protocol.epsilons[0],
         "quick": arguments.quick,
-        "files": [str(out / name) for name in files],
+        "files": files,
         "versions": info.versions,
         "date": info.date.isoformat(timespec="seconds"),
-        "seconds": round(seconds, 1),
+        "seconds": round(info.seconds, 1),
     }
-    text = f"{pairs_text(result.table)}\n\n* better one of the pair as printed. Open {out / 'report.html'} to read on."
+    text = f"{pairs_text(result.table)}\n\n* the better one of each pair. Open {out / 'report.html'} to read on."
     emit(arguments, document, text)
-
-
-def _picture(result: DemoResult, data: str) -> Picture:
-    panels = [panel for panel in result.panels if panel.data == data]
-    description = "; ".join(panel.title for panel in panels)
-    return Picture(data, draw_panels(panels), draw_panels(panels, DARK), f"Four panels: {description}.")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from counterfactual_training.cli.models import open_model
+from counterfactual_training.cli.options import add_command, add_model
 from counterfactual_training.cli.output import emit
+from counterfactual_training.cli.saved_models import open_model
 from counterfactual_training.evaluation.evaluate import evaluate, summarise
 from counterfactual_training.evaluation.protocol import PROTOCOLS, EvaluationProtocol, protocol_named
-from counterfactual_training.reports.tables import METRICS, aligned
+from counterfactual_training.reports.metrics import metrics_text
 
 _EXAMPLES = """\
 examples:
@@ -19,35 +20,32 @@ examples:
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "evaluate",
-        parents=[common],
-        help="measure a saved model on test rows",
-        description="Measure plausibility, cost and validity of a model's counterfactuals, its accuracy, and its "
-        "accuracy under attack. Counterfactuals are those of the protocol, with its fixed steps and without a gate; "
-        "`ct truth` measures methods, gates among them, free of both.",
+        "measure a saved model on test rows",
+        "Measure the plausibility, cost and validity of a model's counterfactuals, its accuracy, and its accuracy "
+        "under attack. Counterfactuals are searched with the fixed steps of the protocol, without a gate; `ct truth` "
+        "compares methods, gates among them, without fixed steps.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[common],
     )
-    parser.add_argument("model", metavar="MODEL", help="a file that `ct train` or CounterfactualClassifier.save wrote")
-    parser.add_argument(
-        "--data",
-        metavar="DATASET",
-        help="a CSV file, or the data set of the model, whose test rows are taken (default)",
-    )
-    parser.add_argument("--target-column", metavar="NAME", help="the column of the CSV file that holds the class")
+    add_model(parser)
+    parser.add_argument("--target-column", metavar="NAME", help="column of the CSV file that holds the class")
     parser.add_argument(
         "--protocol",
         default="paired",
         choices=list(PROTOCOLS),
-        help="paired: every test row, the same for every model; published: as in the paper, "
-        "with the 100 people a run of its tabular sets (default: %(default)s)",
+        help="paired: every test row, the same for every model; published: as in the paper, with the 100 individuals "
+        "per run of its tabular data sets (default: %(default)s)",
     )
-    parser.add_argument("--individuals", type=int, metavar="N", help="people per run, instead of the protocol's number")
-    parser.add_argument("--runs", type=int, metavar="N", help="repetitions, instead of the protocol's number")
-    parser.add_argument("--epsilons", type=float, nargs="+", metavar="ε", help="budgets of the attack")
-    parser.add_argument("--attack", choices=["fgsm", "pgd"], help="instead of the protocol's")
-    parser.add_argument("--seed", type=int, help="of the draws")
+    parser.add_argument("--individuals", type=int, metavar="N", help="individuals per run (default: the protocol's)")
+    parser.add_argument("--runs", type=int, metavar="N", help="repetitions (default: the protocol's)")
+    parser.add_argument(
+        "--epsilons", type=float, nargs="+", metavar="ε", help="budgets of the attack (default: the protocol's)"
+    )
+    parser.add_argument("--attack", choices=["fgsm", "pgd"], help="default: the protocol's")
+    parser.add_argument("--seed", type=int, help="of random draws (default: the protocol's)")
     parser.set_defaults(run=run)
 
 
@@ -66,13 +64,8 @@ def run(arguments: argparse.Namespace) -> None:
         **{str(name): float(value) for name, value in numbers.items()},
         "by_lambda_energy": table.to_dict("records"),
     }
-    described = {metric.name: metric for metric in METRICS}
-    lines = [["metric", "value", "better", "meaning"]]
-    for name, metric in described.items():
-        lines.append([name, metric.text(float(numbers[name])), metric.better, metric.meaning])
-    lines += [[str(name), f"{value:.3f}", "", ""] for name, value in numbers.items() if name not in described]
     attack = f"robust_accuracy: {protocol.attacks[0].upper()} with ε = {protocol.epsilons[0]:g}."
-    emit(arguments, document, f"{aligned(lines)}\n\n{attack} Protocol: {protocol.name}, {len(y):,} test rows.")
+    emit(arguments, document, f"{metrics_text(numbers)}\n\n{attack} Protocol: {protocol.name}, {len(y):,} test rows.")
 
 
 def _protocol(arguments: argparse.Namespace) -> EvaluationProtocol:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from counterfactual_training.cli.models import open_model
+from counterfactual_training.cli.options import add_command, add_model
 from counterfactual_training.cli.output import emit
-from counterfactual_training.cli.sources import pick_label, pick_rows
+from counterfactual_training.cli.parsing import pick_label, pick_rows
+from counterfactual_training.cli.saved_models import open_model
 
 _EXAMPLES = """\
 examples:
@@ -19,26 +20,21 @@ examples:
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "explain",
-        parents=[common],
-        help="say what would have to change for chosen rows",
-        description="Search counterfactual explanations of chosen rows and say them in words.",
+        "say what would have to change for chosen rows",
+        "Search counterfactual explanations for chosen rows and describe them in words.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[common],
     )
-    parser.add_argument("model", metavar="MODEL", help="a file that `ct train` or CounterfactualClassifier.save wrote")
-    parser.add_argument(
-        "--data",
-        metavar="DATASET",
-        help="a CSV file, or the data set of the model, whose test rows are taken (default)",
-    )
+    add_model(parser)
     parser.add_argument(
         "--rows", default="0,1,2", help="numbers of rows from 0, such as 0,1,2 or 0-9 (default: %(default)s)"
     )
-    parser.add_argument("--target", metavar="CLASS", help="the class wanted; by default the next most probable one")
-    parser.add_argument("--threshold", type=float, metavar="P", help="probability of the target to reach")
-    parser.add_argument("--target-column", metavar="NAME", help="a column of the CSV file to be left out")
+    parser.add_argument("--target", metavar="CLASS", help="the wanted class (default: the next most probable one)")
+    parser.add_argument("--threshold", type=float, metavar="P", help="probability that the wanted class must reach")
+    parser.add_argument("--target-column", metavar="NAME", help="a column of the CSV file to ignore")
     parser.set_defaults(run=run)
 
 

@@ -1,4 +1,4 @@
-"""``ct grid``: hundreds of settings at once: run them, see how far they are, report what they gave."""
+"""``ct grid``: run hundreds of settings, see their progress, report the results."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from counterfactual_training.cli import engine as engines
-from counterfactual_training.cli.grid_report import write_report
+from counterfactual_training.cli.options import add_command, add_engine, chosen_engine, names, need_report
 from counterfactual_training.cli.output import emit, folder, note
 from counterfactual_training.errors import CounterfactualTrainingError, InputError
 from counterfactual_training.experiments.engine.engine import Engine
@@ -17,58 +16,54 @@ from counterfactual_training.experiments.grid.grid import Grid, grid_from
 from counterfactual_training.experiments.grid.results import GridResults
 from counterfactual_training.experiments.grid.run import MANY_CELLS, GridRun, Prepared, expected_seconds, run_grid
 from counterfactual_training.experiments.grid.store import GridStore
-from counterfactual_training.reports.extra import need
+from counterfactual_training.reports import write_grid
+from counterfactual_training.reports.grid_report import grid_text
 from counterfactual_training.text import duration
 
 _DESCRIPTION = """\
-A grid is a TOML file of settings; a list makes an axis, and every combination is a model. Models of one shape train
-together as a fleet. What is done is never done again: stop whenever you like, edit the file, run it again."""
+A grid is a TOML file of settings; a list makes an axis, and every combination is a model. Models of one shape train \
+together as a fleet. Finished models are never trained again: stop at any time, edit the file, and run it again."""
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = commands.add_parser(
-        "grid",
-        help="train hundreds of settings at once: the paper's grids, or your own",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(commands, "grid", "train hundreds of settings: the paper's grids, or your own", _DESCRIPTION)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     chosen = argparse.ArgumentParser(add_help=False)
     chosen.add_argument("--data", metavar="A,B", help="only these data sets, e.g. Moon,OL (default: the grid's)")
-    chosen.add_argument("--seeds", type=int, metavar="N", help="repeat everything from N seeds (default: the grid's)")
-    chosen.add_argument("--quick", action="store_true", help="a taste: a tenth of the epochs, a rough evaluation")
-    chosen.add_argument("--runs", default="grid-runs", metavar="DIR", help="folder of finished models (%(default)s)")
+    chosen.add_argument("--seeds", type=int, metavar="N", help="repeat everything with N seeds (default: the grid's)")
+    chosen.add_argument("--quick", action="store_true", help="a tenth of the epochs and a rough evaluation")
+    chosen.add_argument("--runs", default="grid-runs", metavar="DIR", help="finished models (default: %(default)s)")
     out = argparse.ArgumentParser(add_help=False)
-    out.add_argument("--out", default="grids", metavar="DIR", help="for tables, figures and a page (%(default)s)")
+    out.add_argument("--out", default="grids", metavar="DIR", help="tables, figures and page (default: %(default)s)")
+    optional: dict[str, Any] = {"nargs": "?", "metavar": "GRID", "help": "default: all that were run in the folder"}
 
     run = actions.add_parser("run", parents=[common, chosen, out], help="train and measure what is missing, and report")
     run.add_argument("grid", metavar="GRID", help="a file, or the name of one of the paper's grids (ct grid list)")
-    engines.add(run)
+    add_engine(run)
     run.add_argument("--yes", action="store_true", help=f"run it even if it has more than {MANY_CELLS:,} settings")
-    run.add_argument("--dry-run", action="store_true", help="only say how many settings and how long")
+    run.add_argument("--dry-run", action="store_true", help="only print how many settings and how long")
     run.set_defaults(run=_run)
 
-    status = actions.add_parser("status", parents=[common, chosen], help="how far grids are")
-    status.add_argument("grid", nargs="?", metavar="GRID", help="by default all that were run in the folder")
+    status = actions.add_parser("status", parents=[common, chosen], help="progress of grids")
+    status.add_argument("grid", **optional)
     status.set_defaults(run=_status)
 
-    report = actions.add_parser("report", parents=[common, chosen, out], help="tables, figures and a page; trains none")
-    report.add_argument("grid", nargs="?", metavar="GRID", help="by default all that were run in the folder")
+    report = actions.add_parser("report", parents=[common, chosen, out], help="tables, figures and a page; no training")
+    report.add_argument("grid", **optional)
     report.set_defaults(run=_report)
 
-    listing = actions.add_parser("list", parents=[common], help="the paper's grids")
-    listing.set_defaults(run=_list)
+    actions.add_parser("list", parents=[common], help="the paper's grids").set_defaults(run=_list)
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    engine = engines.chosen(arguments)
+    engine = chosen_engine(arguments)
     grid = _chosen(arguments, arguments.grid)
-    if grid.num_points > MANY_CELLS and not arguments.dry_run:
+    if grid.num_points > MANY_CELLS:
+        if arguments.dry_run:
+            return _announce(arguments, grid, {"seconds": expected_seconds(grid, engine.workers)})
         _ask(grid, engine, arguments.yes)
-    if arguments.dry_run and grid.num_points > MANY_CELLS:
-        return _announce(arguments, grid, {"seconds": expected_seconds(grid, engine.workers)})
-    prepared = Prepared.of(grid)
-    done = GridStore(arguments.runs).done()
+    prepared, store = Prepared.of(grid), GridStore(arguments.runs)
+    done = store.done()
     plan = {
         "models": len(prepared.cells),
         "done": sum(cell.id in done for cell in prepared.cells),
@@ -76,14 +71,13 @@ def _run(arguments: argparse.Namespace) -> None:
     }
     if arguments.dry_run:
         return _announce(arguments, grid, plan)
-    need("matplotlib")  # better told now than after the training
+    need_report()
     note(_sentence(grid, plan))
     found = run_grid(prepared, arguments.runs, engine, arguments.command_line, sys.stderr)
-    store = GridStore(arguments.runs)
     results = GridResults.load(grid, prepared.points, store)
     if results.missing == results.points:
         raise _incomplete(found, "No setting is finished together with its baseline, so there is nothing to report")
-    text, files = write_report(results, folder(arguments.out), _told(store.grids()[grid.name]))
+    files = write_grid(results, folder(arguments.out), _record(store.grids()[grid.name]))
     document = {
         "grid": grid.name,
         "models": found.cells,
@@ -93,7 +87,8 @@ def _run(arguments: argparse.Namespace) -> None:
         "files": files,
         "marginal": results.marginal.to_dict("records"),
     }
-    emit(arguments, document, f"{text}\n\n{len(files)} files in {arguments.out}, after {duration(found.seconds)}")
+    tail = f"{len(files)} files in {arguments.out}, after {duration(found.seconds)}"
+    emit(arguments, document, f"{grid_text(results)}\n\n{tail}")
     if found.failures:
         raise _incomplete(found, "These tables are incomplete")
 
@@ -111,7 +106,7 @@ def _status(arguments: argparse.Namespace) -> None:
     store = GridStore(arguments.runs)
     done = store.done()
     rows = []
-    for grid, record in _named(arguments, store):
+    for grid, record in _grids(arguments, store):
         prepared = Prepared.of(grid)
         for data in grid.data:
             cells = [cell for cell in prepared.cells if cell.data == data]
@@ -122,16 +117,15 @@ def _status(arguments: argparse.Namespace) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> None:
-    need("matplotlib")
+    need_report()
     store = GridStore(arguments.runs)
     texts, files = [], []
-    for grid, record in _named(arguments, store):
+    for grid, record in _grids(arguments, store):
         results = GridResults.load(grid, Prepared.of(grid).points, store)
         if results.missing == results.points:
-            raise InputError(f"Nothing of {grid.name!r} is finished in {arguments.runs!r}. Begin with: ct grid run")
-        text, written = write_report(results, folder(arguments.out), record)
-        texts.append(text)
-        files += written
+            raise InputError(f"Nothing of {grid.name!r} is finished in {arguments.runs!r}. Start with: ct grid run")
+        files += write_grid(results, folder(arguments.out), record)
+        texts.append(grid_text(results))
     emit(arguments, {"files": files}, "\n\n".join([*texts, f"{len(files)} files in {arguments.out}"]))
 
 
@@ -146,25 +140,22 @@ def _list(arguments: argparse.Namespace) -> None:
 
 
 def _chosen(arguments: argparse.Namespace, name: str) -> Grid:
-    data = [part for part in arguments.data.split(",") if part.strip()] if arguments.data else None
-    return load_grid(name).changed(data, arguments.seeds, arguments.quick)
+    return load_grid(name).changed(names(arguments.data), arguments.seeds, arguments.quick)
 
 
-def _named(arguments: argparse.Namespace, store: GridStore) -> Sequence[tuple[Grid, dict[str, Any]]]:
-    """The grid asked for, or all that the folder remembers."""
+def _grids(arguments: argparse.Namespace, store: GridStore) -> Sequence[tuple[Grid, dict[str, Any]]]:
+    """The grid asked for, or all that were run in the folder, each with how it was run."""
     records = store.grids()
     if arguments.grid is not None:
         grid = _chosen(arguments, arguments.grid)
-        return [(grid, _told(records.get(grid.name, {})))]
+        return [(grid, _record(records.get(grid.name, {})))]
     if not records:
-        raise InputError(f"No grid was run in {arguments.runs!r} yet. Begin with: ct grid run generators --quick")
-    return [
-        (grid_from(r["grid"]).changed(arguments.data and arguments.data.split(","), arguments.seeds), _told(r))
-        for r in records.values()
-    ]
+        raise InputError(f"No grid was run in {arguments.runs!r} yet. Start with: ct grid run generators --quick")
+    data, seeds = names(arguments.data), arguments.seeds
+    return [(grid_from(record["grid"]).changed(data, seeds), _record(record)) for record in records.values()]
 
 
-def _told(record: dict[str, Any]) -> dict[str, Any]:
+def _record(record: dict[str, Any]) -> dict[str, Any]:
     return {name: record.get(name) for name in ("command", "seconds")}
 
 
@@ -181,7 +172,7 @@ def _sentence(grid: Grid, plan: dict[str, Any]) -> str:
 
 
 def _ask(grid: Grid, engine: Engine, yes: bool) -> None:
-    """Refuse a grid of very many settings unless somebody has said that it is meant."""
+    """Refuse a grid of very many settings unless the user confirms it."""
     if yes:
         return
     sizes = " × ".join(f"{len(values)} {name}" for name, values in grid.values if len(values) > 1)
@@ -190,7 +181,7 @@ def _ask(grid: Grid, engine: Engine, yes: bool) -> None:
         f"seeds), about {duration(expected_seconds(grid, engine.workers))} with {engine.workers} workers"
     )
     if not sys.stdin.isatty() or not sys.stderr.isatty():
-        raise InputError(f"{told}. If that is meant, say --yes.")
+        raise InputError(f"{told}. To run it anyway, add --yes.")
     sys.stderr.write(f"{told}. Run it? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):

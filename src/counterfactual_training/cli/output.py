@@ -1,4 +1,4 @@
-"""What goes where: results to stdout, everything else to stderr."""
+"""Results go to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from counterfactual_training.errors import InputError
 
 
 def emit(arguments: argparse.Namespace, document: Mapping[str, Any], text: str) -> None:
-    """The result of a command: the document where --json was given, else the text."""
+    """Print the result of a command: the document with --json, otherwise the text."""
     if arguments.json:
         text = json.dumps(plain(document), indent=2, ensure_ascii=False, allow_nan=False)
     sys.stdout.write(text + "\n")
 
 
 def note(message: str) -> None:
-    """A line about what goes on."""
+    """Print a line about progress or problems."""
     sys.stderr.write(f"ct: {message}\n")
     sys.stderr.flush()
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON knows it; numbers that are none become null."""
+    """Convert a value for JSON; numbers that are not finite become null."""
     if isinstance(value, Mapping):
         return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple, set, frozenset, range)):
@@ -47,14 +47,14 @@ def plain(value: Any) -> Any:
 
 
 def folder(path: str) -> Path:
-    """A folder to write to, made if need be before any work is done."""
+    """A folder to write to, created before any work is done."""
     out = Path(path)
     out.mkdir(parents=True, exist_ok=True)
     return out
 
 
 def writable(path: str, option: str = "--out") -> str:
-    """A file to write to later; that it cannot be is better told before the work than after."""
+    """Check, before any work is done, that a file can be written later."""
     file = Path(path)
     if file.is_dir():
         raise InputError(f"{option} {path!r} is a folder; name a file.")

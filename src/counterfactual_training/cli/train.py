@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from counterfactual_training.cli.options import add_command
 from counterfactual_training.cli.output import emit, note, writable
-from counterfactual_training.cli.sources import assignments, interval, is_csv, read_csv
+from counterfactual_training.cli.parsing import assignments, interval, is_csv, read_csv
 from counterfactual_training.errors import InputError
 from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.evaluation.performance import accuracy, predict_logits
@@ -25,33 +26,37 @@ examples:
   ct train adult --objective vanilla --epochs 30 --out adult.safetensors
   ct train people.csv --target-column granted --mutability age=none debt=decrease --domain debt=0:
 
-A named data set is trained with the paper's settings for it. Of a CSV file, kinds of columns, categories and ranges are
-read off the data; --mutability, --domain and --schema say what the data cannot."""
+A named data set is trained with the paper's settings. For a CSV file, kinds of columns, categories and ranges are
+inferred from the data; --mutability, --domain and --schema add what cannot be inferred."""
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "train",
-        parents=[common],
-        help="train a classifier and save it",
-        description="Train a classifier by counterfactual training (or, to compare, conventionally) and save it.",
+        "train a classifier and save it",
+        "Train a classifier by counterfactual training (or, to compare, conventionally) and save it.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[common],
     )
     parser.add_argument("data", metavar="DATASET", help="a name from `ct data list`, or a CSV file")
-    parser.add_argument(
-        "--out", default="model.safetensors", metavar="FILE", help="where to save (default: %(default)s)"
-    )
+    parser.add_argument("--out", default="model.safetensors", metavar="FILE", help="the model (default: %(default)s)")
+    _add_training(parser)
+    _add_csv(parser.add_argument_group("CSV files"))
+    named = parser.add_argument_group("named data sets")
+    named.add_argument("--variant", default=Recipe.variant, help="default, as_run or full; see `ct data info`")
+    parser.set_defaults(run=run)
+
+
+def _add_training(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--objective",
         choices=list(OBJECTIVES),
-        help="full is counterfactual training (default for named data sets), vanilla conventional, the others leave "
-        "parts out; without one, a CSV file is learned conventionally and a gate keeps advice among real rows",
+        help="full is counterfactual training (default for named data sets), vanilla is conventional, the others leave "
+        "terms out; by default, a CSV file is learned conventionally and a gate keeps explanations near real rows",
     )
     parser.add_argument(
-        "--generator",
-        choices=list(GENERATORS),
-        help=f"of the counterfactuals in training (default: {Recipe.generator})",
+        "--generator", choices=list(GENERATORS), help=f"of training counterfactuals (default: {Recipe.generator})"
     )
     parser.add_argument("--epochs", type=int, default=Recipe.epochs, help="passes over the data (default: %(default)s)")
     parser.add_argument(
@@ -59,7 +64,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         type=float,
         default=Recipe.burn_in,
         metavar="SHARE",
-        help="of the epochs, at the start, trained conventionally",
+        help="share of the epochs, at the start, trained conventionally (default: %(default)s)",
     )
     parser.add_argument(
         "--learning-rate", type=float, default=Recipe.learning_rate, help="of Adam (default: %(default)s)"
@@ -70,41 +75,36 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         nargs="*",
         default=list(Recipe.hidden),
         metavar="WIDTH",
-        help="hidden layers; none makes a linear classifier (default: 32)",
+        help="widths of hidden layers; without any, the classifier is linear (default: 32)",
     )
     parser.add_argument("--seed", type=int, default=Recipe.seed, help="of everything random (default: %(default)s)")
     parser.add_argument(
         "--protect",
         nargs="*",
         metavar="COLUMN",
-        help="columns that nobody can change; without names, those that the paper protected",
+        help="columns that people cannot change; without names, those that the paper protects",
     )
-    named = parser.add_argument_group("named data sets")
-    named.add_argument("--variant", default=Recipe.variant, help="default, as_run or full; see `ct data info`")
-    csv = parser.add_argument_group("CSV files")
-    csv.add_argument("--target-column", metavar="NAME", help="the column that holds the class")
-    csv.add_argument(
+
+
+def _add_csv(group: Any) -> None:
+    group.add_argument("--target-column", metavar="NAME", help="column that holds the class")
+    group.add_argument(
         "--mutability",
         nargs="+",
         metavar="COLUMN=HOW",
-        help="which way a column may change: both, none, increase or decrease",
+        help="how a column may change: both, none, increase or decrease",
     )
-    csv.add_argument("--domain", nargs="+", metavar="COLUMN=LOW:HIGH", help="range of a column, in its own units")
-    csv.add_argument("--schema", metavar="FILE", help="TOML or JSON file that describes columns")
-    csv.add_argument(
+    group.add_argument("--domain", nargs="+", metavar="COLUMN=LOW:HIGH", help="range of a column, in its own units")
+    group.add_argument("--schema", metavar="FILE", help="TOML or JSON file that describes columns")
+    group.add_argument(
         "--gate",
         choices=["none", *GATES],
-        help="what keeps advice among real rows: a density of each class, a network taught by counterfactuals, or both "
-        "(default: density; none, where an objective or a generator asks for the paper's method)",
+        help="keeps explanations near real rows: a density of each class, a network trained with counterfactuals, or "
+        "both (default: density; none if an objective or a generator is chosen)",
     )
-    csv.add_argument(
-        "--test-share",
-        type=float,
-        default=0.2,
-        metavar="SHARE",
-        help="of the rows, kept to test on (default: %(default)s)",
+    group.add_argument(
+        "--test-share", type=float, default=0.2, metavar="SHARE", help="of the rows, held out (default: %(default)s)"
     )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -157,7 +157,7 @@ def _train_named(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _train_csv(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.protect == []:
-        raise InputError("--protect needs the names of columns where the data are a CSV file.")
+        raise InputError("--protect needs names of columns if the data are a CSV file.")
     if arguments.variant != Recipe.variant:
         raise InputError("--variant is for named data sets, not for CSV files.")
     if not 0 <= arguments.test_share < 1:

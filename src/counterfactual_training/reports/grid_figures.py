@@ -1,4 +1,4 @@
-"""Figures of a grid: changes against the baseline as boxes, and how many counterfactuals mature, epoch by epoch."""
+"""Figures of a grid: changes against the baseline as boxes, and the share of mature counterfactuals per epoch."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from counterfactual_training.reports.extra import need
-from counterfactual_training.reports.style import METRIC_NAMES, drawn, label_edges, legend_below, note, panels
+from counterfactual_training.errors import need_extra
+from counterfactual_training.reports.style import METRIC_NAMES, drawn, label_edges, legend_below, panels
 
 # Settings as the paper writes them.
 LABELS = {
@@ -35,7 +35,7 @@ LABELS = {
 }
 _NAMED = {"ecco": "#1764ab", "generic": "#d9822b", "revise": "#7b4fa3"}
 _PLAIN = ("#1764ab", "#d9822b", "#7b4fa3", "#3a8f5c", "#a03030", "#7a7a7a")
-# Boxes that lie beyond are cut; an arrow with the median points at them.
+# Boxes beyond these limits are cut off; an arrow shows their median.
 _LOWEST, _HIGHEST = -105.0, 120.0
 
 
@@ -44,8 +44,8 @@ def label(axis: str) -> str:
 
 
 @drawn
-def overview_figure(changes: pd.DataFrame, axes: Sequence[str], metric: str, remark: str = "") -> Any:
-    """A row of panels per data set, a panel per axis: change in % for each value, over all settings that have it."""
+def overview_figure(changes: pd.DataFrame, axes: Sequence[str], metric: str) -> Any:
+    """A row per data set, a panel per axis: for each value, the change in % over all settings with it."""
     rows = changes[changes["metric"] == metric]
     names = list(dict.fromkeys(rows["data"]))
     figure, flat = panels(len(names) * len(axes), len(axes), 2.4, 2.0, sharey=False)
@@ -62,13 +62,12 @@ def overview_figure(changes: pd.DataFrame, axes: Sequence[str], metric: str, rem
     for start in range(0, len(flat), len(axes)):
         _same_height(flat[start : start + len(axes)])
         flat[start].set_ylabel(f"change of {METRIC_NAMES.get(metric, metric)} in %")
-    note(figure, remark)
     return figure
 
 
 @drawn
-def detail_figure(changes: pd.DataFrame, axes: Sequence[str], data: str, metric: str, remark: str = "") -> Any:
-    """One data set as in the paper's appendix: up to four axes at once, as colour, place, column and row."""
+def detail_figure(changes: pd.DataFrame, axes: Sequence[str], data: str, metric: str) -> Any:
+    """One data set as in the paper's appendix: up to four axes, as colour, position, column and row."""
     rows = changes[(changes["metric"] == metric) & (changes["data"] == data)]
     colour, place, column, line = _roles(rows, axes)
     columns, lines = _ordered(rows[column]) if column else [None], _ordered(rows[line]) if line else [None]
@@ -93,13 +92,12 @@ def detail_figure(changes: pd.DataFrame, axes: Sequence[str], data: str, metric:
     _same_height(flat)
     label_edges(flat, label(place), f"{data}: {METRIC_NAMES.get(metric, metric)}, %")
     legend_below(figure, flat)
-    note(figure, remark)
     return figure
 
 
 @drawn
-def maturity_figure(maturity: pd.DataFrame, axes: Sequence[str], remark: str = "") -> Any:
-    """Share of mature counterfactuals per epoch: a line per value of an axis, its band half of the settings."""
+def maturity_figure(maturity: pd.DataFrame, axes: Sequence[str]) -> Any:
+    """Share of mature counterfactuals per epoch: a line per value of an axis; bands hold half of the settings."""
     names = list(dict.fromkeys(maturity["data"]))
     figure, flat = panels(len(names) * len(axes), len(axes), 2.5, 2.0, sharex=False, sharey=True)
     for place, axis in enumerate(flat):
@@ -115,12 +113,11 @@ def maturity_figure(maturity: pd.DataFrame, axes: Sequence[str], remark: str = "
         axis.set_ylim(-0.03, 1.03)
         axis.legend(fontsize=7, handlelength=1.2, loc="best")
     label_edges(flat, "epoch", "share mature")
-    note(figure, remark)
     return figure
 
 
 def _roles(rows: pd.DataFrame, axes: Sequence[str]) -> tuple[str | None, str, str | None, str | None]:
-    """Which axis is shown as colour, place on the x axis, column and row; others are pooled."""
+    """Which axes are shown as colour, position on the x axis, column and row; others are pooled."""
     by_size = sorted(axes, key=lambda key: -rows[key].nunique())
     colour = next((key for key in axes if key == "generator.name"), None)
     rest = [key for key in by_size if key != colour]
@@ -135,28 +132,20 @@ def _roles(rows: pd.DataFrame, axes: Sequence[str]) -> tuple[str | None, str, st
 
 def _boxes(axis: Any, values: Sequence[np.ndarray], at: Any, colours: Sequence[Any], width: float) -> None:
     """Median and quartiles, whiskers from 5 to 95 %."""
-    shown = axis.boxplot(
-        values,
-        positions=list(at),
-        widths=width,
-        whis=(5, 95),
-        patch_artist=True,
-        showfliers=False,
-        manage_ticks=False,
-        medianprops={"color": "black", "linewidth": 1.1},
-        whiskerprops={"linewidth": 0.8, "color": "#555555"},
-        capprops={"linewidth": 0.8, "color": "#555555"},
-    )
+    quiet = {"linewidth": 0.8, "color": "#555555"}
+    look = {"medianprops": {"color": "black", "linewidth": 1.1}, "whiskerprops": quiet, "capprops": quiet}
+    place = {"positions": list(at), "widths": width, "manage_ticks": False}
+    shown = axis.boxplot(values, whis=(5, 95), patch_artist=True, showfliers=False, **place, **look)
     for box, colour in zip(shown["boxes"], colours, strict=True):
         box.set(facecolor=colour, alpha=0.6, linewidth=0.7)
-    for place, found in zip(at, values, strict=True):
+    for x, found in zip(at, values, strict=True):
         if len(found) and np.median(found) > _HIGHEST:
-            axis.annotate(f"▴{np.median(found):.0f}", (place, _HIGHEST), ha="center", va="top", fontsize=6, rotation=90)
+            axis.annotate(f"▴{np.median(found):.0f}", (x, _HIGHEST), ha="center", va="top", fontsize=6, rotation=90)
     axis.axhline(0, color="#999999", linewidth=0.8, zorder=1)
 
 
 def _same_height(axes: Sequence[Any]) -> None:
-    """One scale for panels that are compared, not stretched by outliers."""
+    """Give panels that are compared one scale, which outliers do not stretch."""
     low = min(axis.get_ylim()[0] for axis in axes)
     high = max(axis.get_ylim()[1] for axis in axes)
     for axis in axes:
@@ -164,15 +153,15 @@ def _same_height(axes: Sequence[Any]) -> None:
 
 
 def _colours(key: str | None, values: Sequence[Any]) -> list[Any]:
-    """Names have colours of their own, numbers a scale from light to dark."""
+    """Distinct colours for names, a scale from light to dark for numbers."""
     if any(isinstance(value, (str, bool)) for value in values) or key is None:
         return [_NAMED.get(str(value), _PLAIN[i % len(_PLAIN)]) for i, value in enumerate(values)]
-    scale = need("matplotlib").colormaps["YlGnBu"]
+    scale = need_extra("matplotlib", "report").colormaps["YlGnBu"]
     return [scale(shade) for shade in np.linspace(0.4, 0.95, len(values))] if len(values) > 1 else [_PLAIN[0]]
 
 
 def _ordered(values: pd.Series) -> list[Any]:
-    """Numbers by size, names as they came."""
+    """Numbers sorted, names in order of appearance."""
     found = list(dict.fromkeys(values))
     numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in found)
     return sorted(found) if numbers else found
@@ -188,7 +177,7 @@ def _finite(values: pd.Series) -> np.ndarray:
 
 
 def _named(key: str, value: Any) -> str:
-    """``τ 0.9``; a generator's name says by itself what it is."""
+    """``τ 0.9``; names of generators need no label."""
     return _text(value) if key.endswith(".name") else f"{label(key)} {_text(value)}"
 
 

@@ -1,4 +1,4 @@
-"""Tables of a grid for people: what each value of each axis does, and the best settings."""
+"""Tables of a grid as text: what each value of each axis does, and the best settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BASELINE = (
 
 
 def marginal_tables(marginal: pd.DataFrame) -> list[TextTable]:
-    """Per data set: for each value of each axis, the median setting and the quartiles; none of an empty table."""
+    """Per data set: the median and the quartiles over all settings with a value, for each value of each axis."""
     if marginal.empty:
         return []
     header = ("axis", "value", "settings", "IP %", "IP* %", "cost %", "validity", "accuracy, points", "share mature")
@@ -38,13 +38,13 @@ def marginal_tables(marginal: pd.DataFrame) -> list[TextTable]:
         )
         stopped = int(part["stopped"].max()) if len(part) else 0
         notes = ["Medians of settings with quartiles in brackets. " + _BASELINE]
-        notes += ["Some models ended early because their numbers left for infinity."] * bool(stopped)
+        notes += ["Some models ended early because their weights became non-finite."] * bool(stopped)
         out.append(TextTable(f"What each setting does on {data}", header, rows, tuple(notes)))
     return out
 
 
 def best_tables(summary: pd.DataFrame, axes: Sequence[str]) -> list[TextTable]:
-    """Per data set: settings with the lowest implausibility, if most of their counterfactuals are valid."""
+    """Per data set: the settings of lowest implausibility among those with mostly valid counterfactuals."""
     if summary.empty:
         return []
     out = []

@@ -1,55 +1,34 @@
-"""Pages that a reader can keep: one HTML file each, images and style inside, no request to anywhere."""
+"""Pages made from ``templates/``. HTML pages are self-contained: images and style are inside, nothing is requested."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cache
 from typing import Any
 
-import pandas as pd
-
-from counterfactual_training.reports.extra import need
-from counterfactual_training.reports.tables import METRICS, Pair, pairs
-
-# What stands on top: data set, whether all is mutable, metric, and what to say of it.
-_FACTS = (
-    (
-        "loan",
-        True,
-        "implausibility",
-        "distance of loan counterfactuals from people who really got a loan (IP, {} to {})",
-    ),
-    (
-        "loan",
-        False,
-        "cost",
-        "asked of loan applicants by a model that knows that nobody can change age (cost, {} to {})",
-    ),
-    (
-        "moons",
-        True,
-        "implausibility",
-        "distance of counterfactuals from the other moon, for a neural network (IP, {} to {})",
-    ),
-    ("moons", True, "robust_accuracy", "accuracy of that neural network under attack ({} to {})"),
-)
+from counterfactual_training.errors import need_extra
+from counterfactual_training.reports.text_table import TextTable
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A figure in light and dark, with its caption's data set."""
+class Image:
+    """A figure as PNG.
 
-    data: str
-    light: bytes
-    dark: bytes
-    description: str
+    Attributes:
+        name: its file name, without the suffix.
+        dark: the same for a dark page, if there is one.
+    """
+
+    name: str
+    caption: str
+    png: bytes
+    dark: bytes = b""
 
     @property
-    def light_uri(self) -> str:
-        return _data_uri(self.light)
+    def uri(self) -> str:
+        return _data_uri(self.png)
 
     @property
     def dark_uri(self) -> str:
@@ -57,70 +36,49 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class RunInfo:
-    """How a result came about."""
+class Section:
+    """One part of a page: failures first, then figures, then tables."""
 
-    command: str
-    date: datetime
-    seconds: float
-    versions: Mapping[str, str]
-    quick: bool = False
+    title: str
+    tables: tuple[TextTable, ...] = ()
+    figures: tuple[Image, ...] = ()
+    failures: tuple[str, ...] = ()
+
+    @property
+    def anchor(self) -> str:
+        return "".join(letter if letter.isalnum() else "-" for letter in self.title.lower())
 
 
-def demo_page(
-    table: pd.DataFrame,
-    pictures: Sequence[Picture],
-    advice: pd.DataFrame,
-    debt_per_year: Mapping[str, float],
-    settings: Mapping[str, Mapping[str, Any]],
-    epsilon: float,
-    run: RunInfo,
+def sections_page(
+    title: str,
+    subtitle: str,
+    sections: Sequence[Section],
+    settings: Mapping[str, str],
+    commands: Sequence[str],
+    warning: str = "",
 ) -> str:
-    """The report of ``ct demo``.
-
-    Args:
-        table: see :func:`tables.pairs`; the data sets are ``loan`` and ``moons``.
-        pictures: one per data set.
-        advice: columns ``age``, ``debt``, and a sentence per training.
-        debt_per_year: by training, thousand dollars of debt that weigh as much as a year of age.
-        settings: by data set, see the keys that the template names.
-        epsilon: budget of the attack behind the robust accuracy.
-    """
-    compared = {(pair.data, pair.free): pair for pair in pairs(table)}
-    return (
-        _environment()
-        .get_template("demo.html")
-        .render(
-            metrics=METRICS,
-            pairs=compared.values(),
-            facts=[_fact(compared[data, free], metric, text) for data, free, metric, text in _FACTS],
-            moons_cost=compared["moons", False].of("cost").change,
-            pictures={picture.data: picture for picture in pictures},
-            people=advice.to_dict("records"),
-            debt_per_year=debt_per_year,
-            settings=settings,
-            epsilon=epsilon,
-            run=run,
-        )
-    )
+    """An HTML page of figures and sortable tables that ends with the settings and the commands to run it again."""
+    values = {"subtitle": subtitle, "sections": sections, "settings": settings, "commands": commands}
+    return render("sections.html", title=title, warning=warning, **values)
 
 
-def _fact(pair: Pair, metric: str, text: str) -> dict[str, Any]:
-    found = pair.of(metric)
-    return {"change": found.change, "good": found.ours.best, "text": text.format(found.baseline.text, found.ours.text)}
-
-
-def _data_uri(png: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
+def render(template: str, **values: Any) -> str:
+    """Fill a file of ``templates/``; text is escaped in HTML, not in Markdown."""
+    return str(_environment().get_template(template).render(**values))
 
 
 @cache
 def _environment() -> Any:
-    jinja2 = need("jinja2")
+    jinja2 = need_extra("jinja2", "report")
     return jinja2.Environment(
         loader=jinja2.PackageLoader("counterfactual_training.reports", "templates"),
-        autoescape=True,
+        autoescape=jinja2.select_autoescape(["html"]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
+
+
+def _data_uri(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"

@@ -1,4 +1,4 @@
-"""The paper's figures from tidy tables, published values marked by black diamonds."""
+"""The paper's figures from tidy tables; black diamonds are published values."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from counterfactual_training.reports.style import (
     drawn,
     label_edges,
     legend_below,
-    note,
     panels,
 )
 
-# Reductions far below −100 % are ratios to almost nothing; the axis ends before them and an arrow points there.
+# Reductions far below −100 % divide by almost zero; the axis ends before them and an arrow shows their value.
 _LOWEST, _HIGHEST = -110.0, 105.0
+_ORDER = ("LS", "Circ", "Moon", "OL", "Adult", "CH", "Cred", "GMSC", "MNIST")
 
 
 @drawn
-def main_figure(main: pd.DataFrame, by_seed: pd.DataFrame, remark: str = "") -> Any:
+def main_figure(main: pd.DataFrame, by_seed: pd.DataFrame) -> Any:
     """Reductions of the main table: every seed, our mean with its interval, and the published ±."""
     metrics = list(dict.fromkeys(main["metric"]))
     figure, axes = panels(len(metrics), 3, 3.1, 0.36 * main["data"].nunique() + 1.5, sharey=True)
@@ -42,7 +42,6 @@ def main_figure(main: pd.DataFrame, by_seed: pd.DataFrame, remark: str = "") -> 
         axis.grid(axis="y", visible=False)
     axes[0].set_ylim(main["data"].nunique() - 0.45, -0.55)
     legend_below(figure, axes)
-    note(figure, remark)
     return figure
 
 
@@ -53,19 +52,18 @@ def _reduction(axis: Any, place: int, row: pd.Series, seeds: pd.DataFrame) -> No
     mine = {"color": COLOURS["full"], "zorder": 3}
     axis.plot(seeds["ours"], [place + 0.2] * len(seeds), "|", markersize=7, label="each training seed", **mine)
     bars = np.array([[row["ours"] - row["low"]], [row["high"] - row["ours"]]])
-    axis.errorbar(
-        row["ours"], place + 0.2, xerr=np.nan_to_num(bars), fmt="o", markersize=5, capsize=2, label="ours, 95 %", **mine
-    )
+    mean = {"fmt": "o", "markersize": 5, "capsize": 2, "label": "ours, 95 %"}
+    axis.errorbar(row["ours"], place + 0.2, xerr=np.nan_to_num(bars), **mean, **mine)
     for value, height in ((row["published"], place - 0.2), (row["ours"], place + 0.2)):
         if value < _LOWEST:
             axis.annotate(f"◂ {value:.0f}", (_LOWEST, height), va="center", fontsize=7)
 
 
 @drawn
-def robustness_figure(robustness: pd.DataFrame, remark: str = "") -> Any:
+def robustness_figure(robustness: pd.DataFrame) -> Any:
     """Accuracy over ε, one column per data set, FGSM above PGD."""
     names, attacks = list(dict.fromkeys(robustness["data"])), list(dict.fromkeys(robustness["metric"]))
-    # Nothing happens on the synthetic sets; the paper leaves them out too, if there are others.
+    # Like the paper, leave out the synthetic sets, on which attacks do little, unless there are no others.
     names = [name for name in names if name not in ("LS", "Circ", "Moon", "OL")] or names
     figure, axes = panels(len(names) * len(attacks), len(names), 2.2, 2.1, sharex=True, sharey="col")
     for axis, (attack, name) in zip(axes, [(a, n) for a in attacks for n in names], strict=True):
@@ -80,12 +78,11 @@ def robustness_figure(robustness: pd.DataFrame, remark: str = "") -> Any:
         axis.set_title(f"{name}, {attack.upper()}")
     label_edges(axes, "ε", "accuracy")
     legend_below(figure, axes)
-    note(figure, remark)
     return figure
 
 
 @drawn
-def ablation_figure(ablation: pd.DataFrame, remark: str = "") -> Any:
+def ablation_figure(ablation: pd.DataFrame) -> Any:
     """Reduction by each term of the objective: bars ours, diamonds published."""
     metrics = list(dict.fromkeys(ablation["metric"]))
     names = list(dict.fromkeys(ablation["data"]))
@@ -107,15 +104,14 @@ def ablation_figure(ablation: pd.DataFrame, remark: str = "") -> Any:
         axis.set_ylim(max(low, _LOWEST), min(high, _HIGHEST))
         axis.grid(axis="x", visible=False)
     legend_below(figure, axes)
-    note(figure, remark)
     return figure
 
 
 @drawn
-def maturity_figure(maturity: pd.DataFrame, remark: str = "") -> Any:
-    """Share of counterfactuals that reach τ in training, epoch by epoch; the band spans the seeds."""
+def maturity_figure(maturity: pd.DataFrame) -> Any:
+    """Share of counterfactuals that reach τ in training, per epoch; the band spans the seeds."""
     names = list(dict.fromkeys(maturity["data"]))
-    order = sorted(names, key=lambda name: _PLACES.get(name, 99))
+    order = sorted(names, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
     figure, axes = panels(len(order), 5, 2.2, 1.9, sharex=True, sharey=True)
     for axis, name in zip(axes, order, strict=True):
         for model, rows in maturity[maturity["data"] == name].groupby("model", sort=False):
@@ -126,17 +122,11 @@ def maturity_figure(maturity: pd.DataFrame, remark: str = "") -> Any:
         axis.set_ylim(-0.03, 1.03)
     label_edges(axes, "epoch", "share mature")
     legend_below(figure, axes)
-    note(figure, remark)
     return figure
 
 
-_PLACES = {
-    name: place for place, name in enumerate(("LS", "Circ", "Moon", "OL", "Adult", "CH", "Cred", "GMSC", "MNIST"))
-}
-
-
 @drawn
-def by_lambda_figure(by_lambda: pd.DataFrame, remark: str = "") -> Any:
+def by_lambda_figure(by_lambda: pd.DataFrame) -> Any:
     """Reduction of IP over the energy penalty of the test-time generator; boxes span seeds and evaluation runs."""
     names = list(dict.fromkeys(by_lambda["data"]))
     figure, axes = panels(len(names), 5, 2.2, 1.9, sharex=True)
@@ -155,12 +145,11 @@ def by_lambda_figure(by_lambda: pd.DataFrame, remark: str = "") -> Any:
         axis.grid(axis="x", visible=False)
     label_edges(axes, "λ_egy at test time", "IP reduction in %")
     legend_below(figure, axes)
-    note(figure, remark)
     return figure
 
 
 @drawn
-def attribution_figure(attribution: pd.DataFrame, remark: str = "") -> Any:
+def attribution_figure(attribution: pd.DataFrame) -> Any:
     """Sensitivity to protected features, median and 95 % of the rounds, on a logarithmic axis."""
     names = list(dict.fromkeys(attribution["data"]))
     figure, (axis,) = panels(1, 1, max(4.0, 0.8 * len(names) + 1.5), 2.9)
@@ -168,14 +157,9 @@ def attribution_figure(attribution: pd.DataFrame, remark: str = "") -> Any:
     for quantity, model, shift in (("baseline", "vanilla", -0.18), ("ct", "full protected", 0.18)):
         rows = attribution[attribution["quantity"] == quantity]
         at = np.array([names.index(name) for name in rows["data"]]) + shift
-        for prefix, offset, style in (
-            ("", 0.05, {"fmt": "o", "color": COLOURS[model], "label": f"{NAMES[model]}, ours"}),
-            (
-                "published_",
-                -0.05,
-                {"fmt": "D", "color": "black", "mfc": COLOURS[model], "label": f"{NAMES[model]}, published"},
-            ),
-        ):
+        ours = {"fmt": "o", "color": COLOURS[model], "label": f"{NAMES[model]}, ours"}
+        theirs = {"fmt": "D", "color": "black", "mfc": COLOURS[model], "label": f"{NAMES[model]}, published"}
+        for prefix, offset, style in (("", 0.05, ours), ("published_", -0.05, theirs)):
             middle = rows["published" if prefix else "ours"].clip(lower=floor)
             low, high = rows[f"{prefix}low"].clip(lower=floor), rows[f"{prefix}high"].clip(lower=floor)
             errors = np.nan_to_num(np.array([middle - low, high - middle])).clip(min=0)
@@ -185,12 +169,11 @@ def attribution_figure(attribution: pd.DataFrame, remark: str = "") -> Any:
     axis.set_ylabel("sensitivity to protected features")
     axis.grid(axis="x", visible=False)
     legend_below(figure, [axis])
-    note(figure, remark)
     return figure
 
 
 @drawn
-def digits_figure(title: str, grid: np.ndarray, remark: str = "") -> Any:
+def digits_figure(title: str, grid: np.ndarray) -> Any:
     """Counterfactual images ``(k, k, h, w)``: rows factuals, columns targets, the factuals framed on the diagonal."""
     k = len(grid)
     figure, axes = panels(k * k, k, 0.62, 0.62)
@@ -207,15 +190,13 @@ def digits_figure(title: str, grid: np.ndarray, remark: str = "") -> Any:
         if column == 0:
             axis.set_ylabel(str(row), rotation=0, labelpad=8, va="center")
     figure.get_layout_engine().set(w_pad=0.01, h_pad=0.01, wspace=0, hspace=0)
-    figure.supxlabel(f"target class · {title}" + (f" · {remark}" if remark else ""), fontsize=9)
+    figure.supxlabel(f"target class · {title}", fontsize=9)
     figure.supylabel("factual class (framed)", fontsize=9)
     return figure
 
 
 @drawn
-def digits_overview(
-    titles: Sequence[str], grids: Sequence[np.ndarray], attributions: Sequence[np.ndarray], remark: str = ""
-) -> Any:
+def digits_overview(titles: Sequence[str], grids: Sequence[np.ndarray], attributions: Sequence[np.ndarray]) -> Any:
     """The paper's overview: per model a factual 0, its counterfactuals 1 to 4, integrated gradients of 5 to 9."""
     figure, axes = panels(len(titles) * 10, 10, 0.95, 0.8)
     figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.02, hspace=0.02)
@@ -234,5 +215,4 @@ def digits_overview(
             if row == 0:
                 axis.set_title(heading, fontsize=8)
         line[0].set_ylabel(title.replace(" ", "\n"), fontsize=8)
-    note(figure, remark)
     return figure

@@ -1,56 +1,92 @@
-"""One self-contained page: figures, tables that sort, settings, how to rerun."""
+"""The page of ``ct report``: everything that was reproduced, in one HTML file."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from importlib.resources import files
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from counterfactual_training.reports.extra import need
+import pandas as pd
+
+from counterfactual_training.errors import InputError
+from counterfactual_training.experiments.paper.reproduce import EXPERIMENTS, summarise
+from counterfactual_training.experiments.paper.results import Results
+from counterfactual_training.experiments.paper.store import Store, check_versions
+from counterfactual_training.persistence import atomic_write
+from counterfactual_training.reports.page import Image, Section, sections_page
+from counterfactual_training.reports.paper_report import FIGURE1_CAPTION, effort_remark, reproduction_section
+from counterfactual_training.reports.paper_tables import text_tables
 from counterfactual_training.reports.text_table import TextTable
+from counterfactual_training.text import duration
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A PNG and what it shows."""
+def write_report(runs: Sequence[str], page: str | Path, tables: str | Path = "reproduced") -> dict[str, Any]:
+    """Write one page of all finished models in some folders, as ``ct report`` does.
 
-    caption: str
-    content: bytes
+    Args:
+        runs: folders that :func:`reproduce` filled.
+        page: the HTML file to write.
+        tables: where :func:`write_reproduction` wrote Figure 1, which is not made of finished models.
 
-    @property
-    def data(self) -> str:
-        return base64.b64encode(self.content).decode()
-
-
-@dataclass(frozen=True)
-class Section:
-    """One experiment on the page."""
-
-    title: str
-    tables: tuple[TextTable, ...] = ()
-    figures: tuple[Picture, ...] = ()
-    failures: tuple[str, ...] = ()
-
-    @property
-    def anchor(self) -> str:
-        return "".join(letter if letter.isalnum() else "-" for letter in self.title.lower())
-
-
-def paper_page(
-    title: str,
-    subtitle: str,
-    sections: Sequence[Section],
-    settings: Mapping[str, str],
-    commands: Sequence[str],
-    warning: str = "",
-) -> str:
-    """The page as HTML; it needs no network and no other file."""
-    source = (files("counterfactual_training.reports") / "paper_page.html").read_text(encoding="utf-8")
-    jinja2 = need("jinja2")
-    # The loader is for the style sheet that all pages share.
-    styles = jinja2.PackageLoader("counterfactual_training.reports", "templates")
-    environment = jinja2.Environment(loader=styles, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    return environment.from_string(source).render(
-        title=title, subtitle=subtitle, sections=sections, settings=settings, commands=commands, warning=warning
+    Returns:
+        The titles of the page's ``sections`` and the number of ``models``.
+    """
+    sections, settings, remarks, found = [], [], [], []
+    for root in runs:
+        store = Store(root)
+        cells = store.cells()
+        if not cells:
+            raise InputError(f"There are no finished models in {root!r}. Fill it with: ct reproduce main --runs {root}")
+        # Models trained with another effort or other settings are never summarised together.
+        for effort, changes in dict.fromkeys((cell.effort, cell.changes) for cell in cells):
+            mine = [cell for cell in cells if (cell.effort, cell.changes) == (effort, changes)]
+            results = Results.load(store, mine)
+            found += results.all
+            settings.append(_settings(results.settings_table(), f"Settings of {root}"))
+            remarks.append(effort_remark(effort))
+            # Experiments without models of their own would have to train.
+            names = [name for name, experiment in EXPERIMENTS.items() if experiment.models]
+            parts = [reproduction_section(summarise(name, store, mine, effort)) for name in names]
+            sections += [part for part in parts if part.tables or part.figures]
+    check_versions(found)
+    sections = [*_figure1(Path(tables)), *sections]
+    done = [result.done for result in found]
+    content = sections_page(
+        "Counterfactual training, reproduced",
+        "The paper's experiments run again, published numbers beside ours.",
+        [*sections, Section("Settings", tuple(settings))],
+        _facts(done),
+        list(dict.fromkeys(d["command"] for d in done)),
+        " ".join(filter(None, dict.fromkeys(remarks))),
     )
+    atomic_write(page, content.encode())
+    return {"sections": [part.title for part in sections], "models": len(done)}
+
+
+def _figure1(folder: Path) -> list[Section]:
+    """Figure 1 as :func:`write_reproduction` left it in a folder, if it did."""
+    table, figure = folder / "figure1.csv", folder / "figures" / "figure1.png"
+    made = folder / "provenance" / "figure1.json"
+    if not (table.exists() and figure.exists() and made.exists()):
+        return []
+    effort = json.loads(made.read_text(encoding="utf-8"))["effort"]
+    image = Image("figure1", f"{FIGURE1_CAPTION} Made with: {effort}.", figure.read_bytes())
+    tables = text_tables("figure1", {"figure1": pd.read_csv(table)})
+    return [Section(EXPERIMENTS["figure1"].title, tuple(tables), (image,))]
+
+
+def _facts(done: Sequence[dict[str, Any]]) -> dict[str, str]:
+    return {
+        "models": str(len(done)),
+        "computing time": duration(sum(sum(d["seconds"].values()) for d in done)),
+        "finished": max(d["date"] for d in done),
+        **{name: number for d in done for name, number in d["versions"].items()},
+    }
+
+
+def _settings(table: pd.DataFrame, title: str) -> TextTable:
+    """A row per setting, a column per data set."""
+    names = [str(name) for name in table.columns if name != "data"]
+    rows = tuple((name, *(str(value) for value in table[name])) for name in names)
+    return TextTable(title, ("setting", *table["data"]), rows)

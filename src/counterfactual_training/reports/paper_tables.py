@@ -20,37 +20,29 @@ _TITLES = {
 
 
 def text_tables(name: str, tables: Tables) -> list[TextTable]:
-    """The tables of one experiment as a reader wants them."""
+    """The tables of one experiment that have rows."""
     return [table for table in _BUILDERS[name](tables) if table.rows]
 
 
 def _main(tables: Tables) -> list[TextTable]:
     main, paired, by_seed = tables["main"], tables["main_paired"], tables["main_by_seed"]
+    header = ("data", "published %", "ours %", "difference", "seeds with *", "paired %", "p (Holm)", "seeds")
     out = []
-    for metric in dict.fromkeys(main["metric"]):
+    for metric in _unique(main["metric"]):
         rows = []
-        for data in dict.fromkeys(main["data"]):
-            mine, other = _cell(main, data, metric), _cell(paired, data, metric)
-            if "reduction" not in mine:
+        for data in _unique(main["data"]):
+            mine, second = (_cell(table, data, metric).get("reduction") for table in (main, paired))
+            if mine is None or second is None:
                 continue
-            theirs = by_seed[(by_seed["data"] == data) & (by_seed["metric"] == metric)]
-            reduction, second = mine["reduction"], other["reduction"]
-            first = theirs.iloc[0]
-            rows.append(
-                (
-                    data,
-                    _spread(first["published"], first["published_spread"], bool(first["published_significant"])),
-                    _interval(reduction, 1),
-                    number(reduction["ours"] - reduction["published"], 1),
-                    _stars(theirs),
-                    _interval(second, 1),
-                    p_value(second["p_holm"]),
-                    str(int(reduction["seeds"])),
-                )
-            )
-        header = ("data", "published %", "ours %", "difference", "seeds with *", "paired %", "p (Holm)", "seeds")
-        title = f"{_TITLES.get(metric, metric)}: reduction by CT"
-        out.append(TextTable(title, header, tuple(rows)))
+            seeds = by_seed[(by_seed["data"] == data) & (by_seed["metric"] == metric)]
+            first = seeds.iloc[0]
+            star = "*" if first["published_significant"] else ""
+            published = f"{number(first['published'], 2)} ± {number(first['published_spread'], 2)}{star}"
+            stars = f"{int(seeds['significant'].sum())} of {len(seeds)}"
+            _, ours, difference = _comparison(mine, 1)
+            test = (_interval(second, 1), p_value(second["p_holm"]))
+            rows.append((data, published, ours, difference, stars, *test, str(int(mine["seeds"]))))
+        out.append(TextTable(f"{_TITLES.get(metric, metric)}: reduction by CT", header, tuple(rows)))
     if out:
         alone = (_ONE_SEED,) if (main["seeds"] == 1).any() else ()
         out[-1] = replace(out[-1], notes=(*_MAIN_NOTES, *alone))
@@ -60,12 +52,12 @@ def _main(tables: Tables) -> list[TextTable]:
 def _means(main: pd.DataFrame) -> TextTable:
     """Absolute values behind the reductions; those of the baseline need no tuning, so they test the protocol."""
     rows = []
-    for metric in dict.fromkeys(main["metric"]):
-        for data in dict.fromkeys(main["data"]):
+    for metric in _unique(main["metric"]):
+        for data in _unique(main["data"]):
             cell = _cell(main, data, metric)
             if cell:
-                texts = [_relative(cell[quantity]) for quantity in ("baseline", "ct")]
-                rows.append((data, METRIC_NAMES.get(metric, metric), *(text for three in texts for text in three)))
+                name = METRIC_NAMES.get(metric, metric)
+                rows.append((data, name, *_relative(cell["baseline"]), *_relative(cell["ct"])))
     header = ("data", "metric", "BL published", "BL ours", "off by %", "CT published", "CT ours", "off by %")
     return TextTable("Absolute means by the published protocol", header, tuple(rows), (INTERVALS,))
 
@@ -89,62 +81,55 @@ _MAIN_NOTES = (
 )
 
 
-def _stars(theirs: pd.DataFrame) -> str:
-    return f"{int(theirs['significant'].sum())} of {len(theirs)}"
-
-
 def _mutability(tables: Tables) -> list[TextTable]:
     table = tables["mutability"]
+    header = ("data", "cost −% published", "ours", "difference", "cost BL published", "ours", "cost CT published",
+              "ours", "validity BL published", "ours", "validity CT published", "ours")  # fmt: skip
     out = []
     for suffix, title in (("", "with protected features"), ("_free", "without constraints")):
         rows = []
-        for data in dict.fromkeys(table["data"]):
+        for data in _unique(table["data"]):
             cost, validity = _cell(table, data, f"cost{suffix}"), _cell(table, data, f"validity{suffix}")
             if cost:
-                texts = [_pair(part[quantity], 2) for part in (cost, validity) for quantity in ("baseline", "ct")]
-                change = cost["reduction"]
-                rows.append((data, *_comparison(change, 1), *(t for pair in texts for t in pair)))
-        header = ("data", "cost −% published", "ours", "difference", "cost BL published", "ours", "cost CT published",
-                  "ours", "validity BL published", "ours", "validity CT published", "ours")  # fmt: skip
+                cells = [part[quantity] for part in (cost, validity) for quantity in ("baseline", "ct")]
+                values = (number(cell[name], 2) for cell in cells for name in ("published", "ours"))
+                rows.append((data, *_comparison(cost["reduction"], 1), *values))
         out.append(TextTable(f"Cost and validity {title}", header, tuple(rows), (INTERVALS,)))
     return out
 
 
 def _ablation(tables: Tables) -> list[TextTable]:
     table = tables["ablation"]
+    objectives = _unique(table["quantity"])
+    columns = [(NAMES[o].split(" ")[0], what) for o in objectives for what in ("published", "ours", "difference")]
+    notes = ("AR: adversarial loss only; CD: divergence only; CT: both. Published values are read off a figure.",)
     out = []
-    for metric in dict.fromkeys(table["metric"]):
-        objectives = list(dict.fromkeys(table["quantity"]))
+    for metric in _unique(table["metric"]):
         rows = []
-        for data in dict.fromkeys(table["data"]):
+        for data in _unique(table["data"]):
             cell = _cell(table, data, metric)
-            texts = [_comparison(cell.get(objective), 1) for objective in objectives]
-            rows.append((data, *(text for three in texts for text in three)))
-        short = {name: NAMES[name].split(" ")[0] for name in objectives}
-        header = ("data", *(f"{short[o]} {what}" for o in objectives for what in ("published", "ours", "difference")))
+            rows.append((data, *(text for o in objectives for text in _comparison(cell.get(o), 1))))
         title = f"Reduction of {METRIC_NAMES.get(metric, metric)} in % by the terms of the objective"
-        notes = ("AR: adversarial loss only; CD: divergence only; CT: both. Published values are read off a figure.",)
+        header = ("data", *(" ".join(column) for column in columns))
         out.append(TextTable(title, header, tuple(rows), (*notes, INTERVALS)))
     return out
 
 
 def _robustness(tables: Tables) -> list[TextTable]:
     table = tables["robustness"]
+    notes = ("Attacks are not clamped to the domain, as published. Published values are read off a figure, ± 0.01.",)
     out = []
-    for attack in dict.fromkeys(table["metric"]):
+    for attack in _unique(table["metric"]):
         part = table[table["metric"] == attack]
-        # The budgets at which the published figure was read, and the ends.
+        # Columns: the budgets at which the published figure was read, and both ends.
         known = part.groupby("epsilon")["published"].count() > 0
         shown = sorted({part["epsilon"].min(), part["epsilon"].max(), *known[known].index})
         rows = []
         for (data, objective), curve in part.groupby(["data", "quantity"], sort=False):
             at = curve.set_index("epsilon")
-            texts = [_comparison(at.loc[epsilon].to_dict(), 2) for epsilon in shown]
-            rows.append((str(data), NAMES[str(objective)].split(" ")[0], *(t for three in texts for t in three[:2])))
+            texts = (text for epsilon in shown for text in _comparison(at.loc[epsilon].to_dict(), 2)[:2])
+            rows.append((str(data), NAMES[str(objective)].split(" ")[0], *texts))
         header = ("data", "model", *(f"ε={e:.3g} {what}" for e in shown for what in ("published", "ours")))
-        notes = (
-            "Attacks are not clamped to the domain, as published. Published values are read off a figure, ± 0.01.",
-        )
         out.append(TextTable(f"Accuracy under {attack.upper()}", header, tuple(rows), (*notes, INTERVALS)))
     return [*out, *_performance(tables)]
 
@@ -152,7 +137,7 @@ def _robustness(tables: Tables) -> list[TextTable]:
 def _attribution(tables: Tables) -> list[TextTable]:
     table = tables["attribution"]
     rows = []
-    for data in dict.fromkeys(table["data"]):
+    for data in _unique(table["data"]):
         cell = _cell(table, data, "sensitivity")
         texts = []
         for quantity in ("baseline", "ct"):
@@ -167,27 +152,18 @@ def _attribution(tables: Tables) -> list[TextTable]:
 def _synthetic(tables: Tables) -> list[TextTable]:
     table = tables["synthetic"]
     seeds = [name for name in table.columns if str(name).startswith("seed ")]
-    rows = tuple(
-        (
-            str(row["data"]),
-            number(row["published"], 1),
-            number(row["ours"], 1),
-            number(row["ours"] - row["published"], 1),
-            ", ".join(number(row[seed], 1) for seed in seeds if row[seed] == row[seed]),
-            number(row["baseline_ip"], 2),
-            number(row["ct_ip"], 2),
-            number(row["baseline_accuracy"], 3),
-            number(row["ct_accuracy"], 3),
-            number(row["share_mature"], 2),
-        )
-        for _, row in table.iterrows()
-    )
+    ends = {"baseline_ip": 2, "ct_ip": 2, "baseline_accuracy": 3, "ct_accuracy": 3, "share_mature": 2}
+    rows = []
+    for _, row in table.iterrows():
+        reductions = (number(value, 1) for value in (row["published"], row["ours"], row["ours"] - row["published"]))
+        each = ", ".join(number(row[seed], 1) for seed in seeds if pd.notna(row[seed]))
+        rows.append((str(row["data"]), *reductions, each, *(number(row[name], k) for name, k in ends.items())))
     header = (
         "data", "IP −% published", "ours, mean of seeds", "difference", "ours, each seed", "IP BL", "IP CT",
         "accuracy BL", "accuracy CT", "share mature",
     )  # fmt: skip
     notes = ("Reduction of implausibility by CT against the same model trained conventionally, published settings.",)
-    return [TextTable("CT against conventional training", header, rows, notes)]
+    return [TextTable("CT against conventional training", header, tuple(rows), notes)]
 
 
 def _performance(tables: Tables) -> list[TextTable]:
@@ -227,6 +203,10 @@ _BUILDERS: dict[str, Callable[[Tables], list[TextTable]]] = {
 # ---- pieces ---------------------------------------------------------------------------------------------------------
 
 
+def _unique(column: pd.Series) -> list[str]:
+    return [str(name) for name in dict.fromkeys(column)]
+
+
 def _cell(table: pd.DataFrame, data: str, metric: str) -> dict[str, dict[str, float]]:
     """The rows of one data set and metric, by quantity."""
     part = table[(table["data"] == data) & (table["metric"] == metric)]
@@ -237,15 +217,7 @@ def _interval(row: Mapping[str, float], digits: int | None = None) -> str:
     return interval(row["ours"], row["low"], row["high"], digits)
 
 
-def _pair(row: Mapping[str, float], digits: int | None = None) -> tuple[str, str]:
-    return number(row["published"], digits), number(row["ours"], digits)
-
-
 def _comparison(row: Mapping[str, float] | None, digits: int | None = None) -> tuple[str, str, str]:
     if row is None:
         return NOTHING, NOTHING, NOTHING
     return number(row["published"], digits), _interval(row, digits), number(row["ours"] - row["published"], digits)
-
-
-def _spread(value: float, spread: float, significant: bool) -> str:
-    return f"{number(value, 2)} ± {number(spread, 2)}{'*' if significant else ''}"

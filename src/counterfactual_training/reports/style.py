@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
-from counterfactual_training.reports.extra import need
+from counterfactual_training.errors import need_extra
 
 COLOURS = {
     "vanilla": "#7a7a7a",
@@ -38,16 +38,17 @@ _RC = {
     "legend.frameon": False,
 }
 _DPI = 160
-_LETTER_INCHES = 0.08  # of a legend's or a note's text
+_LETTER_INCHES = 0.08  # width of a letter in legends and remarks
+_LINE_INCHES = 0.2  # height of a line there
 _MARGIN_INCHES = 0.6  # for the legend
 
 
 def panels(num: int, columns: int, width: float = 2.3, height: float = 2.0, **options: Any) -> tuple[Any, list[Any]]:
-    """A figure of small multiples, at most so many in a row, and its axes in reading order; the rest stays blank."""
+    """A figure of ``num`` panels with at most ``columns`` in a row, and its axes in reading order."""
     rows = -(-num // columns)
-    columns = -(-num // rows)  # rows as even as can be
-    # Figures made by hand leave no trace in pyplot's list, and need no closing.
-    figure = need("matplotlib.figure").Figure(
+    columns = -(-num // rows)  # a last row of one panel would look forgotten
+    # Not pyplot: it would keep every figure in memory until it is closed.
+    figure = need_extra("matplotlib.figure", "report").Figure(
         figsize=(width * columns, height * rows + _MARGIN_INCHES), layout="constrained"
     )
     flat = list(figure.subplots(rows, columns, squeeze=False, **options).flat)
@@ -57,7 +58,7 @@ def panels(num: int, columns: int, width: float = 2.3, height: float = 2.0, **op
 
 
 def label_edges(axes: Sequence[Any], x: str, y: str) -> None:
-    """Titles of the axes, only on the lowest panel of each column and the first of each row."""
+    """Label the x axis below each column and the y axis left of each row."""
     lowest = {}
     for axis in axes:
         place = axis.get_subplotspec()
@@ -70,7 +71,7 @@ def label_edges(axes: Sequence[Any], x: str, y: str) -> None:
 
 
 def legend_below(figure: Any, axes: Sequence[Any]) -> None:
-    """One legend for all panels, each entry once, in as many columns as the figure is wide for."""
+    """One legend for all panels, each entry once, in as many columns as fit."""
     entries: dict[str, Any] = {}
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
@@ -78,25 +79,31 @@ def legend_below(figure: Any, axes: Sequence[Any]) -> None:
     if entries:
         wide = 0.5 + _LETTER_INCHES * max(len(label) for label in entries)
         columns = max(1, min(len(entries), int(figure.get_figwidth() / wide)))
+        _grow(figure, -(-len(entries) // columns) - 1)
         figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
 
 
-def note(figure: Any, text: str) -> None:
-    """What the reader must know first, above everything: that this is only a quick look, say."""
-    if text:
-        letters = int(figure.get_figwidth() / _LETTER_INCHES)
-        figure.suptitle(textwrap.fill(text, max(20, letters)), fontsize=9, color="#a03030")
+def _grow(figure: Any, lines: int) -> None:
+    """Make room for lines of text, which would otherwise squeeze the panels."""
+    figure.set_figheight(figure.get_figheight() + lines * _LINE_INCHES)
 
 
 def drawn(make: Callable[..., Any]) -> Callable[..., bytes]:
-    """A function that makes a figure, turned into one that gives its PNG, drawn in the style of this file."""
+    """Turn a function that makes a figure into one that returns its PNG, in the style of this file.
+
+    The new function also takes ``remark``, a warning that is written above everything.
+    """
 
     @wraps(make)
-    def draw(*arguments: Any, **options: Any) -> bytes:
-        with need("matplotlib").rc_context(_RC):
-            buffer = io.BytesIO()
-            # No date and no version inside: the same figure is the same file.
-            make(*arguments, **options).savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
+    def draw(*arguments: Any, remark: str = "", **options: Any) -> bytes:
+        with need_extra("matplotlib", "report").rc_context(_RC):
+            figure, buffer = make(*arguments, **options), io.BytesIO()
+            if remark:
+                lines = textwrap.wrap(remark, max(20, int(figure.get_figwidth() / _LETTER_INCHES)))
+                _grow(figure, len(lines))
+                figure.suptitle("\n".join(lines), fontsize=9, color="#a03030")
+            # Neither a date nor a version goes into the file, so that the same figure is the same file.
+            figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
         return buffer.getvalue()
 
     return draw

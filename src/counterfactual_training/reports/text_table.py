@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from counterfactual_training.reports.tables import aligned
+from counterfactual_training.text import align
 
 NOTHING = "–"
 _LATEX = {
@@ -46,14 +46,16 @@ class TextTable:
     def text(self) -> str:
         """For a terminal."""
         below = ["", *self.notes] if self.notes else []
-        return "\n".join([self.title, "", aligned([self.header, *self.rows], numbers_from=self.text_columns), *below])
+        return "\n".join([self.title, "", ruled([self.header, *self.rows], self.text_columns), *below])
 
     def markdown(self) -> str:
-        lines = [self.header, *self.rows]
-        widths = [max(3, *(len(line[j]) for line in lines)) for j in range(len(self.header))]
+        """As Markdown; a title becomes a heading of the third level."""
+        widths = [max(3, *(len(line[j]) for line in (self.header, *self.rows))) for j in range(len(self.header))]
         left = self.text_columns
         marks = ["-" * width if j < left else "-" * (width - 1) + ":" for j, width in enumerate(widths)]
-        drawn = ["| " + " | ".join(_padded(line, widths, left)) + " |" for line in (lines[0], marks, *lines[1:])]
+        # Empty cells at both ends give every line its outer bars.
+        framed = [["", *line, ""] for line in (self.header, marks, *self.rows)]
+        drawn = [line.strip() for line in align(framed, left + 1, " | ")]
         parts = [f"### {self.title}", "\n".join(drawn), *self.notes]
         return "\n\n".join(parts if self.title else parts[1:]) + "\n"
 
@@ -70,10 +72,10 @@ class TextTable:
         )  # fmt: skip
 
 
-def _padded(line: Sequence[str], widths: Sequence[int], left: int) -> list[str]:
-    """Cells as wide as their columns, the first ``left`` of them flush left."""
-    pairs = enumerate(zip(line, widths, strict=True))
-    return [cell.ljust(width) if j < left else cell.rjust(width) for j, (cell, width) in pairs]
+def ruled(rows: Sequence[Sequence[str]], num_left: int | None = None) -> str:
+    """Aligned rows with a rule below the first, for a terminal; ``num_left`` as in :func:`text.align`."""
+    header, *lines = align(rows, num_left)
+    return "\n".join([header, "─" * max(map(len, (header, *lines))), *lines])
 
 
 def _escaped(text: str) -> str:
@@ -81,13 +83,13 @@ def _escaped(text: str) -> str:
 
 
 def number(value: float, digits: int | None = None) -> str:
-    """A number for people: as many digits as told, else as many as its size deserves."""
+    """A number for people; by default with as many digits as its size deserves."""
     if value is None or math.isnan(value):
         return NOTHING
     if digits is None:
         digits = 3 if abs(value) < 0.3 else 2 if abs(value) < 30 else 1
     text = f"{value:.{digits}f}"
-    # No minus before a zero.
+    # Without the minus that rounding leaves in "-0.0".
     return text.replace("-", "−") if float(text) != 0 else text.lstrip("-")
 
 
@@ -99,7 +101,7 @@ def interval(value: float, low: float, high: float, digits: int | None = None) -
 
 
 def p_value(value: float) -> str:
-    """Small ones as a bound."""
+    """Values below 0.001 are shown as a bound."""
     if value is None or math.isnan(value):
         return NOTHING
     return "<0.001" if value < 0.001 else f"{value:.3f}"

@@ -1,4 +1,4 @@
-"""The truth tables as text: every method beside its twin and beside what real rows score."""
+"""The truth tables as text: every method beside its conventional twin and beside real rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NOTES = (
 
 
 def truth_texts(tables: Mapping[str, pd.DataFrame]) -> list[TextTable]:
-    """The tables of :func:`truth_tables` for a reader."""
+    """The tables of :func:`experiments.truth.results.truth_tables` as text."""
     truth = tables["truth"]
     if truth.empty:
         return []
@@ -40,22 +40,15 @@ def truth_texts(tables: Mapping[str, pd.DataFrame]) -> list[TextTable]:
     for (setting, tau), part in truth.groupby(["setting", "tau"], sort=False):
         title = f"Counterfactuals at τ = {tau}" if "×" not in str(tau) else f"Counterfactuals by {tau} steps"
         rows = [row for _, cell in part.groupby("data", sort=False) for row in _rows(cell, setting == "free")]
-        header = (
-            "data",
-            "model",
-            "valid %",
-            *(title for title, _ in _COLUMNS.values()),
-            "5-NN −%",
-            "share",
-            "diversity",
-        )
+        columns = (title for title, _ in _COLUMNS.values())
+        header = ("data", "model", "valid %", *columns, "5-NN −%", "share", "diversity")
         out.append(TextTable(f"{title}, {_SETTINGS[str(setting)]}", header, tuple(rows)))
     out[-1] = replace(out[-1], notes=_NOTES)
     return [*out, _performance(tables["truth_performance"])]
 
 
 def _rows(cell: pd.DataFrame, with_floors: bool) -> list[tuple[str, ...]]:
-    """One line per model of a data set, floors first."""
+    """One row per model of a data set, after those that need no model."""
     data = str(cell["data"].iloc[0])
     first = cell[cell["model"] == cell["model"].iloc[0]].set_index("metric")
     out = []
@@ -77,23 +70,18 @@ def _mark(verdict: str) -> str:
 
 
 def _gains(table: pd.DataFrame) -> TextTable:
-    """The published reduction beside what each method has of it by fixed steps, and free of step and scale."""
+    """The published reductions beside those of each method, by fixed steps and by the line search."""
     methods = [name for name in table.columns if name not in ("data", "metric", "published")]
+    header = ("data", "metric", "published", *methods)
     rows = tuple(
-        (
-            str(row["data"]),
-            METRIC_NAMES[str(row["metric"])],
-            *(number(row[name], 1) for name in ("published", *methods)),
-        )
+        (str(row["data"]), METRIC_NAMES[str(row["metric"])], *(number(row[name], 1) for name in header[2:]))
         for _, row in table.iterrows()
     )
     notes = (
         "Published: counterfactual training, 50 steps of 0.1 with an energy penalty, τ = .95 (cost: τ = .5, "
         "protected). Others: against the twin, on the same individuals.",
     )
-    return TextTable(
-        "What is left of the published reductions in %", ("data", "metric", "published", *methods), rows, notes
-    )
+    return TextTable("What is left of the published reductions in %", header, rows, notes)
 
 
 def _performance(table: pd.DataFrame) -> TextTable:

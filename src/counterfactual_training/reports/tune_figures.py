@@ -1,4 +1,4 @@
-"""What tuning found, drawn: what can be had for what, and which settings mattered."""
+"""Figures of a study: the trade-off between objectives, and the importance of each setting."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_SETTINGS = 12
 
 @drawn
 def draw_front(tuning: Tuning) -> Any:
-    """Every measured trial, the first objective against each other one, or against accuracy where there is one only."""
+    """Every measured trial: the first objective against each other one, or against accuracy if it is the only one."""
     first, *rest = tuning.goal.targets
     others = rest or [OBJECTIVES["accuracy" if first.metric != "accuracy" else "ip"]]
     figure, axes = panels(len(others), columns=3, width=3.6 if len(others) > 1 else 5.0, height=3.2)
@@ -66,7 +66,7 @@ def _arrow(target: Target, across: bool = False) -> str:
 
 @drawn
 def draw_importances(tuning: Tuning) -> Any:
-    """For each objective, the share of its variance over the trials that a setting explains."""
+    """For each objective, the share of its variance over trials that each setting explains."""
     known = [
         (target, dict(shares)) for target, shares in zip(tuning.goal.targets, tuning.importances, strict=True) if shares
     ]

@@ -1,15 +1,11 @@
-"""The only import of Optuna, which is an optional dependency."""
+"""Optuna, imported when it is first needed."""
 
 from __future__ import annotations
 
-import importlib
 from types import ModuleType
 
-from counterfactual_training.errors import MissingExtraError
+from counterfactual_training.errors import need_extra
 
 
 def optuna() -> ModuleType:
-    try:
-        return importlib.import_module("optuna")
-    except ImportError as error:
-        raise MissingExtraError('Tuning needs Optuna: pip install "counterfactual-training[tune]".') from error
+    return need_extra("optuna", "tune")

@@ -1,36 +1,23 @@
 """Figures: what is drawn, not how it looks; a person looks at the pixels."""
 
 import io
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from counterfactual_training.errors import InputError, MissingExtraError
-from counterfactual_training.reports.extra import need
-from counterfactual_training.reports.figures import DARK, LIGHT, draw_panels
+from counterfactual_training.errors import InputError, MissingExtraError, need_extra
+from counterfactual_training.experiments.panels import Panel
+from counterfactual_training.reports.panel_figures import DARK, LIGHT, draw_panels
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-@dataclass(frozen=True)
-class Picture:
-    title: str
-    axes: tuple[str, str]
-    classes: tuple[str, str]
-    points: np.ndarray
-    labels: np.ndarray
-    grid_x: np.ndarray
-    grid_y: np.ndarray
-    probability: np.ndarray
-    factuals: np.ndarray
-    counterfactuals: np.ndarray
-
-
-def make_panel(stars: int = 5) -> Picture:
+def make_panel(stars: int = 5) -> Panel:
     rng = np.random.default_rng(0)
     x, y = np.linspace(0, 10, 30), np.linspace(-5, 5, 20)
-    return Picture(
+    return Panel(
+        data="loan",
         title="(a) a panel",
         axes=("age (years)", "debt"),
         classes=("no", "yes"),
@@ -41,11 +28,12 @@ def make_panel(stars: int = 5) -> Picture:
         probability=np.broadcast_to(x / 10, (20, 30)),
         factuals=rng.uniform((0, -5), (4, 5), (stars, 2)),
         counterfactuals=rng.uniform((6, -5), (10, 5), (stars, 2)),
+        validity=1.0,
     )
 
 
 def pixels(png: bytes) -> np.ndarray:
-    return np.asarray(need("PIL.Image").open(io.BytesIO(png)).convert("RGB")).astype(int)
+    return np.asarray(need_extra("PIL.Image", "report").open(io.BytesIO(png)).convert("RGB")).astype(int)
 
 
 def near(image: np.ndarray, colour: str) -> int:
@@ -85,4 +73,4 @@ def test_no_panel_is_an_error():
 
 def test_a_missing_package_names_the_extra():
     with pytest.raises(MissingExtraError, match=r'pip install "counterfactual-training\[report\]"'):
-        need("matplotlib.no_such_module")
+        need_extra("matplotlib.no_such_module", "report")

@@ -1,19 +1,18 @@
-"""Saved models of both kinds, of a named data set or of a user's table, behind one face."""
+"""Saved models of either kind: of a named data set, or of a user's table."""
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from counterfactual_training.cli.sources import is_csv, read_csv
+from counterfactual_training.cli.parsing import is_csv, read_csv
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import Dataset
-from counterfactual_training.errors import FileError, InputError, unknown
+from counterfactual_training.errors import FileError, InputError, check_name
 from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.experiments.trained import Trained, as_classifier, named_dataset, protected_constraints
 from counterfactual_training.search import make_generator
@@ -21,38 +20,20 @@ from counterfactual_training.search import make_generator
 Measurable = tuple[nn.Module, Tensor, Tensor, Constraints]
 
 
-class Opened(Protocol):
-    """A saved model, ready to explain and to be measured."""
-
-    name: str
-
-    def classifier(self) -> CounterfactualClassifier:
-        """With the scikit-learn face."""
-        ...
-
-    def rows(self, data: str | None, target_column: str | None) -> pd.DataFrame:
-        """People to explain, in their own units."""
-        ...
-
-    def measurable(self, data: str | None, target_column: str | None) -> Measurable:
-        """Model, test rows in model space, their classes, and the constraints to search under."""
-        ...
-
-
-def open_model(path: str) -> Opened:
-    """A file of either kind."""
+def open_model(path: str) -> DatasetModel | TableModel:
+    """Load a file of either kind."""
     try:
-        return OfDataset(path, Trained.load(path))
+        return DatasetModel(path, Trained.load(path))
     except FileError as first:
         try:
-            return OfTable(path, CounterfactualClassifier.load(path))
+            return TableModel(path, CounterfactualClassifier.load(path))
         except FileError as second:
-            # The complaint of the kind that the file claims to be says most.
+            # Show the error of the kind that the file claims to be.
             raise (first if "holds" in str(second) else second) from None
 
 
-class OfDataset:
-    """A model of a named data set, whose test rows are at hand."""
+class DatasetModel:
+    """A model of a named data set; its rows are the test rows."""
 
     def __init__(self, path: str, trained: Trained) -> None:
         self.path, self.trained = path, trained
@@ -67,17 +48,20 @@ class OfDataset:
         return data
 
     def classifier(self) -> CounterfactualClassifier:
+        """The model as a scikit-learn estimator."""
         threshold = self.data.settings.decision_threshold
         generator = make_generator(self.trained.recipe.generator, self.data.x_train, decision_threshold=threshold)
         return as_classifier(self.trained.model, self.data, generator, self.trained.recipe.protected)
 
     def rows(self, data: str | None, target_column: str | None) -> pd.DataFrame:
+        """Rows to explain, in the user's units."""
         if data is not None and is_csv(data):
             return _wanted(read_csv(data, target_column).frame, self.data.schema.names)
         self._same(data)
         return self.data.frame_test
 
     def measurable(self, data: str | None, target_column: str | None) -> Measurable:
+        """Model, test rows in model space, their classes, and the constraints to search under."""
         self._same(data)
         constraints = protected_constraints(self.data, self.data.constraints, self.trained.recipe.protected)
         return self.trained.model, self.data.x_test, self.data.y_test, constraints
@@ -87,7 +71,7 @@ class OfDataset:
             raise InputError(f"{self.path!r} is a model of {self.name!r}, not of {data!r}.")
 
 
-class OfTable:
+class TableModel:
     """A classifier of a user's table; rows come from a CSV file."""
 
     def __init__(self, path: str, classifier: CounterfactualClassifier) -> None:
@@ -105,9 +89,8 @@ class OfTable:
         labels = source.need_labels()
         classifier = self._classifier
         index = {label: i for i, label in enumerate(classifier.classes_.tolist())}
-        strangers = [label for label in labels.unique().tolist() if label not in index]
-        if strangers:
-            raise InputError(unknown(f"class in {source.path}:", strangers[0], index))
+        for label in labels.unique().tolist():
+            check_name(f"class in {source.path}:", label, index)
         y = torch.from_numpy(np.array([index[label] for label in labels.tolist()], dtype=np.int64))
         like = next(classifier.model_.parameters())
         frame = _wanted(source.frame, classifier.schema_.names)
@@ -122,5 +105,5 @@ class OfTable:
 
 
 def _wanted(frame: pd.DataFrame, names: tuple[str, ...]) -> pd.DataFrame:
-    """The columns that the model knows; a file may hold more, such as the class."""
+    """The columns that the model uses; a file may hold more, such as the class."""
     return frame[[name for name in frame.columns if name in names]]

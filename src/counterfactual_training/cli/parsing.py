@@ -1,19 +1,21 @@
-"""Where rows come from: a named data set, or a CSV file of the user's."""
+"""Words of the command line as values: CSV files, numbers of rows, classes, settings."""
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.errors import InputError, check_name, lookup
 
 
 @dataclass(frozen=True, eq=False)
 class Csv:
-    """Rows of a CSV file, and their classes where a target column was named."""
+    """Rows of a CSV file, and their classes if a target column was named."""
 
     path: Path
     frame: pd.DataFrame
@@ -43,8 +45,7 @@ def read_csv(spec: str, target_column: str | None) -> Csv:
         raise InputError(f"{spec!r} cannot be read as a table: {error}") from error
     if target_column is None:
         return Csv(path, frame, None)
-    if target_column not in frame.columns:
-        raise InputError(unknown(f"column of {spec}:", target_column, frame.columns))
+    check_name(f"column of {spec}:", target_column, frame.columns)
     return Csv(path, frame.drop(columns=target_column), frame[target_column])
 
 
@@ -68,23 +69,32 @@ def pick_rows(frame: pd.DataFrame, spec: str) -> pd.DataFrame:
 
 def pick_label(text: str | None, classes: Any) -> Any:
     """The class label that a user wrote as text, or nothing."""
-    if text is None:
-        return None
-    by_name = {str(label): label for label in classes}
-    if text not in by_name:
-        raise InputError(unknown("class", text, by_name))
-    return by_name[text]
+    return None if text is None else lookup("class", text, {str(label): label for label in classes})
 
 
-def assignments(items: list[str] | None, what: str) -> dict[str, str]:
+def assignments(items: Sequence[str] | None, what: str) -> dict[str, str]:
     """``["age=none", "debt=decrease"]`` as a dict."""
     pairs = {}
     for item in items or []:
-        name, equals, value = item.rpartition("=")
+        name, equals, value = item.rpartition("=")  # names of columns may contain "="
         if not equals or not name:
             raise InputError(f"--{what} takes COLUMN=VALUE, got {item!r}.")
         pairs[name] = value
     return pairs
+
+
+def settings(items: Sequence[str]) -> dict[str, Any]:
+    """``["burn_in=0.1", "adversarial_label=predicted"]`` as a dict; what is no Python literal is text."""
+    found: dict[str, Any] = {}
+    for item in items:
+        name, equals, text = item.partition("=")
+        if not equals:
+            raise InputError(f"--set takes NAME=VALUE, got {item!r}.")
+        try:
+            found[name] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            found[name] = text
+    return found
 
 
 def interval(text: str) -> tuple[float | None, float | None]:
@@ -95,4 +105,4 @@ def interval(text: str) -> tuple[float | None, float | None]:
             raise ValueError
         return (float(low) if low else None), (float(high) if high else None)
     except ValueError:
-        raise InputError(f"--domain takes COLUMN=LOW:HIGH, either side may be left out, got {text!r}.") from None
+        raise InputError(f"--domain takes COLUMN=LOW:HIGH, either side may be empty, got {text!r}.") from None

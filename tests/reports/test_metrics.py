@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from counterfactual_training.reports.tables import METRICS, aligned, pairs, pairs_text
+from counterfactual_training.reports.metrics import METRICS, metrics_text, pairs, pairs_text
 
 BY_NAME = {metric.name: metric for metric in METRICS}
 
@@ -37,20 +37,20 @@ def make_table(**changes: float) -> pd.DataFrame:
 )
 def test_the_better_one_is_marked_by_the_direction_of_its_metric(metric, value, change, ours_better):
     (pair,) = pairs(make_table(**{metric: value}))
-    found = pair.of(metric)
+    found = pair.get(metric)
     assert found.change == change
     assert found.ours.best is ours_better and found.baseline.best is not ours_better
 
 
 def test_what_prints_alike_is_not_better():
-    found = pairs(make_table(implausibility=2.0001))[0].of("implausibility")
+    found = pairs(make_table(implausibility=2.0001))[0].get("implausibility")
     assert found.ours.text == found.baseline.text == "2.00"
     assert not found.ours.best and not found.baseline.best
     assert found.change == "±0 %"
 
 
 def test_a_missing_number_is_a_dash_and_never_the_better_one():
-    found = pairs(make_table(cost=math.nan))[0].of("cost")
+    found = pairs(make_table(cost=math.nan))[0].get("cost")
     assert found.ours.text == "–" and found.change == "–"
     assert not found.ours.best and not found.baseline.best
     assert BY_NAME["cost"].change_text(1.0, 0.0) == "–"
@@ -67,4 +67,11 @@ def test_the_text_table_is_aligned_and_stars_the_better_one():
     assert "0.50*" in lines[3] and "1.00 " in lines[2]
     column = lines[0].index("Cost ↓")
     assert "0.50" in lines[3][column - 2 : column + 8]
-    assert aligned([["a", "b"], ["long", "x"]]).splitlines() == ["a     b", "───────", "long  x"]
+
+
+def test_every_metric_of_one_model_is_explained_and_others_come_last():
+    numbers = pd.Series({"share_mature": 0.25} | {metric.name: 0.5 for metric in METRICS})
+    header, _, *lines = metrics_text(numbers).splitlines()
+    assert header.split() == ["metric", "value", "better", "meaning"]
+    assert all(metric.name in line and metric.meaning in line for metric, line in zip(METRICS, lines, strict=False))
+    assert lines[-1].split() == ["share_mature", "0.250"] and len(lines) == len(METRICS) + 1

@@ -1,16 +1,16 @@
-"""Classifiers of two features, drawn: people, the boundary between their classes, and where counterfactuals lead."""
+"""Classifiers of two features as panels: training rows, the decision boundary, and counterfactuals."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from counterfactual_training.errors import InputError
-from counterfactual_training.reports.extra import need
+from counterfactual_training.errors import InputError, need_extra
+from counterfactual_training.experiments.panels import Panel
 
 _COLUMNS = 2
 _PANEL_INCHES = (5.0, 3.9)
@@ -19,34 +19,9 @@ _MOST_POINTS = 600
 _MOST_PATHS = 25
 
 
-class Panel(Protocol):
-    """What one panel shows; points in the user's units."""
-
-    @property
-    def title(self) -> str: ...
-    @property
-    def axes(self) -> tuple[str, str]: ...
-    @property
-    def classes(self) -> tuple[str, str]: ...
-    @property
-    def points(self) -> np.ndarray: ...  # (n, 2)
-    @property
-    def labels(self) -> np.ndarray: ...  # (n,) of 0 and 1
-    @property
-    def grid_x(self) -> np.ndarray: ...  # (g,)
-    @property
-    def grid_y(self) -> np.ndarray: ...  # (h,)
-    @property
-    def probability(self) -> np.ndarray: ...  # (h, g) of class 1
-    @property
-    def factuals(self) -> np.ndarray: ...  # (m, 2)
-    @property
-    def counterfactuals(self) -> np.ndarray: ...  # (m, 2)
-
-
 @dataclass(frozen=True)
 class Theme:
-    """Colours; blue, orange and green can be told apart by readers who do not see all colours."""
+    """Colours; colour-blind readers can tell blue, orange and green apart."""
 
     paper: str
     ink: str
@@ -62,10 +37,10 @@ DARK = Theme("#171c24", "#e6eaf0", "#7d8796", ("#6aa7ea", "#f39a42"), "#3ccf7c",
 
 
 def draw_panels(panels: Sequence[Panel], theme: Theme = LIGHT) -> bytes:
-    """All panels on common axes, two in a row, as a PNG."""
+    """Draw panels on common axes, two in a row; returns a PNG."""
     if not panels:
         raise InputError("There is no panel to draw.")
-    figure = need("matplotlib.figure")
+    figure = need_extra("matplotlib.figure", "report")
     rows = -(-len(panels) // _COLUMNS)
     canvas = figure.Figure(
         figsize=(_COLUMNS * _PANEL_INCHES[0], rows * _PANEL_INCHES[1] + 0.45), dpi=_DPI, facecolor=theme.paper
@@ -80,17 +55,9 @@ def draw_panels(panels: Sequence[Panel], theme: Theme = LIGHT) -> bytes:
     for axes in grid[-1]:
         axes.set_xlabel(panels[0].axes[0], color=theme.ink)
     handles, names = grid[0, 0].get_legend_handles_labels()
-    legend = canvas.legend(
-        handles,
-        names,
-        loc="lower center",
-        ncols=len(names),
-        frameon=False,
-        labelcolor=theme.ink,
-        fontsize=10,
-        markerscale=1.6,
-    )
-    for handle in legend.legend_handles:
+    look = {"frameon": False, "labelcolor": theme.ink, "fontsize": 10, "markerscale": 1.6}
+    legend = canvas.legend(handles, names, loc="lower center", ncols=len(names), **look)
+    for handle in legend.legend_handles:  # points are faint, their entries in the legend should not be
         handle.set_alpha(1.0)
     # Fixed margins in inches: measuring them, as tight_layout does, takes longer than drawing.
     width, height = canvas.get_size_inches()
@@ -101,39 +68,28 @@ def draw_panels(panels: Sequence[Panel], theme: Theme = LIGHT) -> bytes:
 
 
 def _small_png(canvas: Any, theme: Theme) -> bytes:
-    """The figure with a palette of its own: a third of the size, no difference to the eye."""
+    """A PNG with a palette of 256 colours: a third of the size, without a visible difference."""
     drawn, small = io.BytesIO(), io.BytesIO()
     canvas.savefig(drawn, format="png", facecolor=theme.paper)
-    image = need("PIL.Image")
+    image = need_extra("PIL.Image", "report")  # comes with Matplotlib
     image.open(drawn).convert("RGB").quantize(256, dither=image.Dither.NONE).save(small, format="png")
     return small.getvalue()
 
 
 def _draw(axes: Any, panel: Panel, theme: Theme) -> None:
     axes.set_facecolor(theme.paper)
-    shades = [*(theme.classes[0] for _ in range(5)), *(theme.classes[1] for _ in range(5))]
-    levels = np.linspace(0, 1, 11)
-    axes.contourf(panel.grid_x, panel.grid_y, panel.probability, levels, colors=shades, alpha=0.10, antialiased=True)
+    field = panel.grid_x, panel.grid_y, panel.probability
+    shades = [theme.classes[0]] * 5 + [theme.classes[1]] * 5
+    axes.contourf(*field, np.linspace(0, 1, 11), colors=shades, alpha=0.10, antialiased=True)
     for k, (name, colour) in enumerate(zip(panel.classes, theme.classes, strict=True)):
         rows = panel.points[panel.labels == k][:_MOST_POINTS]
-        axes.scatter(rows[:, 0], rows[:, 1], s=9, color=colour, alpha=0.45, linewidths=0, label=name, zorder=2)
+        axes.scatter(*rows.T, s=9, color=colour, alpha=0.45, linewidths=0, label=name, zorder=2)
     for start, end in zip(panel.factuals[:_MOST_PATHS], panel.counterfactuals[:_MOST_PATHS], strict=True):
         axes.plot([start[0], end[0]], [start[1], end[1]], color=theme.faint, linewidth=0.6, alpha=0.7, zorder=3)
-    axes.contour(
-        panel.grid_x, panel.grid_y, panel.probability, [0.5], colors=[theme.boundary], linewidths=2.2, zorder=4
-    )
-    axes.plot([], [], color=theme.boundary, linewidth=2.2, label="decision boundary")
-    axes.scatter(
-        panel.counterfactuals[:, 0],
-        panel.counterfactuals[:, 1],
-        marker="*",
-        s=85,
-        color=theme.star,
-        edgecolors=theme.star_edge,
-        linewidths=0.7,
-        label="counterfactuals",
-        zorder=5,
-    )
+    axes.contour(*field, [0.5], colors=[theme.boundary], linewidths=2.2, zorder=4)
+    axes.plot([], [], color=theme.boundary, linewidth=2.2, label="decision boundary")  # contours have no legend entry
+    star = {"marker": "*", "s": 85, "color": theme.star, "edgecolors": theme.star_edge, "linewidths": 0.7}
+    axes.scatter(*panel.counterfactuals.T, label="counterfactuals", zorder=5, **star)
     axes.set_xlim(panel.grid_x[0], panel.grid_x[-1])
     axes.set_ylim(panel.grid_y[0], panel.grid_y[-1])
     axes.set_title(panel.title, loc="left", fontsize=11.5, color=theme.ink, fontweight="bold")

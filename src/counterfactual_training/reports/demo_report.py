@@ -1,0 +1,59 @@
+"""The report of the demo: figures and one page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from counterfactual_training.experiments.demo import DemoResult
+from counterfactual_training.experiments.paper.store import versions
+from counterfactual_training.reports.files import write_files
+from counterfactual_training.reports.metrics import METRICS, pairs
+from counterfactual_training.reports.page import Image, render
+from counterfactual_training.reports.panel_figures import DARK, draw_panels
+
+_FIGURES = {"loan": "figure1", "moons": "moons"}
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """How a result was produced."""
+
+    command: str = ""
+    seconds: float = 0.0
+    quick: bool = False
+    date: datetime = field(default_factory=lambda: datetime.now().astimezone())
+    versions: Mapping[str, str] = field(default_factory=versions)
+
+
+def write_demo(result: DemoResult, folder: str | Path, run: RunInfo | None = None) -> list[str]:
+    """Write ``report.html``, ``figure1.png`` and ``moons.png``, as ``ct demo`` does; returns the paths.
+
+    Example: ``write_demo(run_demo(), "demo")``.
+    """
+    images = {data: _image(result, data) for data in _FIGURES}
+    page = demo_page(result, images, run or RunInfo())
+    return write_files(folder, {"report.html": page} | {f"{image.name}.png": image.png for image in images.values()})
+
+
+def demo_page(result: DemoResult, images: Mapping[str, Image], run: RunInfo) -> str:
+    """The page as HTML; ``images`` by data set."""
+    return render(
+        "demo.html",
+        metrics=METRICS,
+        compared={(pair.data, pair.free): pair for pair in pairs(result.table)},
+        images=images,
+        people=result.advice.to_dict("records"),
+        debt_per_year=result.debt_per_year,
+        settings=result.settings,
+        epsilon=result.protocol.epsilons[0],
+        run=run,
+    )
+
+
+def _image(result: DemoResult, data: str) -> Image:
+    panels = [panel for panel in result.panels if panel.data == data]
+    caption = f"Four panels: {'; '.join(panel.title for panel in panels)}."
+    return Image(_FIGURES[data], caption, draw_panels(panels), draw_panels(panels, DARK))

@@ -1,0 +1,122 @@
+"""The report of a grid: tables, figures and one page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from counterfactual_training.experiments.grid.results import GridResults
+from counterfactual_training.experiments.paper.store import versions
+from counterfactual_training.reports.files import csv_text, json_text, write_files
+from counterfactual_training.reports.grid_figures import detail_figure, maturity_figure, overview_figure
+from counterfactual_training.reports.grid_tables import best_tables, marginal_tables
+from counterfactual_training.reports.page import Image, Section, sections_page
+from counterfactual_training.reports.text_table import TextTable
+from counterfactual_training.text import duration
+
+_METRICS = {"implausibility": ("ip", "implausibility (IP)"), "cost": ("cost", "cost")}
+
+
+def write_grid(results: GridResults, folder: str | Path, record: Mapping[str, Any] | None = None) -> list[str]:
+    """Write the tables, figures and page of a grid, as ``ct grid report`` does; returns the paths.
+
+    Args:
+        results: see :meth:`GridResults.load`.
+        record: the ``command`` that ran the grid and the ``seconds`` that its runs took, if known.
+    """
+    name, record = results.grid.name, dict(record or {})
+    best = best_tables(results.summary, list(results.grid.axes))
+    overviews = _overviews(results)
+    details = {data: _details(results, data) for data in dict.fromkeys(results.changes.get("data", ()))}
+    facts = _facts(results, record.get("seconds"))
+    files: dict[str, str | bytes] = {
+        f"{name}.csv": csv_text(results.tidy),
+        f"{name}_summary.csv": csv_text(results.summary),
+        f"{name}.md": _markdown(results, [*marginal_tables(results.marginal), *best], facts),
+        f"{name}.html": _page(results, best, overviews, details, facts, record.get("command")),
+        f"provenance/{name}.json": json_text({**facts, **record}),
+    }
+    images = [*overviews, *(image for found in details.values() for image in found)]
+    return write_files(folder, files | {f"figures/{image.name}.png": image.png for image in images})
+
+
+def grid_text(results: GridResults) -> str:
+    """What each setting does, for a terminal."""
+    return "\n\n".join(table.text() for table in marginal_tables(results.marginal))
+
+
+def _overviews(results: GridResults) -> list[Image]:
+    """Figures over all data sets."""
+    name, axes, remark = results.grid.name, list(results.grid.axes), _remark(results)
+    if not axes or not len(results.changes):
+        return []
+    images = []
+    for metric, (short, words) in _METRICS.items():
+        caption = f"Change of {words} against the baseline; boxes span settings, λ_egy at test time and runs."
+        png = overview_figure(results.changes, axes, metric, remark=remark)
+        images.append(Image(f"{name}_{short}", caption, png))
+    caption = "Share of counterfactuals that mature in training; lines are means of settings, bands half of them."
+    return [*images, Image(f"{name}_maturity", caption, maturity_figure(results.maturity, axes, remark=remark))]
+
+
+def _details(results: GridResults, data: str) -> list[Image]:
+    """Figures of one data set, arranged as in the paper's appendix."""
+    axes, remark = list(results.grid.axes), _remark(results)
+    images = []
+    for metric, (short, words) in _METRICS.items() if len(axes) > 1 else ():
+        caption = f"{data}: change of {words} against the baseline; boxes span λ_egy at test time and runs."
+        png = detail_figure(results.changes, axes, data, metric, remark=remark)
+        images.append(Image(f"{results.grid.name}_{data}_{short}", caption, png))
+    return images
+
+
+def _page(
+    results: GridResults,
+    best: Sequence[TextTable],
+    overviews: Sequence[Image],
+    details: Mapping[str, Sequence[Image]],
+    facts: Mapping[str, Any],
+    command: str | None,
+) -> str:
+    sections = [Section("What each setting does", tuple(marginal_tables(results.marginal)), tuple(overviews))]
+    for data, found in details.items():
+        mine = tuple(table for table in best if table.title.endswith(f" {data}"))
+        sections.append(Section(data, mine, tuple(found)))
+    title = results.grid.title or f"Grid {results.grid.name}"
+    subtitle = "Models trained with counterfactuals, each compared with conventional models of the same shape."
+    settings = {name: str(value) for name, value in facts.items()}
+    return sections_page(title, subtitle, sections, settings, [command] if command else [], _remark(results))
+
+
+def _markdown(results: GridResults, tables: Sequence[TextTable], facts: Mapping[str, Any]) -> str:
+    warning = _remark(results)
+    head = f"## {results.grid.title or results.grid.name}\n\n" + (f"**{warning}**\n\n" if warning else "")
+    listed = "\n".join(f"- {name}: {value}" for name, value in facts.items())
+    return f"{head}{listed}\n\n" + "\n".join(table.markdown() for table in tables)
+
+
+def _facts(results: GridResults, wall: float | None) -> dict[str, Any]:
+    measurement = results.grid.measurement
+    protocol = measurement.protocol
+    return {
+        "settings": f"{results.points - results.missing:,} of {results.points:,}",
+        "models": f"{results.models:,}",
+        "computing time": duration(results.seconds),
+        **({"time by the clock": duration(wall)} if wall else {}),
+        "counterfactuals measured on": f"{measurement.on} rows",
+        "evaluation": f"{protocol.num_runs} runs × {protocol.num_individuals} individuals × "
+        f"λ_egy {', '.join(f'{value:g}' for value in protocol.lambda_energy)}",
+        "accuracy measured on": "test rows",
+        **versions(),
+    }
+
+
+def _remark(results: GridResults) -> str:
+    """What a reader must know first."""
+    parts = []
+    if results.grid.quick:
+        parts.append("A quick look (a tenth of the epochs), not the published settings: do not compare these numbers.")
+    if results.missing:
+        parts.append(f"{results.missing:,} of {results.points:,} settings are missing.")
+    return " ".join(parts)

@@ -1,0 +1,141 @@
+"""The paper's experiments as files and as sections of a page: tables, figures, and how they were made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+
+from counterfactual_training.experiments.paper.cells import FULL, Effort
+from counterfactual_training.experiments.paper.reproduce import Reproduction
+from counterfactual_training.reports import paper_figures as draw
+from counterfactual_training.reports.files import csv_text, json_text, write_files
+from counterfactual_training.reports.page import Image, Section
+from counterfactual_training.reports.panel_figures import draw_panels
+from counterfactual_training.reports.paper_tables import text_tables
+from counterfactual_training.text import duration
+
+# Each figure: its caption, how to draw it, and the tables it takes.
+_FIGURES: dict[str, tuple[str, Callable[..., bytes], tuple[str, ...]]] = {
+    "main": (
+        "Reduction by CT: published ± SD of one pair of models; ours over training seeds with a 95 % interval, and "
+        "each seed by the authors' estimator, a mean of ratios.",
+        draw.main_figure,
+        ("main", "main_by_seed"),
+    ),
+    "by_lambda": (
+        "Reduction of IP by CT over the energy penalty of the test-time generator; boxes span seeds and runs.",
+        draw.by_lambda_figure,
+        ("by_lambda",),
+    ),
+    "maturity": (
+        "Share of counterfactuals that reach the decision threshold in training; bands span the seeds.",
+        draw.maturity_figure,
+        ("maturity",),
+    ),
+    "ablation": (
+        "Reduction by each term of the objective, published values as diamonds.",
+        draw.ablation_figure,
+        ("ablation",),
+    ),
+    "robustness": (
+        "Accuracy under attack over ε, published values as diamonds; bands are 95 % intervals over training seeds.",
+        draw.robustness_figure,
+        ("robustness",),
+    ),
+    "attribution": (
+        "Sensitivity to protected features by integrated gradients, median and 95 % of the rounds.",
+        draw.attribution_figure,
+        ("attribution",),
+    ),
+}
+FIGURE1_CAPTION = (
+    "Counterfactuals (stars) of linear classifiers trained in four ways. The authors' learning rate and epochs are not "
+    "on record; ours were chosen after other learning rates had failed to show what (b) and (d) show."
+)
+
+
+def write_reproduction(one: Reproduction, folder: str | Path) -> list[str]:
+    """Write the tables (CSV, Markdown, LaTeX), figures and provenance of an experiment, as ``ct reproduce`` does.
+
+    Returns the paths. Example, which makes ``results/main.md`` and the files beside it::
+
+        for one in reproduce("main", "runs"):
+            write_reproduction(one, "results")
+    """
+    files: dict[str, str | bytes] = {}
+    for name, table in result_tables(one).items():
+        if len(table):
+            files[f"{_file_name(one, name)}.csv"] = csv_text(table)
+    readable = text_tables(one.name, one.tables)
+    if readable:
+        head = f"## {one.title}\n\n{_origin(one)}\n\n"
+        files[f"{one.name}.md"] = head + "\n".join(table.markdown() for table in readable)
+        files[f"{one.name}.tex"] = "\n".join(table.latex() for table in readable)
+    for image in _images(one):
+        files[f"figures/{_file_name(one, image.name)}.png"] = image.png
+    files[f"provenance/{one.name}.json"] = json_text(one.provenance)
+    return write_files(folder, files)
+
+
+def result_tables(one: Reproduction) -> dict[str, pd.DataFrame]:
+    """The tables of an experiment without ``by_lambda``, thousands of rows that only a figure needs."""
+    return {name: table for name, table in one.tables.items() if name != "by_lambda"}
+
+
+def reproduction_section(one: Reproduction) -> Section:
+    """An experiment as a section of a page."""
+    reasons = tuple(f"{failure.cell.label} failed: {failure.reason}" for failure in one.failures)
+    return Section(one.title, tuple(text_tables(one.name, one.tables)), tuple(_images(one)), reasons)
+
+
+def effort_remark(effort: Effort) -> str:
+    """The warning on everything that was not made with the published settings."""
+    if effort == FULL:
+        return ""
+    return f"A quick look ({effort.describe()}), not the published settings: do not compare these numbers."
+
+
+def _file_name(one: Reproduction, name: str) -> str:
+    """Several experiments have, say, a table of maturity, so file names begin with the experiment's."""
+    own = one.name.partition("-")[0]
+    return name if name.startswith(own) else f"{own}_{name}"
+
+
+def _images(one: Reproduction) -> list[Image]:
+    """Every figure whose tables have rows."""
+    remark = effort_remark(one.effort)
+    images = []
+    for name, (caption, make, wanted) in _FIGURES.items():
+        tables = [one.tables.get(table, pd.DataFrame()) for table in wanted]
+        if all(len(table) for table in tables):
+            images.append(Image(name, caption, make(*tables, remark=remark)))
+    if one.panels:
+        images.append(Image("figure1", FIGURE1_CAPTION, draw_panels(one.panels)))
+    return images + _digits(one, remark)
+
+
+def _digits(one: Reproduction, remark: str) -> list[Image]:
+    images = []
+    for digits in one.digits:
+        caption = f"MNIST, {digits.title}: counterfactuals, factuals framed on the diagonal, targets in columns."
+        png = draw.digits_figure(digits.title, digits.grid.numpy(), remark=remark)
+        images.append(Image(f"mnist_{digits.title.replace(' ', '_')}", caption, png))
+    if one.digits:
+        parts = zip(*((d.title, d.grid.numpy(), d.attributions.numpy()) for d in one.digits), strict=True)
+        caption = "MNIST: a factual 0, its counterfactuals 1 to 4, integrated gradients of 5 to 9 (0 blue … 1 red)."
+        images.append(Image("mnist_overview", caption, draw.digits_overview(*parts, remark=remark)))
+    return images
+
+
+def _origin(one: Reproduction) -> str:
+    made, warning = one.provenance, effort_remark(one.effort)
+    versions = ", ".join(f"{name} {number}" for name, number in made["versions"].items())
+    time = duration(made["seconds"]["train"] + made["seconds"]["evaluate"])
+    sentences = [
+        f"Made by `{made['command']}`.",
+        f"{made['cells']} models, {made['effort']}; {time} of computing, finished {made['last'] or 'just now'}.",
+        f"Versions: {versions}.",
+    ]
+    return " ".join([f"**{warning}**"] * bool(warning) + sentences)

@@ -1,0 +1,45 @@
+"""Files of a grid: Python code writes what ``ct grid`` writes."""
+
+import pytest
+
+from counterfactual_training.cli import main
+from counterfactual_training.experiments.grid.file import load_grid
+from counterfactual_training.experiments.grid.results import GridResults
+from counterfactual_training.experiments.grid.run import Prepared
+from counterfactual_training.experiments.grid.store import GridStore
+from counterfactual_training.reports import write_grid
+
+pytest.importorskip("matplotlib", reason="figures need the extra 'report'")
+
+TINY = """
+data = "LS"
+[generator]
+name = ["ecco", "generic"]
+max_steps = [2, 4]
+[training]
+epochs = 1
+num_counterfactuals = 100
+[evaluation]
+num_runs = 2
+num_individuals = 20
+lambda_energy = [0.1, 5.0]
+"""
+
+
+def contents(folder) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.*")}
+
+
+def test_python_code_writes_what_the_command_writes(tmp_path, capsys):
+    file, runs, out = tmp_path / "tiny.toml", tmp_path / "runs", tmp_path / "command"
+    file.write_text(TINY)
+    assert main(["grid", "run", str(file), "--workers", "1", "--runs", str(runs), "--out", str(out)]) == 0
+    grid, store = load_grid(str(file)), GridStore(runs)
+    results = GridResults.load(grid, Prepared.of(grid).points, store)
+    record = {name: store.grids()["tiny"][name] for name in ("command", "seconds")}
+    write_grid(results, tmp_path / "python", record)
+    assert contents(tmp_path / "python") == contents(out)
+    assert {"tiny.csv", "tiny.md", "tiny.html", "figures/tiny_ip.png", "provenance/tiny.json"} < set(contents(out))
+    # How the grid was run need not be known.
+    write_grid(results, tmp_path / "bare")
+    assert set(contents(tmp_path / "bare")) == set(contents(out))
