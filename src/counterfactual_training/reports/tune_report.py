@@ -11,7 +11,7 @@ from counterfactual_training.reports.files import write_files
 from counterfactual_training.reports.text_table import NOTHING, ruled
 from counterfactual_training.reports.tune_figures import draw_front, draw_importances
 from counterfactual_training.text import duration
-from counterfactual_training.tuning import METRICS, TuningTrial, Tuning
+from counterfactual_training.tuning import METRICS, Tuning, TuningTrial
 from counterfactual_training.tuning.status import comparison
 
 _MOST_SHOWN = 10
