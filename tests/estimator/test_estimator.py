@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import ConstraintError, InputError, ModelError
 from counterfactual_training.estimator import CounterfactualClassifier
-from counterfactual_training.estimator.settings import make_setting, make_training_generator
+from counterfactual_training.estimator.parameters import make_setting, make_training_generator
 from counterfactual_training.models import linear
 from counterfactual_training.search import generic
 from counterfactual_training.tabular.schema import Schema

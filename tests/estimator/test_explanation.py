@@ -13,9 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from counterfactual_training.errors import InputError
-from counterfactual_training.estimator import Finder, explain_rows, wording
-from counterfactual_training.estimator.obstacles import Obstacle
+from counterfactual_training.estimator import Finder, explain_rows
+from counterfactual_training.estimator.explanation import say_change, say_confidence, say_number
+from counterfactual_training.estimator.why import listed
 from counterfactual_training.search import ecco, generic
+from counterfactual_training.search.diagnosis import Obstacle
 from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.tabular.feature import Feature
 from counterfactual_training.tabular.schema import Schema
@@ -391,11 +393,11 @@ def test_html_is_text_whatever_the_columns_are_called(make_quick):
     ],
 )
 def test_numbers(value, decimals, text):
-    assert wording.number(value, decimals) == text
+    assert say_number(value, decimals) == text
 
 
 def test_a_promise_is_not_rounded_up():
-    assert [wording.confidence(v) for v in (0.7599, 0.75, 0.749999, 0.9999, 1.0)] == [
+    assert [say_confidence(v) for v in (0.7599, 0.75, 0.749999, 0.9999, 1.0)] == [
         "0.75",
         "0.75",
         "0.74",
@@ -418,14 +420,14 @@ def test_a_promise_is_not_rounded_up():
     ],
 )
 def test_one_change(feature, before, after, decimals, text):
-    assert wording.change(feature, before, after, decimals) == text
+    assert say_change(feature, before, after, decimals) == text
 
 
 def test_lists():
-    assert wording.listed([], None) == ""
-    assert wording.listed(["a"], None) == "a"
-    assert wording.listed(["a", "b", "c"], None) == "a, b and c"
-    assert wording.listed(["a", "b", "c"], 1) == "a and 2 more changes"
+    assert listed([], None) == ""
+    assert listed(["a"], None) == "a"
+    assert listed(["a", "b", "c"], None) == "a, b and c"
+    assert listed(["a", "b", "c"], 1) == "a and 2 more changes"
 
 
 # ---- real people ----------------------------------------------------------------------------------------------------
@@ -470,22 +472,21 @@ def test_constraints_are_left_as_they_were(fitted, rejected):
 
 
 class Coarse(Finder):
-    """Decoding moves every point a little against the model's will."""
+    """Rounding lowers every point a little."""
 
-    def _as_printed(self, x_cf, frame):
-        return super()._as_printed(x_cf, frame) - 0.05
+    def as_printed(self, points, factuals):
+        return super().as_printed(points, factuals) - 0.05
 
 
 def test_what_decoding_takes_below_the_threshold_is_not_shortened():
     frame, finder = by_hand([1.0, 1.0, 0.0, 0.0, 0.0, 0.0])
     coarse = Coarse(finder.model, finder.encoder, finder.constraints)
-    row = frame.iloc[[20]]
-    x, y = coarse.encode(row), torch.ones(1, dtype=torch.long)
-    x_cf = x.clone()
+    row, y = finder.factuals(frame.iloc[[20]]), torch.ones(1, dtype=torch.long)
+    x_cf = row.x.clone()
     x_cf[0, :2] += 1.0
-    floor = coarse._confidence(x_cf, y) - 0.2
-    assert not torch.equal(finder._shortened(x_cf, x, y, row, floor), x_cf)
-    assert torch.equal(coarse._shortened(x_cf, x, y, row, floor), x_cf)
+    floor = finder.model(x_cf).softmax(-1)[:, 1] - 0.2
+    assert not torch.equal(finder.shorten(x_cf, row, y, floor), x_cf)
+    assert torch.equal(coarse.shorten(x_cf, row, y, floor), x_cf)
 
 
 # ---- categories never seen -----------------------------------------------------------------------------------------

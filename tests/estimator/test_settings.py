@@ -6,8 +6,8 @@ import torch
 
 import counterfactual_training as ct
 from counterfactual_training.errors import InputError
-from counterfactual_training.estimator import inputs, preparing, settings
-from counterfactual_training.estimator.preparing import prepare
+from counterfactual_training.estimator import inputs, parameters
+from counterfactual_training.estimator.fit import prepare
 
 
 def test_a_preset_decides_what_is_not_stated():
@@ -18,14 +18,14 @@ def test_a_preset_decides_what_is_not_stated():
     )
     params = ct.CounterfactualClassifier(preset=own, lambda_adv=0.3).get_params()
     x = torch.zeros(500, 2)
-    made = settings.make_setting(params, x, ct.Constraints.infer(x), seed=1)
+    made = parameters.make_setting(params, x, ct.Constraints.infer(x), seed=1)
     generator, objective, config = made.generator, made.objective, made.config
     assert [penalty.weight for penalty in generator.penalties] == [0.7, 1.0] and generator.max_steps == 9
     assert (objective.lambda_reg, objective.lambda_adv, objective.lambda_div) == (0.9, 0.3, 0.5)
     assert (config.epochs, config.burn_in, config.learning_rate, config.shuffle) == (3, 0.5, 0.02, True)
     assert (config.seed, config.batch_size, config.num_counterfactuals, made.num_std) == (1, 30, 125, 0.0)
     stated = {**params, "epochs": np.int64(7), "num_std": None}
-    again = settings.make_setting(stated, x, ct.Constraints.infer(x), seed=1)
+    again = parameters.make_setting(stated, x, ct.Constraints.infer(x), seed=1)
     assert (again.config.epochs, again.num_std) == (7, 2.0)
 
 
@@ -51,7 +51,7 @@ def test_an_objective_that_is_named_has_its_weights_whatever_the_preset_leaves_o
     def objective(**params):
         made = ct.CounterfactualClassifier(**params).get_params()
         x = torch.zeros(50, 2)
-        return settings.make_setting(made, x, ct.Constraints.infer(x), seed=0).objective
+        return parameters.make_setting(made, x, ct.Constraints.infer(x), seed=0).objective
 
     assert not objective().needs_counterfactuals
     assert vars(objective(objective="full")) == vars(ct.Objective())
@@ -64,9 +64,9 @@ def test_an_objective_that_is_named_has_its_weights_whatever_the_preset_leaves_o
 def test_the_generator_is_the_presets_unless_stated():
     own = ct.Setting(generator=ct.generic(max_steps=7))
     params = ct.CounterfactualClassifier(preset=own, decision_threshold=0.6, lambda_energy=3.0).get_params()
-    made = settings.make_training_generator(params)
+    made = parameters.make_training_generator(params)
     assert (made.name, made.max_steps, made.decision_threshold) == ("generic", 7, 0.6)
-    assert settings.make_training_generator({**params, "generator": "ecco"}).name == "ecco"
+    assert parameters.make_training_generator({**params, "generator": "ecco"}).name == "ecco"
 
 
 def test_explanations_are_by_the_presets_search_unless_a_generator_was_stated(blobs):
@@ -92,7 +92,7 @@ def test_an_interrupted_fit_leaves_the_model_before(monkeypatch, blobs):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("counterfactual_training.estimator.preparing.train", interrupted)
+    monkeypatch.setattr("counterfactual_training.estimator.fit.train", interrupted)
     with pytest.raises(KeyboardInterrupt):
         classifier.fit(x + 1, 1 - y)
     assert np.array_equal(classifier.predict_proba(x), before)
@@ -111,7 +111,7 @@ def test_a_device_that_is_not_there_is_an_input_error(blobs):
 
 
 def whole(**params):
-    return settings.make_whole(ct.CounterfactualClassifier(**params).get_params())
+    return parameters.make_preset(ct.CounterfactualClassifier(**params).get_params())
 
 
 def test_the_default_is_conventional_and_the_papers_preset_stays_the_papers():
@@ -119,7 +119,7 @@ def test_the_default_is_conventional_and_the_papers_preset_stays_the_papers():
 
     def objective(**params):
         given = ct.CounterfactualClassifier(**params).get_params()
-        return vars(settings.make_setting(given, x, ct.Constraints.infer(x), seed=0).objective)
+        return vars(parameters.make_setting(given, x, ct.Constraints.infer(x), seed=0).objective)
 
     paper = whole(preset="as_run")
     assert (paper.hidden, paper.activation, paper.scaling, paper.early_stopping) == ((32,), "relu", "standard", False)
@@ -139,7 +139,7 @@ def test_early_stopping_keeps_the_best_epoch_of_rows_it_did_not_train_on(make_bl
     losses = classifier.history_.to_frame()["validation_loss"]
     assert "validation_loss has not improved for 4 epochs" in classifier.history_.stopped
     assert losses.idxmin() == len(losses) - 5
-    prepared = preparing.prepare(classifier.get_params(), *inputs.training_rows(classifier, x.numpy(), noisy.numpy()),
+    prepared = prepare(classifier.get_params(), *inputs.training_rows(classifier, x.numpy(), noisy.numpy()),
         classifier._seed())  # fmt: skip
     held = prepared.held_out
     assert prepared.y[held].bincount().tolist() == [round(0.25 * int((noisy == k).sum())) for k in (0, 1)]

@@ -9,9 +9,8 @@ import torch
 from sklearn.base import clone
 
 from counterfactual_training.errors import InputError
-from counterfactual_training.estimator import CounterfactualClassifier, restarts
-from counterfactual_training.estimator import tuning as estimator_tuning
-from counterfactual_training.estimator.preparing import validation_split
+from counterfactual_training.estimator import CounterfactualClassifier, fit
+from counterfactual_training.estimator.fit import validation_split
 from counterfactual_training.search import Generator, ecco
 from counterfactual_training.tuning import RANGES
 
@@ -123,13 +122,13 @@ class TestRestarts:
 
     def test_the_kept_one_is_accurate_and_then_plausible(self, small, monkeypatch):
         measured = []
-        original = restarts.Measure.__call__
+        original = fit.Measure.__call__
 
         def record(self, trials, quiet=True):
             measured.append((trials, original(self, trials, quiet)))
             return measured[-1][1]
 
-        monkeypatch.setattr(restarts.Measure, "__call__", record)
+        monkeypatch.setattr(fit.Measure, "__call__", record)
         classifier = CounterfactualClassifier(**QUICK, n_restarts=3).fit(*small)
         (trials, numbers), *_ = measured
         best = max(number["accuracy"] for number in numbers)
@@ -174,7 +173,7 @@ def test_settings_are_measured_on_rows_that_no_trial_trains_on(small, monkeypatc
         tasks.append(task)
         raise InterruptedError
 
-    monkeypatch.setattr(estimator_tuning, "tune", catch)
+    monkeypatch.setattr(fit, "tune", catch)
     with pytest.raises(InterruptedError):
         CounterfactualClassifier(**QUICK).tune(*small, n_trials=1, validation_share=0.25)
     (task,) = tasks
