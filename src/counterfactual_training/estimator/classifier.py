@@ -43,7 +43,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
     >>> clf.fit(frame, y).explain(rejected, target="granted").changes()  # doctest: +SKIP
     ["Row 3: with debt 12.4 thousand dollars lower (from 30.1 to 17.7), the decision would be 'granted' (…)."]
 
-    A schema states more about columns; what it leaves out is inferred from the data:
+    A schema states more about columns, see :class:`Feature`; what it leaves out is inferred from the data. Categories
+    never seen in training are not recommended, unless ``allowed`` lists them.
 
     >>> schema = {
     ...     "age": {"kind": "integer", "unit": "years", "domain": (18, 100), "mutability": "increase"},
@@ -52,16 +53,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
     ... }
     >>> clf = CounterfactualClassifier(schema=schema)
 
-    * ``kind``: ``"numeric"``, ``"integer"``, ``"binary"``, ``"categorical"``, ``"ordinal"`` (ordered categories) or
-      ``"pixel"``; ``unit``: for the sentences.
-    * ``mutability``, ``domain``: as the arguments below; the domain of an ordinal is a pair of categories.
-    * ``categories``: all of them, the lowest first. ``"increase"`` on a column with categories means up this order.
-    * ``allowed``: the only values it may change to; by default, categories never seen in training are excluded.
-    * ``forbidden``: changes from one category to another, or to any of a list, that are never recommended.
-
-    Where ``None`` is the default, the preset decides. ``shuffle``, ``num_std`` and the automatic sizes differ from the
-    paper's presets, because they suit frames of any kind. Arguments about counterfactuals in training have no effect on
-    a preset that trains without them.
+    Where ``None`` is the default, the preset decides; ``shuffle``, ``num_std`` and the automatic sizes hold for every
+    preset. Arguments about counterfactuals in training have no effect if the objective uses none.
 
     Args:
         model: ``"mlp"``, ``"linear"``, or a function ``(num_features, num_classes)`` that returns a module for logits.
@@ -73,41 +66,34 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         lambda_div, lambda_reg, lambda_adv: weights of the objective (Eq. 2).
         lambda_cost, lambda_energy: weights of the search (Eq. 1).
         decision_threshold: τ, the probability of the target at which a search stops.
-        max_steps: T of the searches in training; :meth:`explain` has its own.
-        search_learning_rate: η of the search.
+        max_steps, search_learning_rate: T and η of the searches in training; :meth:`explain` has its own T.
         epsilon: ε of the adversarial examples.
-        epochs: passes over the data.
+        epochs, learning_rate: passes over the data, and the step size of Adam.
         batch_size: rows per update; ``"auto"`` is a hundredth of the rows, from 30 to 1000.
         num_counterfactuals: searched per epoch; ``"auto"`` is a quarter of the rows, from 100 to 5000.
-        learning_rate: of Adam.
         burn_in: share of the epochs, at the start, trained conventionally.
         shuffle: new batches each epoch. The authors did not shuffle; a frame sorted by class needs it.
-        early_stopping: hold out ``validation_fraction`` of every class, stop after ``n_iter_no_change`` epochs without
-            a lower loss on these rows, and keep the best epoch. If fewer than ten rows would be held out, all epochs
-            run on all rows.
-        class_weight: as in scikit-learn: a number by label, or ``"balanced"``, which favours rare classes and costs
-            accuracy. Rows held out are not weighted.
+        early_stopping: hold out ``validation_fraction`` of every class (if that is ten rows or more), stop after
+            ``n_iter_no_change`` epochs without a lower loss on these rows, and keep the best epoch.
+        class_weight: as in scikit-learn: a number by label, or ``"balanced"``. Rows held out are not weighted.
         scaling: of numbers: ``"standard"`` by mean and SD; ``"robust"`` by a mean and SD that a few outliers cannot
             change, and ``"mlp"`` then takes the logarithm of outliers.
         gate: keeps advice among real rows of the target class: ``"density"`` (of each class, fast), ``"learned"`` (a
             network trained on counterfactuals, for images), ``"both"`` or ``"none"``. Predictions do not depend on it.
-        preset: defaults for everything else: ``"default"``; ``"cheap_recourse"`` (cheaper counterfactuals, under an
-            accuracy budget); the paper's ``"as_run"`` or ``"as_printed"``; or a :class:`Setting`, for the paper's
-            network.
+        preset: ``"default"``; ``"cheap_recourse"`` (cheaper counterfactuals, under an accuracy budget); the paper's
+            ``"as_run"`` or ``"as_printed"``; or a :class:`Setting`, for the paper's network.
         mutability: by column, ``"both" | "none" | "increase" | "decrease"``, or 0, +1, −1 as in ``monotonic_cst``.
         domain: by column, ``(lower, upper)`` in its own units, ``None`` where open. Rows outside are refused.
         schema: see above: a dict with a table per column, a TOML or JSON file with the same, or a :class:`Schema`,
             such as ``load_dataset("adult").schema``. ``mutability`` and ``domain`` win over it.
         num_std: n_σ of Eq. 12, how far columns without a stated domain may leave the range of the training data; 0
             keeps them inside, ``None`` follows the preset.
-        unseen: what to do with a category not seen in training: raise an ``"error"``, or accept it as ``"unknown"``.
-        missing: what to do with a missing value: raise an ``"error"``, or ``"impute"`` the median or most frequent
-            category.
+        unseen: a category not seen in training: raise an ``"error"``, or accept it as ``"unknown"``.
+        missing: a missing value: raise an ``"error"``, or ``"impute"`` the median or most frequent category.
         device: for torch; the CPU by default.
         random_state: a number makes ``fit`` repeatable.
-        n_restarts: trainings from different seeds, run as one fleet; the best is kept. With more than one, a fifth of
-            the rows is held out: the most plausible model wins among those within one standard error of the best
-            accuracy.
+        n_restarts: trainings from different seeds, as one fleet. With more than one, a fifth of the rows is held out to
+            keep the most plausible model among those within one standard error of the best accuracy.
         progress: show a bar; by default on a terminal.
 
     Attributes:
@@ -118,15 +104,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         generator_: of the counterfactuals in training.
         gate_: judges how much a row looks like a real one of each class; ``None`` without a gate.
         history_: metrics by epoch.
-        tuning_: the table of all trials, if :meth:`tune` made this classifier.
+        tuning_: all trials, if :meth:`tune` made this classifier.
     """
-
-    # Set by ``__init__``, like every other argument; declared for type checkers.
-    missing: Missing
-    n_restarts: int
-    num_std: float | None
-    progress: bool | None
-    random_state: int | np.random.RandomState | None
 
     def __init__(
         self,
@@ -209,10 +188,9 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         Needs ``preset="as_run"`` or a stated objective, because the default trains without counterfactuals. Trials
         train in batches, each as one fleet, on a part of the rows and are measured on the rest. This classifier's
         settings are the first trial, so the result is never worse on the validation rows. Keep the rows of a final
-        test out of X.
+        test out of X. ``tuning_`` of the result is the table of all trials.
 
         Args:
-            X, y: rows and classes, as for ``fit``.
             n_trials: trials in total; an existing study in the storage is resumed.
             objectives: one or more of ``"ip"`` (implausibility), ``"cost"``, ``"accuracy"`` and ``"robustness"``.
             at_most_lost: points of accuracy that may be lost against the same model trained conventionally.
@@ -223,31 +201,21 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
             validation_share: share of the rows to measure on.
             storage: a journal file or the URL of a database, to resume later or to share with other processes.
             study: its name there.
-
-        Returns:
-            The fitted classifier; ``tuning_`` is the table of all trials.
         """
         wanted = (objectives,) if isinstance(objectives, str) else tuple(objectives)
         best = clone(self)
         params = best.get_params(deep=False)
         seed = 0 if self.random_state is None else self._seed()
-        found = tune_settings(
-            prepare(params, *training_rows(best, X, y), seed),
-            params,
-            Goal(wanted, at_most_lost),
-            Plan(n_trials, batch, storage, study),
-            space,
-            validation_share,
-            n_seeds,
-        )
+        prepared = prepare(params, *training_rows(best, X, y), seed)
+        goal, plan = Goal(wanted, at_most_lost), Plan(n_trials, batch, storage, study)
+        found = tune_settings(prepared, params, goal, plan, space, validation_share, n_seeds)
         best.set_params(**found.best.settings).fit(X, y)
         best.tuning_ = found.table()
         return best
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """The most probable class of each row."""
-        y_index = self._logits(X).argmax(1).numpy()
-        return self.classes_[y_index]
+        return self.classes_[self._logits(X).argmax(1).numpy()]
 
     def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
         """Probabilities ``(n, k)``, in the order of ``classes_``."""
@@ -305,13 +273,10 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self, "model_")
         frame = rows(self, X)
         check_domain(self.schema_, frame)
-        params = self.get_params(deep=False)
-        chosen = parameters.make_explainer(params, self.generator_, generator, decision_threshold, max_steps)
-        return explain_rows(
-            self._finder(), frame, self.classes_, target, chosen, fall_back=generator is None, sparsify=sparsify
-        )
-
-    # ---- files -----------------------------------------------------------------------------------------------------
+        asked = (generator, decision_threshold, max_steps)
+        chosen = parameters.make_explainer(self.get_params(deep=False), self.generator_, *asked)
+        alone = generator is not None
+        return explain_rows(self._finder(), frame, self.classes_, target, chosen, not alone, sparsify)
 
     def save(self, path: str | Path) -> None:
         """Write one file for :meth:`load`: weights and JSON, nothing executable."""
@@ -346,14 +311,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
             classes: labels, in the order of the model's outputs.
             generator: of :meth:`explain`.
         """
-        classifier = cls(
-            preset="as_run",
-            hidden=tuple(layer.out_features for layer in model.modules() if isinstance(layer, nn.Linear))[:-1],
-            schema=encoder.schema_,
-            unseen=encoder.unknown,
-            missing=encoder.missing,
-            **parameters.params_of(generator),
-        )
+        classifier = cls(**parameters.params_of_trained(model, encoder, generator))
         labels = np.array(classes, dtype=object)
         # The default n_σ: advice stays inside the range of the data.
         classifier._adopt(encoder, labels, model.eval(), History(), float(classifier.num_std or 0.0), generator)
@@ -373,10 +331,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         gate: Gate | None = None,
     ) -> None:
         """Set the fitted attributes; the only place that does."""
-        self.generator_ = generator
-        self.encoder_, self.schema_, self.classes_ = encoder, encoder.schema_, classes
-        self.num_std_ = num_std
-        self.constraints_ = encoder.constraints(num_std, keep_sign=True)
+        self.encoder_, self.schema_, self.classes_, self.generator_ = encoder, encoder.schema_, classes, generator
+        self.num_std_, self.constraints_ = num_std, encoder.constraints(num_std, keep_sign=True)
         self.model_, self.history_, self.gate_ = model, history, gate
 
     def _seed(self) -> int:

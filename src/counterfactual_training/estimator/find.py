@@ -257,7 +257,6 @@ def explain_rows(
     classes: np.ndarray,
     target: Any,
     generator: Generator,
-    *,
     fall_back: bool = True,
     sparsify: bool = True,
 ) -> Explanation:

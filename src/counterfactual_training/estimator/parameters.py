@@ -18,6 +18,7 @@ from counterfactual_training.gates import KINDS as GATES
 from counterfactual_training.models import VAE, linear, mlp
 from counterfactual_training.search import GENERATORS, Generator, LatentSpace, line
 from counterfactual_training.search.recipes import make_alike
+from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.training import Objective, Setting, TrainConfig, make_objective, preset
 from counterfactual_training.training.setting import OF_OBJECTIVE, in_parts
 
@@ -239,7 +240,19 @@ def _usual_explainer(params: Params, trained: Generator) -> Generator:
     return found if threshold is None else found.replace(decision_threshold=threshold)
 
 
-def params_of(generator: Generator) -> dict[str, Any]:
+def params_of_trained(model: nn.Module, encoder: Encoder, generator: Generator) -> dict[str, Any]:
+    """Parameters of a classifier that would have trained this MLP on rows of this encoder."""
+    return {
+        "preset": "as_run",
+        "hidden": tuple(layer.out_features for layer in model.modules() if isinstance(layer, nn.Linear))[:-1],
+        "schema": encoder.schema_,
+        "unseen": encoder.unknown,
+        "missing": encoder.missing,
+        **_params_of(generator),
+    }
+
+
+def _params_of(generator: Generator) -> dict[str, Any]:
     """Parameters from which :func:`make_training_generator` makes this generator; the object itself if none do."""
     numbers = Setting(generator).numbers()
     params = {name: numbers.get(name) for name in (*_SEARCH, *WEIGHTS)} | {"generator": generator.name}
