@@ -90,8 +90,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
             keeps them inside, ``None`` follows the preset.
         unseen: a category not seen in training: raise an ``"error"``, or accept it as ``"unknown"``.
         missing: a missing value: raise an ``"error"``, or ``"impute"`` the median or most frequent category.
-        device: for torch; the CPU by default.
-        random_state: a number makes ``fit`` repeatable.
+        device, random_state: the CPU by default; a number makes ``fit`` repeatable.
         n_restarts: trainings from different seeds, as one fleet. With more than one, a fifth of the rows is held out to
             keep the most plausible model among those within one standard error of the best accuracy.
         progress: show a bar; by default on a terminal.
@@ -215,7 +214,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """The most probable class of each row."""
-        return self.classes_[self._logits(X).argmax(1).numpy()]
+        y_index = self._logits(X).argmax(1).numpy()  # first, because it checks that this is fitted
+        return self.classes_[y_index]
 
     def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
         """Probabilities ``(n, k)``, in the order of ``classes_``."""
@@ -275,8 +275,8 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         check_domain(self.schema_, frame)
         asked = (generator, decision_threshold, max_steps)
         chosen = parameters.make_explainer(self.get_params(deep=False), self.generator_, *asked)
-        alone = generator is not None
-        return explain_rows(self._finder(), frame, self.classes_, target, chosen, not alone, sparsify)
+        # A generator that is named here is used alone, without falling back on others.
+        return explain_rows(self._finder(), frame, self.classes_, target, chosen, generator is None, sparsify)
 
     def save(self, path: str | Path) -> None:
         """Write one file for :meth:`load`: weights and JSON, nothing executable."""
