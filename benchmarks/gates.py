@@ -17,7 +17,7 @@ import counterfactual_training as ct
 from benchmarks.environments import Environments
 from benchmarks.growth import reset_peak, resident
 from benchmarks.report import Table, Value
-from counterfactual_training.estimator.presets import usual_batch_size
+from counterfactual_training.estimator.parameters import usual_batch_size
 from counterfactual_training.gates import KINDS, search_gated
 from counterfactual_training.models import mlp
 

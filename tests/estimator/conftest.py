@@ -3,8 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
-from counterfactual_training.estimator import CounterfactualClassifier
+from counterfactual_training.estimator import CounterfactualClassifier, Finder, explain_rows
+from counterfactual_training.estimator.inputs import resolve_schema
+from counterfactual_training.search import generic
+from counterfactual_training.tabular.encode import Encoder
 
 DEGREES = ["none", "BSc", "MSc"]
 SCHEMA = {
@@ -63,3 +67,62 @@ def make_quick():
 @pytest.fixture(scope="session")
 def schema():
     return SCHEMA
+
+
+@pytest.fixture
+def points():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 2))
+    return x, (x[:, 0] + x[:, 1] > 0).astype(int)
+
+
+class ByHand(torch.nn.Module):
+    """Logits (0, bias + weights · z) on standardised columns."""
+
+    def __init__(self, weights, bias=0.0):
+        super().__init__()
+        self.weights = torch.nn.Parameter(torch.tensor(weights))
+        self.bias = bias
+
+    def forward(self, x):
+        margin = self.bias + x @ self.weights
+        return torch.stack([torch.zeros_like(margin), margin], -1)
+
+
+@pytest.fixture(scope="session")
+def make_finder():
+    """A finder of a linear model with given weights, and of the columns of a frame."""
+
+    def make(frame, weights, bias=0.0, schema=None, mutability=None, domain=None, unseen="error", num_std=0.0):
+        encoder = Encoder(resolve_schema(frame, schema, mutability, domain), unseen=unseen).fit(frame)
+        return Finder(ByHand(weights, bias), encoder, encoder.constraints(num_std=num_std))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def by_hand(make_finder):
+    """A frame of age, debt and four branches (in the order east, north, south, west), and a finder for it."""
+
+    def make(weights, bias=0.0, **rules):
+        frame = pd.DataFrame(
+            {
+                "age": np.linspace(20, 60, 41).astype(int),
+                "debt": np.linspace(0, 40, 41) + 0.1,
+                "branch": ["north", "south", "west", "east"] * 10 + ["north"],
+            }
+        )
+        return frame, make_finder(frame, weights, bias, **rules)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def sentence():
+    """Explain rows with a finder."""
+
+    def explain(finder, row, target="granted", generator=None, **options):
+        chosen = generator or generic(max_steps=200)
+        return explain_rows(finder, row, np.array(["denied", "granted"]), target, chosen, **options)
+
+    return explain

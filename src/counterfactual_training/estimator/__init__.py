@@ -1,8 +1,7 @@
-"""The scikit-learn face: a DataFrame in, decisions and explanations in the user's own words out."""
+"""The scikit-learn interface: data frames in, decisions and explanations in the user's units out."""
 
 from counterfactual_training.estimator.classifier import CounterfactualClassifier
-from counterfactual_training.estimator.explaining import explain_rows
 from counterfactual_training.estimator.explanation import Explanation
-from counterfactual_training.estimator.finding import Finder
+from counterfactual_training.estimator.find import Finder, explain_rows
 
 __all__ = ["CounterfactualClassifier", "Explanation", "Finder", "explain_rows"]

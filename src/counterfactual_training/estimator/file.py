@@ -1,4 +1,4 @@
-"""A fitted classifier as one file: weights as tensors, everything else as JSON. Nothing in it is ever executed."""
+"""A fitted classifier as one file: weights as tensors, everything else as JSON. Loading never executes anything."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.errors import FileError, InputError
-from counterfactual_training.estimator.settings import MODELS, make_model, make_training_generator, vae_of
+from counterfactual_training.estimator.parameters import MODELS, make_model, make_training_generator, vae_of
 from counterfactual_training.gates import Gate, make_gate
 from counterfactual_training.models import VAE
 from counterfactual_training.persistence import load_file, load_weights, save_file
@@ -23,7 +23,7 @@ from counterfactual_training.training import OBJECTIVES, History
 _KIND = "counterfactual classifier"
 _MODEL, _VAE, _GATE = "model.", "vae.", "gate."
 _CLASS_KINDS = "biufUO"
-# Parameters that may hold an object of the user's; such an object has to be brought along to load().
+# Parameters that may hold a user's own object, which has to be passed to load() again.
 _NAMED: Mapping[str, tuple[str, ...] | Mapping[str, Any]] = {
     "model": MODELS,
     "generator": GENERATORS,
@@ -57,7 +57,7 @@ def save_classifier(path: str | Path, classifier: Any) -> None:
 
 
 def load_classifier(path: str | Path, cls: type, objects: Mapping[str, Any]) -> Any:
-    """Read a classifier; ``objects`` are the parameters that no file can hold, brought along by the caller."""
+    """Read a classifier; ``objects`` are the parameters that a file cannot hold, passed by the caller."""
     tensors, content = load_file(path, _KIND)
     try:
         return _assembled(tensors, content, cls, objects, str(path))
@@ -78,7 +78,7 @@ def _assembled(
     encoder = Encoder.from_dict(content["encoder"])
     if params.get("schema") is not None:
         classifier.set_params(schema=encoder.schema_)
-    params = classifier.get_params(deep=False)  # with those that an older file does not know
+    params = classifier.get_params(deep=False)  # with those an older file lacks
     model = _model(params, len(encoder.names_), len(classes), _under(_MODEL, tensors), source)
     vae = None if content["vae"] is None else _vae(content["vae"], len(encoder.names_), _under(_VAE, tensors), source)
     history = History(list(content["history"]["records"]), content["history"]["stopped"])
@@ -86,7 +86,7 @@ def _assembled(
     if not 0 <= num_std < float("inf"):
         raise ValueError(f"num_std is {num_std}")
     generator = make_training_generator(classifier.get_params(deep=False), vae=vae)
-    spec = content.get("gate")  # files from before gates have none
+    spec = content.get("gate")  # older files have no gate
     sizes = (len(encoder.names_), len(classes))
     gate = None if spec is None else _gate(spec, *sizes, _under(_GATE, tensors), source)
     classifier._adopt(encoder, classes, model, history, num_std, generator, gate)
@@ -102,7 +102,7 @@ def _model(
     if callable(params["model"]):
         model = make_model(params, num_features, num_classes)
     else:
-        # Shapes first, memory after: a file that names absurd widths must not cost any.
+        # Shapes first, memory afterwards: a file with absurd widths must not allocate any.
         with torch.device("meta"):
             model = make_model(params, num_features, num_classes)
         model = _allocated(model, state, source)
@@ -151,8 +151,8 @@ def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def _classes(spec: dict[str, Any]) -> np.ndarray:
     dtype = np.dtype(spec["dtype"])
     if dtype.kind not in _CLASS_KINDS:
-        raise ValueError(f"labels of type {dtype} are not ours")
-    # The width of a text type is taken from the labels, not from the file: it could claim gigabytes.
+        raise ValueError(f"labels cannot be of type {dtype}")
+    # The width of a text type comes from the labels: the file could claim gigabytes.
     classes = np.array(spec["labels"], dtype=str if dtype.kind == "U" else dtype)
     if classes.ndim != 1 or len(classes) < 2:
         raise ValueError("there are no class labels")
@@ -167,7 +167,7 @@ def _to_json(name: str, value: Any) -> Any:
     if name == "random_state" and not isinstance(value, (int, np.integer, type(None))):
         return None
     if name == "device":
-        return None  # the machine that loads may have other ones
+        return None  # the machine that loads may have others
     return _plain(value)
 
 
@@ -178,14 +178,14 @@ def _need_objects(params: dict[str, Any], objects: Mapping[str, Any], source: st
         said = " and ".join(f"a {name} of your own ({own[name]})" for name in absent)
         call = ", ".join(f"{name}=…" for name in absent)
         raise FileError(
-            f"{source!r} was trained with {said}, which no file can hold; pass it again, as to the constructor: "
+            f"{source!r} was trained with {said}, which a file cannot hold; pass it again, as to the constructor: "
             f"load(path, {call})."
         )
 
 
 def _from_json(name: str, value: Any) -> Any:
     if name in _NAMED:
-        return value.get("name")  # where there is none, the caller has brought the object
+        return value.get("name")  # without a name, the caller passes the object
     if name == "schema":
         return True if value else None  # replaced by the encoder's
     if name == "hidden" and value is not None:

@@ -1,4 +1,4 @@
-"""What users hand to the classifier, checked and brought into one form: a frame, labels, target classes."""
+"""What users pass to the classifier, checked and brought into one form: rows, labels, a schema, target classes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,22 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
+from torch import Tensor, nn
 
 from counterfactual_training.constraints.mutability import feature_index
-from counterfactual_training.errors import ConstraintError, InputError, unknown
+from counterfactual_training.errors import ConstraintError, InputError, check_name, unknown
+from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.tabular.frame import as_frame, match_columns
 from counterfactual_training.tabular.schema import Schema
+
+# Standard deviations beyond which a row itself may be why numbers overflow.
+_FAR = 1e6
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
 
 
 def training_rows(estimator: Any, x: Any, y: Any) -> tuple[pd.DataFrame, np.ndarray]:
@@ -39,7 +48,7 @@ def _table(estimator: Any, x: Any, reset: bool) -> pd.DataFrame:
     if isinstance(x, pd.Series):
         raise InputError("Expected rows × columns, got a Series. One row of a frame is frame.iloc[[i]].")
     if isinstance(x, Mapping) or (isinstance(x, list) and x and isinstance(x[0], Mapping)):
-        return as_frame(x)  # says how to make a frame of it
+        return as_frame(x)  # raises, and says how to make a frame
     names = None if reset else estimator.encoder_.schema_.names
     if isinstance(x, pd.DataFrame):
         frame = _frame(estimator, x, names)
@@ -66,7 +75,7 @@ def _frame(estimator: Any, x: pd.DataFrame, names: tuple[str, ...] | None) -> pd
 
 
 def _mixed(x: Any) -> Any:
-    """A list of rows in which text and numbers stand side by side, each kept as it is."""
+    """Rows as a list of lists; numpy would turn numbers beside text into text."""
     if isinstance(x, (list, tuple)) and np.asarray(x).dtype.kind in "US":
         return np.array(x, dtype=object)
     return x
@@ -90,18 +99,67 @@ def _without_missing(y: Any) -> Any:
     return y
 
 
+def check_domain(schema: Schema, frame: pd.DataFrame) -> None:
+    """Refuse rows outside a stated domain, in the user's units."""
+    stated = tuple(feature for feature in schema if feature.domain is not None)
+    if stated:
+        Schema(stated).check(frame[[feature.name for feature in stated]])
+
+
+def device_and_dtype(model: nn.Module) -> Tensor:
+    """A tensor of the device and precision that a model expects."""
+    parameter = next(model.parameters(), None)
+    return parameter if parameter is not None else torch.empty(())
+
+
+def encode_rows(encoder: Encoder, frame: pd.DataFrame, like: Tensor) -> Tensor:
+    """Model space ``(n, d)``, with the device and precision of ``like``."""
+    x = torch.as_tensor(encoder.transform(frame)).to(like)
+    refuse_far(encoder, frame, x, x)
+    return x
+
+
+def refuse_far(encoder: Encoder, frame: pd.DataFrame, x: Tensor, computed: Tensor) -> None:
+    """Refuse rows x ``(n, d)`` so far outside the training data that what was ``computed`` ``(n, ...)`` is not finite.
+
+    Rows near the data are not to blame for numbers that are not finite; then the model is.
+    """
+    far = x.abs().nan_to_num(torch.inf)
+    blamed = ~computed.isfinite().all(-1) & (far.amax(-1) > _FAR)
+    if bool(blamed.any()):
+        row = int(blamed.nonzero()[0])
+        column = encoder.columns_[int(column_owner(encoder)[far[row].argmax().cpu()])].feature.name
+        raise InputError(
+            f"Row {frame.index[row]}: {column!r} is {frame[column].iloc[row]}, so far outside anything else seen in "
+            f"training that the model cannot compute with it. This affects {int(blamed.sum())} of {len(frame)} row(s). "
+            "Check the unit, or leave these rows out."
+        )
+
+
+def column_owner(encoder: Encoder) -> Tensor:
+    """``(d,)`` the feature that each encoded column belongs to."""
+    widths = torch.tensor([column.width for column in encoder.columns_])
+    return torch.arange(len(widths)).repeat_interleave(widths)
+
+
+# ---- schema ----------------------------------------------------------------------------------------------------------
+
+
 def resolve_schema(frame: pd.DataFrame, schema: Any, mutability: Any, domain: Any) -> Schema:
-    """The schema of a training frame: what the user states, and for the rest what the data says.
+    """The schema of a training frame: what the user states, and the rest inferred from the data.
 
     Args:
-        schema: nothing, a whole :class:`Schema`, a dict with a table per column (may be partial), or a TOML/JSON file.
+        schema: ``None``, a complete :class:`Schema`, a dict with a table per column (may be partial), or a TOML/JSON
+            file.
         mutability, domain: win over the schema; see :func:`by_column`.
     """
     names = tuple(frame.columns)
-    keywords: dict[str, Any] = {"mutability": by_column(mutability, names), "domain": by_column(domain, names)}
+    rules: dict[str, Any] = {"mutability": by_column(mutability, names), "domain": by_column(domain, names)}
     if isinstance(schema, Schema):
-        return schema.override(**keywords)
-    return Schema.infer(frame, schema, **keywords)
+        return schema.override(**rules)
+    if schema is not None and not isinstance(schema, (Mapping, str, Path)):
+        raise InputError(f"schema must be a Schema, a dict by column or a file name, got {type(schema).__name__}.")
+    return Schema.infer(frame, schema, **rules)
 
 
 def by_column(spec: Any, names: tuple[str, ...]) -> dict[str, Any] | None:
@@ -118,11 +176,14 @@ def by_column(spec: Any, names: tuple[str, ...]) -> dict[str, Any] | None:
     return dict(zip(names, list(spec), strict=True))
 
 
+# ---- targets ---------------------------------------------------------------------------------------------------------
+
+
 def target_classes(target: Any, classes: np.ndarray, probability: np.ndarray) -> np.ndarray:
     """Class index ``(n,)`` that each row should get.
 
     Args:
-        target: one label for all rows, one per row, or nothing: the most probable class that is not predicted.
+        target: one label for all rows, one per row, or ``None``: the most probable class that is not predicted.
         classes: labels ``(k,)``.
         probability: ``(n, k)`` of the rows as they are.
     """
@@ -130,21 +191,21 @@ def target_classes(target: Any, classes: np.ndarray, probability: np.ndarray) ->
     if target is None:
         order = np.argsort(-probability, axis=1, kind="stable")
         return order[:, 1]
-    lookup = {label: index for index, label in enumerate(classes.tolist())}
+    positions = {label: index for index, label in enumerate(classes.tolist())}
     per_row = isinstance(target, (list, tuple, np.ndarray, pd.Series, pd.Index)) and np.ndim(target) > 0
     labels = list(np.asarray(target, dtype=object)) if per_row else [target] * n
     if len(labels) != n:
         raise InputError(f"{len(labels)} targets for {n} rows; give one label for all, or one per row.")
     for label in labels:
-        if not _known(label, lookup):
-            raise InputError(unknown("class", _plain(label), lookup))
-    return np.array([lookup[_plain(label)] for label in labels], dtype=np.int64)
+        if not _known(label, positions):
+            raise InputError(unknown("class", _plain(label), positions))
+    return np.array([positions[_plain(label)] for label in labels], dtype=np.int64)
 
 
-def _known(label: Any, lookup: dict[Any, int]) -> bool:
+def _known(label: Any, positions: dict[Any, int]) -> bool:
     try:
-        return _plain(label) in lookup
-    except TypeError:
+        return _plain(label) in positions
+    except TypeError:  # not hashable, so not a label
         return False
 
 

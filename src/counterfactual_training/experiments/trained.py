@@ -168,4 +168,4 @@ def as_classifier(
     if protected:
         schema = encoder.schema_.override(mutability=dict.fromkeys(protected, "none"))
         encoder = Encoder.from_dict({**encoder.to_dict(), "schema": schema.to_dict()})
-    return CounterfactualClassifier.of_trained(model, encoder, data.class_names, generator)
+    return CounterfactualClassifier.from_trained(model, encoder, data.class_names, generator)

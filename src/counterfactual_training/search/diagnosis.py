@@ -1,13 +1,21 @@
-"""Why a row did not arrive: which constraints stood in its way."""
+"""Why a row missed its target: which changes would help, and which rules forbid them.
+
+:func:`diagnose_rows` asks this at the end of a search, column by column, about the next step of Eq. 1.
+:func:`diagnose_points` asks it of any point, about the target's probability alone, and treats categories as jumps.
+Both answer only for this point and this model; neither proves that no counterfactual exists.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import IntEnum
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
-from counterfactual_training.constraints import Constraints
+from counterfactual_training.constraints import Constraints, OneHotGroup
 from counterfactual_training.core.broadcast import per_member
 from counterfactual_training.core.losses import class_loss_gradient
 from counterfactual_training.search.chain import Differentiable
@@ -15,6 +23,59 @@ from counterfactual_training.search.generator import Generator
 from counterfactual_training.search.gradient import search_gradient
 from counterfactual_training.search.penalties import SearchState
 from counterfactual_training.search.result import Binding, SearchResult, Status
+
+# Changes that help less than this share of the most helpful one are not reported …
+_WORTH_TELLING = 0.05
+# … and below this share they do not count as a way out.
+_WORTH_TRYING = 1e-3
+# Step lengths, in standard deviations, that show whether numbers can still help.
+_STEPS = (0.01, 0.03, 0.1, 0.3, 1.0)
+
+
+class Obstacle(IntEnum):
+    """Why a feature cannot move the way that would help."""
+
+    NONE = 0
+    FIXED = 1  #: may not change at all
+    ONLY_RISES = 2
+    ONLY_FALLS = 3
+    LIMIT = 4  #: at the end of its domain
+    CATEGORY = 5  #: may not become the category that would help
+
+
+# The coarser words of a SearchResult, by Obstacle.
+_BINDING = (Binding.NOTHING, *(Binding.MUTABILITY,) * 3, *(Binding.DOMAIN,) * 2)
+
+
+class Diagnosis(NamedTuple):
+    """Rows ``(n, d)`` that missed their target; the columns of a one-hot group share one answer.
+
+    Attributes:
+        stuck: ``(n,)`` whether every change worth trying is forbidden.
+        gain: ``(n, d)`` how much each column would help: by unit of model space, or by the best category.
+        obstacle: ``(n, d)`` values of :class:`Obstacle` worth reporting; all ``NONE`` for rows that are not stuck.
+    """
+
+    stuck: Tensor
+    gain: Tensor
+    obstacle: Tensor
+
+
+def forbidding_rules(wish: Tensor, at_end: Tensor, constraints: Constraints) -> Tensor:
+    """The rule against each column's move in the direction of ``wish``: values of :class:`Obstacle`.
+
+    Args:
+        wish: ``(..., n, d)``.
+        at_end: mask ``(..., n, d)`` of columns whose domain leaves no room that way.
+    """
+    up, down = constraints.may_increase.unsqueeze(-2), constraints.may_decrease.unsqueeze(-2)
+    one_way = torch.where(up, int(Obstacle.ONLY_RISES), int(Obstacle.ONLY_FALLS))
+    against = torch.where(up | down, one_way, int(Obstacle.FIXED))
+    along = torch.where(at_end, int(Obstacle.LIMIT), int(Obstacle.NONE))
+    return torch.where(torch.where(wish > 0, up, down), along, against)
+
+
+# ---- at the end of a search ------------------------------------------------------------------------------------------
 
 
 def diagnose_rows(
@@ -25,11 +86,10 @@ def diagnose_rows(
     generator: Generator,
     constraints: Constraints,
 ) -> SearchResult:
-    """Fill in ``binding``, and tell rows that are stuck (infeasible) from rows that ran out of steps (exhausted).
+    """Fill in ``binding``, and separate rows that are stuck (infeasible) from rows that ran out of steps (exhausted).
 
     At the last iterate, a feature *wants* to move if the gradient of Eq. 1 says so, and is *blocked* if mutability and
-    domain leave nothing of that step. A row whose wishes are all blocked is infeasible. That is a statement about
-    this point and this model, not a proof that no counterfactual exists anywhere.
+    domain leave nothing of that step. A row whose wishes are all blocked is infeasible.
     """
     late = result.status == int(Status.EXHAUSTED)
     binding = torch.zeros(x.shape, dtype=torch.int8, device=x.device)
@@ -45,13 +105,125 @@ def diagnose_rows(
     wish = search_gradient(generator, state, network, class_loss_gradient(logits.softmax(-1), y_target))
     wish.mul_(per_member(generator.learning_rate, 2)).neg_()
     size = wish.abs()
+    # Where the model is flat, no feature wants to move, so none is blocked.
     wants = size > torch.maximum(1e-6 * size.amax(-1, keepdim=True), size.new_full((), 1e-12))
-    masked = constraints.mask_step(wish)
-    moved = constraints.project(x_cf + masked, constraints.bounds(x)) - x_cf
-    blocked = wants & (moved.abs() <= 1e-3 * size)
+    step = constraints.mask_step(wish.clone())
+    at_end = (constraints.project(x_cf + step, constraints.bounds(x)) - x_cf).abs() <= 1e-3 * size
+    blocked = wants & at_end
     stuck = wants.any(-1) & (blocked == wants).all(-1)
-    reason = torch.where(masked == 0, int(Binding.MUTABILITY), int(Binding.DOMAIN)).to(torch.int8)
+    reason = torch.tensor(_BINDING, dtype=torch.int8, device=x.device)[forbidding_rules(wish, at_end, constraints)]
     binding[rows] = reason * (blocked & late[rows].unsqueeze(-1))
     status = result.status.clone()
     status[rows] = torch.where(stuck & late[rows], int(Status.INFEASIBLE), status[rows])
     return replace(result, status=status, binding=binding)
+
+
+# ---- at any point ----------------------------------------------------------------------------------------------------
+
+
+def diagnose_points(
+    model: nn.Module,
+    x: Tensor,
+    x_cf: Tensor,
+    y_target: Tensor,
+    constraints: Constraints,
+    doubted: Tensor | None = None,
+) -> Diagnosis:
+    """What would raise the target's probability at x_cf, and which rules forbid it.
+
+    Args:
+        model: a classifier in eval mode.
+        x, x_cf: ``(n, d)`` factuals and the points they reached.
+        y_target: ``(n,)``.
+        doubted: mask ``(d,)`` of numbers whose slope is not trusted: they are a way out only if a step along it helps.
+            Near the most plausible point of a gated model, slopes promise more than any step gives.
+    """
+    constraints = constraints.to(x)
+    gain, obstacle = _gains(model, x, x_cf, y_target, constraints)
+    most = gain.amax(-1, keepdim=True)
+    hindered = (obstacle != int(Obstacle.NONE)) & (gain > _WORTH_TELLING * most)
+    way_out = (obstacle == int(Obstacle.NONE)) & (gain > _WORTH_TRYING * most)
+    if doubted is not None:
+        in_vain = hindered.any(-1) & (_in_reach(model, x, x_cf, y_target, constraints) < _WORTH_TELLING)
+        way_out &= ~(doubted & in_vain.unsqueeze(-1))
+    stuck = ~way_out.any(-1)
+    told = hindered | (obstacle == int(Obstacle.FIXED)).all(-1, keepdim=True)
+    return Diagnosis(stuck, gain, torch.where(told & stuck.unsqueeze(-1), obstacle, int(Obstacle.NONE)))
+
+
+def _gains(
+    model: nn.Module, x: Tensor, x_cf: Tensor, y_target: Tensor, constraints: Constraints
+) -> tuple[Tensor, Tensor]:
+    """How much each column would help ``(n, d)``, and what forbids it: values of :class:`Obstacle` ``(n, d)``."""
+    wish = _slope(model, x_cf, y_target)
+    bounds = constraints.bounds(x)
+    end = torch.where(wish > 0, bounds.upper, bounds.lower)
+    # A column without a bound has no furthest value; one standard deviation more is as good as any.
+    furthest = constraints.snap(torch.where(end.isfinite(), end, x_cf + wish.sign()), x)
+    at_end = (furthest - x_cf).abs() <= 1e-4 * (1 + x_cf.abs())
+    jumps = [_jumps(model, x_cf, y_target, group) for group in constraints.groups]
+    for group, jump in zip(constraints.groups, jumps, strict=True):
+        if len(group.columns) == 1:  # what the jump gains, with the sign of its direction
+            rise, fall = jump[:, 1], jump[:, 0]
+            wish[:, group.columns[0]] = torch.where(rise > fall, rise.clamp_min(0), -fall.clamp_min(0))
+    gain, obstacle = wish.abs(), forbidding_rules(wish, at_end, constraints)
+    for group, jump in zip(constraints.groups, jumps, strict=True):
+        columns = list(group.columns)
+        if len(columns) == 1:  # already the better of two categories: not a limit, there is nothing to gain
+            done = obstacle[:, columns] == int(Obstacle.LIMIT)
+            gain[:, columns] = gain[:, columns].masked_fill(done, 0.0)
+            obstacle[:, columns] = obstacle[:, columns].masked_fill(done, int(Obstacle.NONE))
+        else:
+            fixed = bool(constraints.immutable[columns].all())
+            best, why = _best_category(jump, bounds.upper.expand_as(x)[:, columns], fixed)
+            gain[:, columns], obstacle[:, columns] = best.unsqueeze(-1), why.unsqueeze(-1)
+    return gain, obstacle
+
+
+def _best_category(jump: Tensor, upper: Tensor, fixed: bool) -> tuple[Tensor, Tensor]:
+    """The gain ``(n,)`` of the best allowed category, or of any if none that helps is allowed; and what forbids it."""
+    best = jump.amax(-1).clamp_min(0.0)
+    if fixed:
+        return best, torch.full_like(best, int(Obstacle.FIXED), dtype=torch.long)
+    allowed = jump.masked_fill(upper < 0.5, 0.0).amax(-1).clamp_min(0.0)
+    forbidden = (best > 0) & (allowed <= 0)
+    return torch.where(forbidden, best, allowed), torch.where(forbidden, int(Obstacle.CATEGORY), int(Obstacle.NONE))
+
+
+def _slope(model: nn.Module, x_cf: Tensor, y_target: Tensor) -> Tensor:
+    """``∂ log p(target) / ∂x′`` ``(n, d)``: which way each column would help."""
+    with torch.enable_grad():
+        leaf = x_cf.detach().requires_grad_()
+        return torch.autograd.grad(_log_probability(model, leaf, y_target).sum(), leaf)[0]
+
+
+@torch.no_grad()
+def _jumps(model: nn.Module, x_cf: Tensor, y_target: Tensor, group: OneHotGroup) -> Tensor:
+    """What log p(target) gains by each category of a group, ``(n, max(k, 2))``.
+
+    Categories are few, so each is tried: a slope says little about the other end of a jump.
+    """
+    now, gained = _log_probability(model, x_cf, y_target), []
+    for category in range(group.num_categories):
+        point = x_cf.clone()
+        point[:, list(group.columns)] = group.encode(torch.tensor(category, device=x_cf.device), x_cf.dtype)
+        gained.append(_log_probability(model, point, y_target) - now)
+    return torch.stack(gained, -1)
+
+
+def _in_reach(model: nn.Module, x: Tensor, x_cf: Tensor, y_target: Tensor, constraints: Constraints) -> Tensor:
+    """The largest share ``(n,)`` of what log p(target) lacks to 0 that a step of the numbers gains."""
+    slope = _slope(model, x_cf, y_target)
+    for group in constraints.groups:
+        slope[:, list(group.columns)] = 0.0
+    direction = functional.normalize(constraints.mask_step(slope), dim=-1)
+    bounds = constraints.bounds(x)
+    points = [x_cf, *((x_cf + step * direction).clamp(bounds.lower, bounds.upper) for step in _STEPS)]
+    with torch.no_grad():
+        now, *then = (_log_probability(model, point, y_target) for point in points)
+    return (torch.stack(then).amax(0) - now) / -now.clamp_max(-1e-6)
+
+
+def _log_probability(model: nn.Module, x: Tensor, y_target: Tensor) -> Tensor:
+    """``(n,)``."""
+    return model(x).log_softmax(-1).gather(-1, y_target.unsqueeze(-1)).squeeze(-1)

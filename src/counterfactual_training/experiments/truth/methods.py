@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.errors import InputError, unknown
-from counterfactual_training.estimator.presets import DEFAULT, usual_batch_size
+from counterfactual_training.estimator.parameters import DEFAULT, usual_batch_size
 from counterfactual_training.evaluation.plausibility import implausibility_by_class
 from counterfactual_training.evaluation.stepfree import FIXED_STEPS, Rescaled, draw_individuals, scale_of
 from counterfactual_training.experiments.paper.cells import FULL, IMAGES, Cell

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from counterfactual_training import Constraints
-from counterfactual_training.estimator.shortening import Shortener
+from counterfactual_training.estimator.refine import Shortener
 
 
 def confidence(x, y_target):

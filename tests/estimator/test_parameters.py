@@ -1,13 +1,40 @@
-"""Presets reach every setting that is not stated, and a failed fit costs nothing."""
+"""Presets decide whatever is not stated."""
 
 import numpy as np
 import pytest
 import torch
 
 import counterfactual_training as ct
+from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError
-from counterfactual_training.estimator import inputs, preparing, settings
-from counterfactual_training.estimator.preparing import prepare
+from counterfactual_training.estimator import CounterfactualClassifier, parameters
+from counterfactual_training.estimator.fit import prepare
+from counterfactual_training.estimator.parameters import make_setting, make_training_generator
+from counterfactual_training.search import generic
+
+
+def test_sizes_that_follow_the_number_of_rows():
+    params = CounterfactualClassifier().get_params()
+
+    def config(num_rows, **changes):
+        x = torch.zeros(num_rows, 1)
+        return make_setting({**params, **changes}, x, Constraints.infer(x), 0).config
+
+    sizes = [(c.batch_size, c.num_counterfactuals) for c in (config(50), config(3600), config(200_000))]
+    assert sizes == [(30, 100), (36, 900), (1000, 5000)]
+    stated = config(50, batch_size=7, num_counterfactuals=11)
+    assert (stated.batch_size, stated.num_counterfactuals, stated.shuffle) == (7, 11, True)
+
+
+def test_presets_and_overrides_of_the_generator():
+    printed = make_training_generator(CounterfactualClassifier(preset="as_printed").get_params())
+    assert (printed.learning_rate, printed.strict_epsilon, printed.penalties[1].decay) == (0.25, True, "none")
+    run = make_training_generator(
+        CounterfactualClassifier(generator="generic", lambda_cost=0.5, lambda_energy=3.0, max_steps=7).get_params()
+    )
+    assert (run.name, run.learning_rate, run.max_steps, run.penalties[0].weight) == ("generic", 0.1, 7, 0.5)
+    kept = make_training_generator(CounterfactualClassifier(generator=generic(max_steps=9), epsilon=0.1).get_params())
+    assert (kept.max_steps, kept.epsilon) == (9, 0.1)
 
 
 def test_a_preset_decides_what_is_not_stated():
@@ -18,14 +45,14 @@ def test_a_preset_decides_what_is_not_stated():
     )
     params = ct.CounterfactualClassifier(preset=own, lambda_adv=0.3).get_params()
     x = torch.zeros(500, 2)
-    made = settings.make_setting(params, x, ct.Constraints.infer(x), seed=1)
+    made = parameters.make_setting(params, x, ct.Constraints.infer(x), seed=1)
     generator, objective, config = made.generator, made.objective, made.config
     assert [penalty.weight for penalty in generator.penalties] == [0.7, 1.0] and generator.max_steps == 9
     assert (objective.lambda_reg, objective.lambda_adv, objective.lambda_div) == (0.9, 0.3, 0.5)
     assert (config.epochs, config.burn_in, config.learning_rate, config.shuffle) == (3, 0.5, 0.02, True)
     assert (config.seed, config.batch_size, config.num_counterfactuals, made.num_std) == (1, 30, 125, 0.0)
     stated = {**params, "epochs": np.int64(7), "num_std": None}
-    again = settings.make_setting(stated, x, ct.Constraints.infer(x), seed=1)
+    again = parameters.make_setting(stated, x, ct.Constraints.infer(x), seed=1)
     assert (again.config.epochs, again.num_std) == (7, 2.0)
 
 
@@ -51,7 +78,7 @@ def test_an_objective_that_is_named_has_its_weights_whatever_the_preset_leaves_o
     def objective(**params):
         made = ct.CounterfactualClassifier(**params).get_params()
         x = torch.zeros(50, 2)
-        return settings.make_setting(made, x, ct.Constraints.infer(x), seed=0).objective
+        return parameters.make_setting(made, x, ct.Constraints.infer(x), seed=0).objective
 
     assert not objective().needs_counterfactuals
     assert vars(objective(objective="full")) == vars(ct.Objective())
@@ -64,9 +91,9 @@ def test_an_objective_that_is_named_has_its_weights_whatever_the_preset_leaves_o
 def test_the_generator_is_the_presets_unless_stated():
     own = ct.Setting(generator=ct.generic(max_steps=7))
     params = ct.CounterfactualClassifier(preset=own, decision_threshold=0.6, lambda_energy=3.0).get_params()
-    made = settings.make_training_generator(params)
+    made = parameters.make_training_generator(params)
     assert (made.name, made.max_steps, made.decision_threshold) == ("generic", 7, 0.6)
-    assert settings.make_training_generator({**params, "generator": "ecco"}).name == "ecco"
+    assert parameters.make_training_generator({**params, "generator": "ecco"}).name == "ecco"
 
 
 def test_explanations_are_by_the_presets_search_unless_a_generator_was_stated(blobs):
@@ -84,34 +111,13 @@ def test_constraints_of_a_preset_are_refused_because_columns_have_their_own(blob
         ct.CounterfactualClassifier(preset=own).fit(blobs[0].numpy(), blobs[1].numpy())
 
 
-def test_an_interrupted_fit_leaves_the_model_before(monkeypatch, blobs):
-    x, y = blobs[0].numpy(), blobs[1].numpy()
-    classifier = ct.CounterfactualClassifier(epochs=2, random_state=0).fit(x, y)
-    before = classifier.predict_proba(x)
-
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("counterfactual_training.estimator.preparing.train", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        classifier.fit(x + 1, 1 - y)
-    assert np.array_equal(classifier.predict_proba(x), before)
-    fresh = ct.CounterfactualClassifier()
-    with pytest.raises(KeyboardInterrupt):
-        fresh.fit(x, y)
-    assert not hasattr(fresh, "model_")
-
-
 def test_a_device_that_is_not_there_is_an_input_error(blobs):
     with pytest.raises(InputError, match="device='cuda:99'"):
         ct.CounterfactualClassifier(device="cuda:99").fit(blobs[0].numpy(), blobs[1].numpy())
 
 
-# ---- the default preset ----------------------------------------------------------------------------------------------
-
-
 def whole(**params):
-    return settings.make_whole(ct.CounterfactualClassifier(**params).get_params())
+    return parameters.make_preset(ct.CounterfactualClassifier(**params).get_params())
 
 
 def test_the_default_is_conventional_and_the_papers_preset_stays_the_papers():
@@ -119,7 +125,7 @@ def test_the_default_is_conventional_and_the_papers_preset_stays_the_papers():
 
     def objective(**params):
         given = ct.CounterfactualClassifier(**params).get_params()
-        return vars(settings.make_setting(given, x, ct.Constraints.infer(x), seed=0).objective)
+        return vars(parameters.make_setting(given, x, ct.Constraints.infer(x), seed=0).objective)
 
     paper = whole(preset="as_run")
     assert (paper.hidden, paper.activation, paper.scaling, paper.early_stopping) == ((32,), "relu", "standard", False)
@@ -129,48 +135,6 @@ def test_the_default_is_conventional_and_the_papers_preset_stays_the_papers():
     assert objective(lambda_adv=0.3)["lambda_adv"] == 0.3
     stated = whole(preset="as_run", hidden=[5], activation="tanh", scaling="robust", validation_fraction=0.3)
     assert (stated.hidden, stated.activation, stated.validation_fraction) == ([5], "tanh", 0.3)
-
-
-def test_early_stopping_keeps_the_best_epoch_of_rows_it_did_not_train_on(make_blobs):
-    x, y = make_blobs(n=200)
-    noisy = y.where(torch.rand(len(y), generator=torch.Generator().manual_seed(0)) > 0.3, 1 - y)
-    params = {"learning_rate": 0.05, "random_state": 0, "n_iter_no_change": 4, "validation_fraction": 0.25}
-    classifier = ct.CounterfactualClassifier(**params).fit(x.numpy(), noisy.numpy())
-    losses = classifier.history_.to_frame()["validation_loss"]
-    assert "validation_loss has not improved for 4 epochs" in classifier.history_.stopped
-    assert losses.idxmin() == len(losses) - 5
-    prepared = preparing.prepare(classifier.get_params(), *inputs.training_rows(classifier, x.numpy(), noisy.numpy()),
-        classifier._seed())  # fmt: skip
-    held = prepared.held_out
-    assert prepared.y[held].bincount().tolist() == [round(0.25 * int((noisy == k).sum())) for k in (0, 1)]
-    loss = torch.nn.functional.cross_entropy(classifier.model_(prepared.x[held]), prepared.y[held])
-    assert loss.item() == pytest.approx(losses.min(), rel=1e-4)
-    whole_run = ct.CounterfactualClassifier(**params, early_stopping=False, epochs=12).fit(x.numpy(), noisy.numpy())
-    assert whole_run.history_.last("epoch") == 12 and whole_run.history_.stopped is None
-
-
-def test_too_few_rows_to_stop_by_are_all_trained_on():
-    x = np.random.default_rng(0).normal(size=(21, 2))
-    y = [0] * 10 + [1] * 10 + [2]  # a class with one row keeps it
-    classifier = ct.CounterfactualClassifier(epochs=3, random_state=0).fit(x, y)
-    assert classifier.history_.last("epoch") == 3 and np.isnan(classifier.history_.last("validation_loss"))
-    more = ct.CounterfactualClassifier(epochs=3, random_state=0).fit(np.tile(x[:-1], (5, 1)), y[:-1] * 5)
-    assert np.isfinite(more.history_.last("validation_loss"))
-
-
-def test_class_weights_go_by_label():
-    rng = np.random.default_rng(0)
-    x, labels = rng.normal(size=(120, 2)), rng.choice(["no", "yes"], 120)
-
-    def share(weight):
-        classifier = ct.CounterfactualClassifier(epochs=5, learning_rate=0.02, random_state=0, class_weight=weight)
-        return classifier.fit(x, labels).predict_proba(x)[:, 1].mean()
-
-    assert share({"yes": 20.0}) > share(None) + 0.05 > share({"no": 20.0}) + 0.1
-    with pytest.raises(InputError, match=r"Unknown class in class_weight: 'yess'. Did you mean 'yes'"):
-        share({"yess": 2.0})
-    with pytest.raises(InputError, match="'balanced' or one number per class"):
-        share("fair")
 
 
 def test_an_outlier_moves_the_robust_model_little(make_blobs):

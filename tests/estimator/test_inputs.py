@@ -1,178 +1,16 @@
-"""The scikit-learn face: fit, predict, composition, constraints by column name, bad input."""
-
-import copy
-import pickle
+"""What users pass in: columns, schemas, targets; and bad input, named in their words."""
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import GridSearchCV, cross_val_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
-from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import ConstraintError, InputError, ModelError
 from counterfactual_training.estimator import CounterfactualClassifier
-from counterfactual_training.estimator.settings import make_setting, make_training_generator
 from counterfactual_training.models import linear
 from counterfactual_training.search import generic
 from counterfactual_training.tabular.schema import Schema
-from counterfactual_training.training import Objective
-
-
-@pytest.fixture
-def points():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(120, 2))
-    return x, (x[:, 0] + x[:, 1] > 0).astype(int)
-
-
-# ---- learning -------------------------------------------------------------------------------------------------------
-
-
-def test_learns_a_frame_of_mixed_columns(loans, fitted):
-    frame, y = loans
-    assert fitted.score(frame, y) > 0.85
-    assert fitted.classes_.tolist() == ["denied", "granted"]
-    assert fitted.n_features_in_ == 5
-    assert fitted.feature_names_in_.tolist() == list(frame.columns)
-    assert len(fitted.history_.records) == 15
-    assert {"granted", "denied"} == set(fitted.predict(frame))
-
-
-@pytest.mark.parametrize("labels", [("no", "yes"), (3, 7), (False, True), (-1.0, 1.0), (np.str_("a"), np.str_("b"))])
-def test_classes_keep_their_labels(points, make_quick, labels):
-    x, y = points
-    given = np.array(labels)[y]
-    classifier = make_quick(epochs=5).fit(x, given)
-    predicted = classifier.predict(x)
-    assert classifier.classes_.tolist() == sorted(labels)
-    assert predicted.dtype == given.dtype
-    assert set(predicted.tolist()) <= set(labels)
-    assert set(classifier.explain(x[:3], target=labels[1]).target.tolist()) == {labels[1]}
-
-
-def test_series_of_strings_and_categories_as_labels(loans, make_quick):
-    frame, y = loans
-    for series in (pd.Series(y, index=frame.index), pd.Series(y).astype("category"), pd.Series(y, dtype="string")):
-        assert make_quick(epochs=1).fit(frame, series).classes_.tolist() == ["denied", "granted"]
-
-
-def test_more_than_two_classes(make_blobs, make_quick):
-    x, y = make_blobs(num_classes=4, n=160)
-    names = np.array(["a", "b", "c", "d"])[y]
-    classifier = make_quick(epochs=40).fit(x.numpy(), names)
-    probability, logits = classifier.predict_proba(x.numpy()), classifier.decision_function(x.numpy())
-    assert probability.shape == logits.shape == (160, 4)
-    np.testing.assert_allclose(probability.sum(1), 1, atol=1e-5)
-    assert (classifier.classes_[probability.argmax(1)] == classifier.predict(x.numpy())).all()
-    assert classifier.score(x.numpy(), names) > 0.8
-
-
-def test_decision_function_of_two_classes_is_a_margin(points, make_quick):
-    x, y = points
-    classifier = make_quick().fit(x, y)
-    margin, probability = classifier.decision_function(x), classifier.predict_proba(x)
-    assert margin.shape == (120,)
-    np.testing.assert_allclose(probability[:, 1], 1 / (1 + np.exp(-margin)), atol=1e-5)
-
-
-def test_rows_sorted_by_class_are_learned_too(points, make_quick):
-    x, y = points
-    order = np.argsort(y)
-    assert make_quick(epochs=30).fit(x[order], y[order]).score(x, y) > 0.9
-
-
-def test_same_random_state_same_weights_and_the_hosts_randomness_untouched(points, make_quick):
-    x, y = points
-    torch.manual_seed(5)
-    before = torch.get_rng_state()
-    a, b = make_quick(epochs=3).fit(x, y), make_quick(epochs=3).fit(x, y)
-    assert torch.equal(torch.get_rng_state(), before)
-    np.testing.assert_array_equal(a.predict_proba(x), b.predict_proba(x))
-    other = make_quick(epochs=3, random_state=1).fit(x, y)
-    assert not np.array_equal(other.predict_proba(x), a.predict_proba(x))
-
-
-def test_objective_and_weights_reach_the_training(points, make_quick):
-    x, y = points
-    vanilla = make_quick(epochs=2, objective="vanilla", lambda_div=9.0).fit(x, y)
-    assert np.isnan(vanilla.history_.last("share_mature"))  # nothing is searched
-    assert np.isfinite(make_quick(epochs=2, lambda_adv=0.1).fit(x, y).history_.last("share_mature"))
-    own = make_quick(epochs=2, objective=Objective(lambda_div=0.0, lambda_reg=0.0)).fit(x, y)
-    assert own.history_.last("divergence") == 0.0
-
-
-def test_sizes_that_follow_the_number_of_rows():
-    params = CounterfactualClassifier().get_params()
-
-    def config(num_rows, **changes):
-        x = torch.zeros(num_rows, 1)
-        return make_setting({**params, **changes}, x, Constraints.infer(x), 0).config
-
-    sizes = [(c.batch_size, c.num_counterfactuals) for c in (config(50), config(3600), config(200_000))]
-    assert sizes == [(30, 100), (36, 900), (1000, 5000)]
-    stated = config(50, batch_size=7, num_counterfactuals=11)
-    assert (stated.batch_size, stated.num_counterfactuals, stated.shuffle) == (7, 11, True)
-
-
-def test_presets_and_overrides_of_the_generator():
-    printed = make_training_generator(CounterfactualClassifier(preset="as_printed").get_params())
-    assert (printed.learning_rate, printed.strict_epsilon, printed.penalties[1].decay) == (0.25, True, "none")
-    run = make_training_generator(
-        CounterfactualClassifier(generator="generic", lambda_cost=0.5, lambda_energy=3.0, max_steps=7).get_params()
-    )
-    assert (run.name, run.learning_rate, run.max_steps, run.penalties[0].weight) == ("generic", 0.1, 7, 0.5)
-    kept = make_training_generator(CounterfactualClassifier(generator=generic(max_steps=9), epsilon=0.1).get_params())
-    assert (kept.max_steps, kept.epsilon) == (9, 0.1)
-
-
-def test_a_model_of_ones_own(points, make_quick):
-    x, y = points
-    assert make_quick(model=linear, epochs=20).fit(x, y).score(x, y) > 0.9
-    assert make_quick(model="linear", epochs=20).fit(x, y).score(x, y) > 0.9
-    double = make_quick(model=lambda d, k: linear(d, k).double(), epochs=2).fit(x, y)
-    assert double.predict_proba(x).dtype == np.float64
-    assert double.explain(x[:4]).frame.shape == (4, 2)
-
-
-def test_latent_search_of_revise(points, make_quick):
-    x, y = points
-    classifier = make_quick(generator="revise", epochs=3).fit(x, y)
-    assert classifier.generator_.name == "revise"
-    assert classifier.explain(x[:5]).converged.any()
-
-
-# ---- among scikit-learn's tools -------------------------------------------------------------------------------------
-
-
-def test_in_pipeline_search_and_cross_validation(points, make_quick):
-    x, y = points
-    pipeline = make_pipeline(StandardScaler(), make_quick(epochs=8))
-    assert cross_val_score(pipeline, x, y, cv=3).mean() > 0.8
-    search = GridSearchCV(make_quick(epochs=4), {"lambda_div": [0.1, 0.5], "hidden": [(4,), (8, 4)]}, cv=2).fit(x, y)
-    assert search.best_estimator_.explain(x[:2]).frame.shape == (2, 2)
-
-
-def test_frames_in_cross_validation(loans, make_quick, schema):
-    frame, y = loans
-    assert cross_val_score(make_quick(schema=schema), frame, y, cv=3).mean() > 0.75
-
-
-def test_clones_copies_and_pickles(loans, fitted):
-    frame, _ = loans
-    fresh = clone(fitted)
-    assert not hasattr(fresh, "model_")
-    assert fresh.get_params()["mutability"] == {"age": "none", "debt": "decrease"}
-    for twin in (copy.deepcopy(fitted), pickle.loads(pickle.dumps(fitted))):  # noqa: S301 - our own bytes
-        np.testing.assert_array_equal(twin.predict_proba(frame), fitted.predict_proba(frame))
-        assert twin.explain(frame.head(5)).frame.equals(fitted.explain(frame.head(5)).frame)
-
-
-# ---- columns --------------------------------------------------------------------------------------------------------
 
 
 def test_columns_are_matched_by_name(loans, fitted):
@@ -249,9 +87,6 @@ def test_unseen_categories(loans, make_quick):
     lenient = make_quick(epochs=1, unseen="unknown").fit(frame, y)
     assert len(lenient.predict(strange)) == 3
     assert (lenient.explain(strange).frame["branch"].isin(["nort", "north", "south", "west"])).all()
-
-
-# ---- bad input ------------------------------------------------------------------------------------------------------
 
 
 def test_before_fit(loans):
@@ -350,3 +185,53 @@ def test_bad_rows_and_labels(loans, fitted, make_quick):
         fitted.predict(frame.assign(extra=1))
     with pytest.raises(InputError, match="0 rows"):
         fitted.explain(frame.iloc[:0])
+
+
+def test_the_other_class_by_default(fitted, loans):
+    frame = loans[0].head(40)
+    explanation = fitted.explain(frame)
+    assert (explanation.target != explanation.decision).all()
+    assert (explanation.decision == fitted.predict(frame)).all()
+
+
+def test_the_most_probable_other_class_by_default(make_blobs, make_quick):
+    x, y = make_blobs(num_classes=4, n=120)
+    classifier = make_quick().fit(x.numpy(), np.array(list("abcd"))[y])
+    probability = classifier.predict_proba(x.numpy())
+    expected = classifier.classes_[np.argsort(-probability, axis=1)[:, 1]]
+    assert (classifier.explain(x.numpy()).target == expected).all()
+
+
+def test_a_target_per_row(make_blobs, make_quick):
+    x, y = make_blobs(num_classes=3, n=90)
+    classifier = make_quick(epochs=40).fit(x.numpy(), np.array(["a", "b", "c"])[y])
+    targets = ["a", "b", "c"] * 2
+    for given_as in (targets, np.array(targets), pd.Series(targets)):
+        explanation = classifier.explain(x.numpy()[:6], target=given_as)
+        assert explanation.target.tolist() == targets
+        assert (explanation.prediction[explanation.converged] == explanation.target[explanation.converged]).all()
+    with pytest.raises(InputError, match="2 targets for 6 rows"):
+        classifier.explain(x.numpy()[:6], target=["a", "b"])
+
+
+@pytest.mark.parametrize("target", ["grant", 1, ["granted", "grant", "denied"], [["granted"]] * 3])
+def test_unknown_classes(fitted, rejected, target):
+    with pytest.raises(InputError, match=r"Unknown class .*'denied', 'granted'"):
+        fitted.explain(rejected.head(3), target=target)
+
+
+def test_rows_outside_a_stated_domain_are_refused_in_their_units(fitted, rejected):
+    frame = rejected.head(4).copy()
+    frame.iloc[2, frame.columns.get_loc("debt")] = -5.5
+    with pytest.raises(InputError, match=r"'debt': 1 row\(s\) outside the stated domain \[0, ∞\].*-5.5"):
+        fitted.explain(frame)
+    frame["debt"] = 999.0  # beyond what was seen, but not beyond what was stated
+    assert len(fitted.explain(frame)) == 4
+
+
+def test_a_dict_is_no_row(fitted, loans):
+    row = loans[0].iloc[0].to_dict()
+    with pytest.raises(InputError, match=r"use pd\.DataFrame\(\[row\]\)"):
+        fitted.explain(row)
+    with pytest.raises(InputError, match=r"use pd\.DataFrame\(rows\)"):
+        fitted.predict([row])

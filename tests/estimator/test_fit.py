@@ -1,4 +1,4 @@
-"""``CounterfactualClassifier.tune`` and ``n_restarts``: better settings and better seeds, by rows held out."""
+"""Training, ``tune`` and ``n_restarts``: what is chosen is chosen by rows held out."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,10 +8,10 @@ import pytest
 import torch
 from sklearn.base import clone
 
+import counterfactual_training as ct
 from counterfactual_training.errors import InputError
-from counterfactual_training.estimator import CounterfactualClassifier, restarts
-from counterfactual_training.estimator import tuning as estimator_tuning
-from counterfactual_training.estimator.preparing import validation_split
+from counterfactual_training.estimator import CounterfactualClassifier, fit, inputs
+from counterfactual_training.estimator.fit import prepare, validation_split
 from counterfactual_training.search import Generator, ecco
 from counterfactual_training.tuning import RANGES
 
@@ -123,13 +123,13 @@ class TestRestarts:
 
     def test_the_kept_one_is_accurate_and_then_plausible(self, small, monkeypatch):
         measured = []
-        original = restarts.Measure.__call__
+        original = fit.Measure.__call__
 
         def record(self, trials, quiet=True):
             measured.append((trials, original(self, trials, quiet)))
             return measured[-1][1]
 
-        monkeypatch.setattr(restarts.Measure, "__call__", record)
+        monkeypatch.setattr(fit.Measure, "__call__", record)
         classifier = CounterfactualClassifier(**QUICK, n_restarts=3).fit(*small)
         (trials, numbers), *_ = measured
         best = max(number["accuracy"] for number in numbers)
@@ -174,9 +174,69 @@ def test_settings_are_measured_on_rows_that_no_trial_trains_on(small, monkeypatc
         tasks.append(task)
         raise InterruptedError
 
-    monkeypatch.setattr(estimator_tuning, "tune", catch)
+    monkeypatch.setattr(fit, "tune", catch)
     with pytest.raises(InterruptedError):
         CounterfactualClassifier(**QUICK).tune(*small, n_trials=1, validation_share=0.25)
     (task,) = tasks
     assert len(task.measure.x) == 30 and len(task.x) == 90
     assert (torch.cdist(task.measure.x, task.x) > 1e-4).all()  # the loan book holds nobody twice
+
+
+def test_an_interrupted_fit_leaves_the_model_before(monkeypatch, blobs):
+    x, y = blobs[0].numpy(), blobs[1].numpy()
+    classifier = ct.CounterfactualClassifier(epochs=2, random_state=0).fit(x, y)
+    before = classifier.predict_proba(x)
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("counterfactual_training.estimator.fit.train", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        classifier.fit(x + 1, 1 - y)
+    assert np.array_equal(classifier.predict_proba(x), before)
+    fresh = ct.CounterfactualClassifier()
+    with pytest.raises(KeyboardInterrupt):
+        fresh.fit(x, y)
+    assert not hasattr(fresh, "model_")
+
+
+def test_early_stopping_keeps_the_best_epoch_of_rows_it_did_not_train_on(make_blobs):
+    x, y = make_blobs(n=200)
+    noisy = y.where(torch.rand(len(y), generator=torch.Generator().manual_seed(0)) > 0.3, 1 - y)
+    params = {"learning_rate": 0.05, "random_state": 0, "n_iter_no_change": 4, "validation_fraction": 0.25}
+    classifier = ct.CounterfactualClassifier(**params).fit(x.numpy(), noisy.numpy())
+    losses = classifier.history_.to_frame()["validation_loss"]
+    assert "validation_loss has not improved for 4 epochs" in classifier.history_.stopped
+    assert losses.idxmin() == len(losses) - 5
+    prepared = prepare(classifier.get_params(), *inputs.training_rows(classifier, x.numpy(), noisy.numpy()),
+        classifier._seed())  # fmt: skip
+    held = prepared.held_out
+    assert prepared.y[held].bincount().tolist() == [round(0.25 * int((noisy == k).sum())) for k in (0, 1)]
+    loss = torch.nn.functional.cross_entropy(classifier.model_(prepared.x[held]), prepared.y[held])
+    assert loss.item() == pytest.approx(losses.min(), rel=1e-4)
+    whole_run = ct.CounterfactualClassifier(**params, early_stopping=False, epochs=12).fit(x.numpy(), noisy.numpy())
+    assert whole_run.history_.last("epoch") == 12 and whole_run.history_.stopped is None
+
+
+def test_too_few_rows_to_stop_by_are_all_trained_on():
+    x = np.random.default_rng(0).normal(size=(21, 2))
+    y = [0] * 10 + [1] * 10 + [2]  # a class with one row keeps it
+    classifier = ct.CounterfactualClassifier(epochs=3, random_state=0).fit(x, y)
+    assert classifier.history_.last("epoch") == 3 and np.isnan(classifier.history_.last("validation_loss"))
+    more = ct.CounterfactualClassifier(epochs=3, random_state=0).fit(np.tile(x[:-1], (5, 1)), y[:-1] * 5)
+    assert np.isfinite(more.history_.last("validation_loss"))
+
+
+def test_class_weights_go_by_label():
+    rng = np.random.default_rng(0)
+    x, labels = rng.normal(size=(120, 2)), rng.choice(["no", "yes"], 120)
+
+    def share(weight):
+        classifier = ct.CounterfactualClassifier(epochs=5, learning_rate=0.02, random_state=0, class_weight=weight)
+        return classifier.fit(x, labels).predict_proba(x)[:, 1].mean()
+
+    assert share({"yes": 20.0}) > share(None) + 0.05 > share({"no": 20.0}) + 0.1
+    with pytest.raises(InputError, match=r"Unknown class in class_weight: 'yess'. Did you mean 'yes'"):
+        share({"yess": 2.0})
+    with pytest.raises(InputError, match="'balanced' or one number per class"):
+        share("fair")

@@ -1,0 +1,248 @@
+"""From checked rows to a trained model: one training, the best of several restarts, or a study of settings."""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from numbers import Integral
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from counterfactual_training.constraints import Constraints
+from counterfactual_training.errors import InputError, check_name, from_outside
+from counterfactual_training.estimator import parameters
+from counterfactual_training.estimator.inputs import device_and_dtype, encode_rows, resolve_schema
+from counterfactual_training.gates import Gate, few_rows, gate_of
+from counterfactual_training.models import bend
+from counterfactual_training.search import Generator
+from counterfactual_training.tabular.encode import Encoder, Scale
+from counterfactual_training.training import Callback, EarlyStopping, Fleet, History, Member, Setting, train
+from counterfactual_training.tuning import Goal, Measure, TuningPlan, Task, Tuning, make_space, tune
+from counterfactual_training.tuning.status import StudyStatus
+from counterfactual_training.tuning.space import FIXED
+
+# Fewer rows than this held out: chance would decide when to stop, so training runs all epochs on all rows.
+_FEWEST = 10
+# Share of the rows held out to choose a restart, or settings, by.
+VALIDATION_SHARE = 0.2
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedFit:
+    """A classifier about to be trained.
+
+    Attributes:
+        model: untrained.
+        encoder: fitted to the training rows.
+        constraints: the rules of the columns in model space.
+        classes: labels, in the order of the model's outputs.
+        x, y: ``(n, d)`` rows in model space and ``(n,)`` class indices.
+        setting: how to train; its seed also drew the model's weights.
+        make_model: another untrained model, its weights drawn by a seed.
+        held_out: row numbers ``(v,)`` kept from training to stop early by; empty without early stopping.
+        class_weight: the weight of rows by class index, or ``"balanced"``.
+        patience: epochs without a lower loss on the rows held out before training stops; ``None``: never.
+        gate: the kind to fit after training, or ``"none"``.
+    """
+
+    model: nn.Module
+    encoder: Encoder
+    constraints: Constraints
+    classes: np.ndarray
+    x: Tensor
+    y: Tensor
+    setting: Setting
+    make_model: Callable[[int], nn.Module]
+    held_out: Tensor
+    class_weight: dict[int, float] | str | None
+    patience: int | None
+    gate: str
+
+    def callbacks(self) -> list[Callback]:
+        """Early stopping, if there is any; it restores the best epoch."""
+        return [] if self.patience is None else [EarlyStopping(self.patience, metric="validation_loss", mode="min")]
+
+    def train(self, progress: bool | None) -> History:
+        """Train the model, in place."""
+        x, y, held = self.x, self.y, self.held_out
+        options: dict[str, Any] = {}
+        if len(held):
+            kept = torch.ones(len(y), dtype=torch.bool, device=y.device).index_fill(0, held, False)
+            options = {"validation": (x[held], y[held]), "callbacks": self.callbacks()}
+            x, y = x[kept], y[kept]
+        run = train(
+            self.model, x, y, setting=self.setting, class_weight=self.class_weight, progress=progress, **options
+        )
+        return run.history
+
+    def fit_gate(self, model: nn.Module) -> Gate | None:
+        """The gate of the trained model; ``None`` if it gets none."""
+        if self.gate == "none":
+            return None
+        gate = gate_of(model, self.x, self.y, self.gate, self.constraints, seed=self.setting.config.seed)
+        said = few_rows(gate, self.y, [repr(label) for label in self.classes.tolist()])
+        if said is not None:
+            warnings.warn(said, stacklevel=from_outside())
+        return gate
+
+
+def prepare(params: Mapping[str, Any], frame: pd.DataFrame, labels: np.ndarray, seed: int) -> PreparedFit:
+    """Fit the encoder, and translate the classifier's parameters for these rows."""
+    schema = resolve_schema(frame, params["schema"], params["mutability"], params["domain"])
+    preset, base = parameters.make_preset(params), parameters.base_setting(params)
+    scale: Scale = "robust" if preset.scaling == "robust" else True
+    encoder = Encoder(schema, unseen=params["unseen"], missing=params["missing"], scale=scale).fit(frame)
+    classes, y_index = np.unique(labels, return_inverse=True)
+    rules = encoder.constraints(base.num_std, keep_sign=True)
+    plain_model = partial(_model, params, len(encoder.names_), len(classes))
+    x = encode_rows(encoder, frame, device_and_dtype(plain_model(seed)))
+    bent = preset.bent if params["model"] == "mlp" and preset.hidden else 0.0
+    make_model = partial(_bent, plain_model, x, bent)
+    setting = parameters.make_setting(params, x, _training_constraints(rules, base.project_categories), seed)
+    y = torch.as_tensor(y_index.astype(np.int64), device=x.device)
+    held_out = torch.tensor([], dtype=torch.long)
+    if preset.early_stopping:
+        held_out = validation_split(y, preset.validation_fraction, seed, keep_single=True)[1]
+        held_out = held_out if len(held_out) >= _FEWEST else held_out[:0]
+    return PreparedFit(
+        make_model(seed), encoder, rules, classes, x, y, setting, make_model, held_out.to(y.device),
+        _by_index(params["class_weight"], classes), preset.n_iter_no_change if len(held_out) else None, preset.gate,
+    )  # fmt: skip
+
+
+def validation_split(y: Tensor, share: float, seed: int, keep_single: bool = False) -> tuple[Tensor, Tensor]:
+    """Row numbers ``(train, validation)``; the share of every class is held out: at least one row, never all.
+
+    A class with one row is an error, unless ``keep_single`` leaves that row to training.
+    """
+    if not 0 < share < 1:
+        raise InputError(f"The share of rows to validate on lies between 0 and 1, got {share}.")
+    rng = torch.Generator().manual_seed(seed)
+    held_out = torch.zeros(len(y), dtype=torch.bool)
+    for label in y.unique():
+        rows = (y == label).nonzero().flatten().cpu()
+        if len(rows) < 2 and not keep_single:
+            raise InputError("Rows are held out to choose on: every class needs at least two, one of them to train on.")
+        take = min(max(round(share * len(rows)), 1), len(rows) - 1)
+        held_out[rows[torch.randperm(len(rows), generator=rng)[:take]]] = True
+    return (~held_out).nonzero().flatten(), held_out.nonzero().flatten()
+
+
+def _training_constraints(rules: Constraints, project_categories: bool) -> Constraints:
+    """Directions, box and reachable categories. Numbers stay continuous; so do categories, as in the authors' code,
+    unless they are projected."""
+    free = replace(rules, lattices=())
+    return free if project_categories else replace(free, category_projection="never")
+
+
+def _by_index(given: Any, classes: np.ndarray) -> dict[int, float] | str | None:
+    """Class weights by index, as training wants them; users give them by label."""
+    if not isinstance(given, Mapping):
+        return given
+    labels = classes.tolist()
+    for label in given:
+        check_name("class in class_weight:", label, labels)
+    return {labels.index(label): float(weight) for label, weight in given.items()}
+
+
+def _bent(make_model: Callable[[int], nn.Module], x: Tensor, share: float, seed: int) -> nn.Module:
+    model = make_model(seed)
+    if share and isinstance(model, nn.Sequential):
+        bend(model, x, share)
+    return model
+
+
+def _model(params: Mapping[str, Any], num_features: int, num_classes: int, seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):  # leaves the caller's randomness alone
+        torch.default_generator.manual_seed(seed)
+        model = parameters.make_model(params, num_features, num_classes)
+    return model.to(parameters.make_device(params["device"]))
+
+
+# ---- restarts --------------------------------------------------------------------------------------------------------
+
+
+def check_restarts(value: Any) -> int:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+        raise InputError(f"n_restarts must be a whole number of at least 1, got {value!r}.")
+    return int(value)
+
+
+def best_restart(prepared: PreparedFit, num: int, progress: bool | None) -> tuple[nn.Module, History]:
+    """Train as a fleet from ``num`` seeds on four fifths of the rows; keep one by the others.
+
+    The choice is the most plausible model among those whose validation accuracy is within one standard error of the
+    best.
+    """
+    x, y, setting = prepared.x, prepared.y, prepared.setting
+    rows, held_out = (part.to(x.device) for part in validation_split(y, VALIDATION_SHARE, setting.config.seed))
+    seeds = range(setting.config.seed, setting.config.seed + num)
+    members = [Member(prepared.make_model(seed), setting.seeded(seed)) for seed in seeds]
+    validation = (x[held_out], y[held_out])
+    results = Fleet(members).train(
+        x[rows], y[rows], validation=validation, class_weight=prepared.class_weight,
+        callbacks=prepared.callbacks(), progress=progress,
+    )  # fmt: skip
+    measured = Measure(*validation, prepared.constraints)([[result.model] for result in results])
+    accuracy = [metrics["accuracy"] for metrics in measured]
+    error = math.sqrt(max(accuracy) * (1 - max(accuracy)) / len(held_out))
+    good = [i for i in range(num) if accuracy[i] >= max(accuracy) - error]
+    best = min(good, key=lambda i: (_or_worst(measured[i]["implausibility"]), -accuracy[i], i))
+    return results[best].model, results[best].history
+
+
+def _or_worst(value: float) -> float:
+    return value if math.isfinite(value) else math.inf
+
+
+# ---- tuning ----------------------------------------------------------------------------------------------------------
+
+
+def tune_settings(
+    prepared: PreparedFit,
+    params: Mapping[str, Any],
+    goal: Goal,
+    plan: TuningPlan,
+    space: Mapping[str, Any] | str | Path | None,
+    validation_share: float,
+    num_seeds: int,
+) -> Tuning:
+    """Study the settings of a prepared classifier, on rows held out of its training rows."""
+    changes = _checked_space(prepared, params, space)
+    rows, held_out = validation_split(prepared.y, validation_share, prepared.setting.config.seed)
+    x, y = prepared.x, prepared.y
+    measure = Measure(x[held_out], y[held_out], prepared.constraints)
+    task = Task(prepared.make_model, x[rows], y[rows], measure, prepared.setting, num_seeds, prepared.gate)
+    shown = sys.stderr.isatty() if params["progress"] is None else params["progress"]
+    return tune(task, goal, plan, changes, StudyStatus() if shown else None)
+
+
+def _checked_space(prepared: PreparedFit, params: Mapping[str, Any], space: Any) -> Any:
+    """The space to search, without the settings that this classifier cannot pass on to a training."""
+    if not prepared.setting.objective.needs_counterfactuals:
+        raise InputError(
+            "This classifier trains without counterfactuals, so there is nothing to tune. preset='as_run', the paper's "
+            "method, or objective='full' trains with them."
+        )
+    weights, ready_made = parameters.WEIGHTS, isinstance(params["generator"], Generator)
+    fixed = [n for n in prepared.setting.numbers() if n not in params or (ready_made and n in weights)]
+    if ready_made:
+        if isinstance(space, str | Path) or set(weights) & set(space or {}):
+            raise InputError(
+                f"{' and '.join(weights)} of a ready-made generator cannot be tuned: name a generator, such as "
+                "'ecco', or give the ranges of the other settings as a dict."
+            )
+        space = dict.fromkeys(fixed, FIXED) | dict(space or {})
+    for name in fixed:
+        if name in make_space(prepared.setting, space, prepared.gate):
+            raise InputError(f"{name!r} is no parameter of the classifier and cannot be tuned by it.")
+    return space

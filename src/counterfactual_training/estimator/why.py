@@ -1,0 +1,77 @@
+"""Why a row missed its target, feature by feature and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from counterfactual_training.constraints import Constraints
+from counterfactual_training.gates import Gated
+from counterfactual_training.search import evaluating
+from counterfactual_training.search.diagnosis import Obstacle, diagnose_points
+from counterfactual_training.tabular.encode import Encoder
+
+# Features, by position, and what forbids the change that would help; the most helpful one first.
+Obstacles = list[tuple[int, Obstacle]]
+
+
+def find_obstacles(
+    model: nn.Module, encoder: Encoder, constraints: Constraints, x: Tensor, x_cf: Tensor, y_target: Tensor
+) -> tuple[np.ndarray, list[Obstacles]]:
+    """Which of n missed rows are stuck ``(n,)``, and what is in the way of those that are.
+
+    Args:
+        model: the classifier whose probability missed the threshold, gated or not.
+        x, x_cf: ``(n, d)`` factuals and the best effort.
+        y_target: ``(n,)``.
+    """
+    if not len(x):
+        return np.zeros(0, dtype=bool), []
+    widths = [column.width for column in encoder.columns_]
+    first = [encoder.slices_[column.feature.name].start for column in encoder.columns_]
+    numbers = torch.tensor([not column.feature.is_category for column in encoder.columns_], device=x.device)
+    doubted = numbers.repeat_interleave(torch.tensor(widths, device=x.device)) if isinstance(model, Gated) else None
+    with evaluating(model):
+        stuck, gain, kind = diagnose_points(model, x, x_cf, y_target, constraints, doubted)
+    # The columns of a one-hot group share one answer: the first speaks for the feature.
+    gain, kind = gain[:, first].cpu(), kind[:, first].cpu()
+    orders = gain.argsort(dim=-1, descending=True).tolist()
+    found = [
+        [(j, Obstacle(codes[j])) for j in order if codes[j]] for order, codes in zip(orders, kind.tolist(), strict=True)
+    ]
+    return stuck.cpu().numpy(), found
+
+
+def in_words(obstacles: Obstacles, names: Sequence[str], values: Sequence[str]) -> str:
+    """``age and sex may not change; debt is at its limit of 0 dollars``.
+
+    Args:
+        names, values: of all features; values are where the row stands, units included.
+    """
+    if len(obstacles) == len(names) and all(kind == Obstacle.FIXED for _, kind in obstacles):
+        return "none of the columns may change"
+    said = []
+    for kind in Obstacle:
+        group = [j for j, why in obstacles if why == kind]
+        if kind == Obstacle.LIMIT:
+            said += [f"{names[j]} is at its limit of {values[j]}" for j in group]
+        elif group:
+            said.append(f"{listed([names[j] for j in group])} {_WORDS[kind]}")
+    return "; ".join(said) or "the rules of the columns leave nothing that would help"
+
+
+_WORDS = {
+    Obstacle.FIXED: "may not change",
+    Obstacle.ONLY_RISES: "may only rise",
+    Obstacle.ONLY_FALLS: "may only fall",
+    Obstacle.CATEGORY: "may not become what would help",
+}
+
+
+def listed(parts: Sequence[str], most: int | None = None) -> str:
+    """``a``, ``a and b``, ``a, b and c``; of more than ``most``, the first ones and how many more."""
+    shown = list(parts) if most is None or len(parts) <= most else [*parts[:most], f"{len(parts) - most} more changes"]
+    return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown)
