@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from counterfactual_training.errors import InputError
 from counterfactual_training.estimator import Finder
 from counterfactual_training.search import GENERATORS, ecco, generic
-from covering import repeats
 from counterfactual_training.tabular.encode import Encoder
+from covering import repeats
 
 DEGREES = ["none", "BSc", "MSc"]
 TOLERANCE = 1e-6  # the same row in another batch

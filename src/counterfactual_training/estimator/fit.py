@@ -26,9 +26,9 @@ from counterfactual_training.models import bend
 from counterfactual_training.search import Generator
 from counterfactual_training.tabular.encode import Encoder, Scale
 from counterfactual_training.training import Callback, EarlyStopping, Fleet, History, Member, Setting, train
-from counterfactual_training.tuning import Goal, Measure, TuningPlan, Task, Tuning, make_space, tune
-from counterfactual_training.tuning.status import StudyStatus
+from counterfactual_training.tuning import Goal, Measure, Task, Tuning, TuningPlan, make_space, tune
 from counterfactual_training.tuning.space import FIXED
+from counterfactual_training.tuning.status import StudyStatus
 
 # Fewer rows than this held out: chance would decide when to stop, so training runs all epochs on all rows.
 _FEWEST = 10

@@ -13,7 +13,7 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor, nn
 
 from counterfactual_training.constraints.mutability import feature_index
-from counterfactual_training.errors import ConstraintError, InputError, check_name, unknown
+from counterfactual_training.errors import ConstraintError, InputError, unknown
 from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.tabular.frame import as_frame, match_columns
 from counterfactual_training.tabular.schema import Schema
@@ -157,8 +157,6 @@ def resolve_schema(frame: pd.DataFrame, schema: Any, mutability: Any, domain: An
     rules: dict[str, Any] = {"mutability": by_column(mutability, names), "domain": by_column(domain, names)}
     if isinstance(schema, Schema):
         return schema.override(**rules)
-    if schema is not None and not isinstance(schema, (Mapping, str, Path)):
-        raise InputError(f"schema must be a Schema, a dict by column or a file name, got {type(schema).__name__}.")
     return Schema.infer(frame, schema, **rules)
 
 
