@@ -9,7 +9,7 @@ from typing import Any
 
 from counterfactual_training.cli.output import emit, folder, note
 from counterfactual_training.experiments.demo import DemoResult, run_demo
-from counterfactual_training.experiments.paper.store import versions
+from counterfactual_training.experiments.grid.outcome import versions
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.reports.extra import need
 from counterfactual_training.reports.figures import DARK, draw_panels

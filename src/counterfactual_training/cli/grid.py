@@ -13,10 +13,10 @@ from counterfactual_training.cli.output import emit, folder, note
 from counterfactual_training.errors import CounterfactualTrainingError, InputError
 from counterfactual_training.experiments.engine.engine import Engine
 from counterfactual_training.experiments.grid.file import load_grid, shipped_grids
-from counterfactual_training.experiments.grid.grid import Grid, grid_from
+from counterfactual_training.experiments.grid.grid import Grid
 from counterfactual_training.experiments.grid.results import GridResults
-from counterfactual_training.experiments.grid.run import MANY_CELLS, GridRun, Prepared, expected_seconds, run_grid
-from counterfactual_training.experiments.grid.store import GridStore
+from counterfactual_training.experiments.grid.run import MANY_CELLS, GridRun, GridWork, expected_seconds, run_grid
+from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.reports.extra import need
 from counterfactual_training.text import duration
 
@@ -67,8 +67,8 @@ def _run(arguments: argparse.Namespace) -> None:
         _ask(grid, engine, arguments.yes)
     if arguments.dry_run and grid.num_points > MANY_CELLS:
         return _announce(arguments, grid, {"seconds": expected_seconds(grid, engine.workers)})
-    prepared = Prepared.of(grid)
-    done = GridStore(arguments.runs).done()
+    prepared = GridWork.from_grids(grid)
+    done = Store(arguments.runs).done()
     plan = {
         "models": len(prepared.cells),
         "done": sum(cell.id in done for cell in prepared.cells),
@@ -79,7 +79,7 @@ def _run(arguments: argparse.Namespace) -> None:
     need("matplotlib")  # better told now than after the training
     note(_sentence(grid, plan))
     found = run_grid(prepared, arguments.runs, engine, arguments.command_line, sys.stderr)
-    store = GridStore(arguments.runs)
+    store = Store(arguments.runs)
     results = GridResults.load(grid, prepared.points, store)
     if results.missing == results.points:
         raise _incomplete(found, "No setting is finished together with its baseline, so there is nothing to report")
@@ -108,11 +108,11 @@ def _incomplete(found: GridRun, consequence: str) -> CounterfactualTrainingError
 
 
 def _status(arguments: argparse.Namespace) -> None:
-    store = GridStore(arguments.runs)
+    store = Store(arguments.runs)
     done = store.done()
     rows = []
     for grid, record in _named(arguments, store):
-        prepared = Prepared.of(grid)
+        prepared = GridWork.from_grids(grid)
         for data in grid.data:
             cells = [cell for cell in prepared.cells if cell.data == data]
             finished = sum(cell.id in done for cell in cells)
@@ -123,10 +123,10 @@ def _status(arguments: argparse.Namespace) -> None:
 
 def _report(arguments: argparse.Namespace) -> None:
     need("matplotlib")
-    store = GridStore(arguments.runs)
+    store = Store(arguments.runs)
     texts, files = [], []
     for grid, record in _named(arguments, store):
-        results = GridResults.load(grid, Prepared.of(grid).points, store)
+        results = GridResults.load(grid, GridWork.from_grids(grid).points, store)
         if results.missing == results.points:
             raise InputError(f"Nothing of {grid.name!r} is finished in {arguments.runs!r}. Begin with: ct grid run")
         text, written = write_report(results, folder(arguments.out), record)
@@ -147,10 +147,10 @@ def _list(arguments: argparse.Namespace) -> None:
 
 def _chosen(arguments: argparse.Namespace, name: str) -> Grid:
     data = [part for part in arguments.data.split(",") if part.strip()] if arguments.data else None
-    return load_grid(name).changed(data, arguments.seeds, arguments.quick)
+    return load_grid(name, arguments.quick).changed(data, arguments.seeds)
 
 
-def _named(arguments: argparse.Namespace, store: GridStore) -> Sequence[tuple[Grid, dict[str, Any]]]:
+def _named(arguments: argparse.Namespace, store: Store) -> Sequence[tuple[Grid, dict[str, Any]]]:
     """The grid asked for, or all that the folder remembers."""
     records = store.grids()
     if arguments.grid is not None:
@@ -159,8 +159,9 @@ def _named(arguments: argparse.Namespace, store: GridStore) -> Sequence[tuple[Gr
     if not records:
         raise InputError(f"No grid was run in {arguments.runs!r} yet. Begin with: ct grid run generators --quick")
     return [
-        (grid_from(r["grid"]).changed(arguments.data and arguments.data.split(","), arguments.seeds), _told(r))
+        (Grid.from_content(r["grid"]).changed(arguments.data and arguments.data.split(","), arguments.seeds), _told(r))
         for r in records.values()
+        if "grid" in r
     ]
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
+from counterfactual_training.experiments.grid.outcome import versions
 from counterfactual_training.experiments.grid.results import GridResults
-from counterfactual_training.experiments.paper.store import versions
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.reports.grid_figures import detail_figure, maturity_figure, overview_figure
 from counterfactual_training.reports.grid_tables import best_tables, marginal_tables

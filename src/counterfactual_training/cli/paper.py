@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from counterfactual_training.experiments.paper.cells import FULL, Effort
-from counterfactual_training.experiments.paper.reproduce import EXPERIMENTS, Reproduction
+from counterfactual_training.experiments.paper.reproduce import EXPERIMENTS, FULL, Effort, Reproduction
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.reports import paper_figures as draw
 from counterfactual_training.reports.figures import draw_panels

@@ -11,9 +11,10 @@ import pandas as pd
 from counterfactual_training.cli.output import emit
 from counterfactual_training.cli.paper import figure1_section, remark, section
 from counterfactual_training.errors import InputError
-from counterfactual_training.experiments.paper.reproduce import EXPERIMENTS, summarise
+from counterfactual_training.experiments.grid.outcome import Outcome, check_versions
+from counterfactual_training.experiments.grid.store import Store
+from counterfactual_training.experiments.paper.reproduce import EXPERIMENTS, FIGURE1, Effort, summarise
 from counterfactual_training.experiments.paper.results import Results
-from counterfactual_training.experiments.paper.store import CellResult, Store, check_versions
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.reports.paper_page import Section, paper_page
 from counterfactual_training.reports.text_table import TextTable
@@ -42,25 +43,24 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     sections: list[Section] = []
     settings: list[TextTable] = []
-    found: list[CellResult] = []
+    found: list[Outcome] = []
     remarks: list[str] = []
     for root in arguments.runs:
-        store = Store(root)
-        cells = store.cells()
-        if not cells:
+        store = Store(root, any_version=True)
+        kinds = store.kinds()
+        if not kinds:
             raise InputError(f"There are no finished models in {root!r}. Fill it with: ct reproduce main --runs {root}")
-        for kind in dict.fromkeys((cell.effort, cell.changes) for cell in cells):
-            mine = [cell for cell in cells if (cell.effort, cell.changes) == kind]
-            results = Results.load(store, mine)
+        for (effort, _), cells in kinds:
+            results = Results.load(store, cells)
             settings.append(_settings(results.settings_table(), f"Settings of {root}"))
             found += results.all
-            remarks.append(remark(kind[0]))
-            # Experiments without cells would have to train.
-            names = [name for name, experiment in EXPERIMENTS.items() if experiment.models]
-            parts = [section(summarise(name, store, mine, kind[0])) for name in names]
+            remarks.append(remark(Effort(**effort)))
+            # Figure 1 has no cells; it would have to train.
+            names = [name for name in EXPERIMENTS if name != FIGURE1]
+            parts = [section(summarise(name, store, cells, Effort(**effort))) for name in names]
             sections += [part for part in parts if part.tables or part.figures]
     check_versions(found)  # of all folders together
-    done = [result.done for result in found]
+    done = [{**outcome.made, "seconds": outcome.seconds} for outcome in found]
     first = figure1_section(Path(arguments.tables))
     sections = [*([first] if first is not None else []), *sections]
     page = paper_page(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,13 +19,16 @@ from counterfactual_training.cli.paper import MATERIAL, remark, write_files
 from counterfactual_training.cli.truth import complain, write_truth
 from counterfactual_training.errors import CounterfactualTrainingError, InputError
 from counterfactual_training.experiments.engine.launch import Engine
-from counterfactual_training.experiments.paper.cells import FULL, QUICK, Effort
+from counterfactual_training.experiments.grid.run import GridWork
 from counterfactual_training.experiments.paper.reproduce import (
     ALL,
     EXPERIMENTS,
+    FULL,
+    Effort,
     Reproduction,
-    experiment_cells,
+    experiment_grids,
     experiment_names,
+    kind_of_grid,
     reproduce,
 )
 from counterfactual_training.experiments.truth.methods import UNCAPPED
@@ -33,8 +37,6 @@ from counterfactual_training.experiments.truth.truth import Scope, TruthFailure,
 from counterfactual_training.reports.extra import need
 from counterfactual_training.reports.paper_tables import text_tables
 from counterfactual_training.reports.truth_tables import truth_texts
-
-QUICK_SEEDS = 2
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -69,27 +71,23 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     need("matplotlib")  # better told now than after the training
     out = folder(arguments.out)
-    effort = QUICK if arguments.quick else FULL
-    data, seeds = _data_and_seeds(arguments)
+    chosen = _chosen(arguments)
     found = reproduce(
         arguments.experiment,
         arguments.runs,
-        data=data,
-        seeds=seeds,
-        effort=effort,
-        changes=_changes(arguments.set),
+        **chosen,
         command=arguments.command_line,
         stream=sys.stderr,
         engine=engine.chosen(arguments),
     )
     files = [path for one in found for path in write_files(one, out)]
     texts = [table.text() for one in found for table in text_tables(one.name, one.tables)]
-    step_free, lost = _step_free(arguments, effort) if arguments.experiment in ("main", ALL) else ({}, [])
+    step_free, lost = _step_free(arguments, chosen) if arguments.experiment in ("main", ALL) else ({}, [])
     if step_free:
         head = f"Measured on the test rows. Made with: {arguments.command_line}"
         files += write_truth(step_free, out, head)
         texts += [table.text() for table in truth_texts(step_free)]
-    texts += [remark(effort)] * arguments.quick
+    texts += [remark(found[0].effort)] * arguments.quick
     document = _document(found, files)
     document["tables"] |= {name: table.to_dict("records") for name, table in step_free.items()}
     emit(arguments, document, "\n\n".join([*texts, f"{len(files)} files in {out}"]))
@@ -103,18 +101,20 @@ def run(arguments: argparse.Namespace) -> None:
     complain(lost)
 
 
-def _step_free(arguments: argparse.Namespace, effort: Effort) -> tuple[dict[str, pd.DataFrame], list[TruthFailure]]:
+def _step_free(
+    arguments: argparse.Namespace, chosen: dict[str, Any]
+) -> tuple[dict[str, pd.DataFrame], list[TruthFailure]]:
     """The models of the main table, and the baseline rescaled, where neither step size nor scale counts."""
-    data, seeds = _data_and_seeds(arguments)
-    cells = experiment_cells("main", data, seeds, effort, _changes(arguments.set))
+    grid = experiment_grids("main", **chosen)["main"]
     scope = Scope(
         Path(arguments.runs) / "truth",
-        data=list(dict.fromkeys(cell.data for cell in cells)),
-        seeds=seeds,
+        data=grid.data,
+        seeds=chosen["seeds"] if chosen["seeds"] is not None or not grid.quick else len(grid.seeds),
         methods=["BL", "BL rescaled", "CT"],
         on_test=True,
-        caps=replace(UNCAPPED, epochs=effort.epochs),
-        cells=cells,
+        caps=replace(UNCAPPED, epochs=Effort.from_grid(grid).epochs),
+        cells=GridWork.from_grids(grid, strict=False).cells,
+        kind=json.dumps(kind_of_grid(grid), sort_keys=True),
     )
     # Small work: it stays on this machine, wherever the models were trained.
     here = Engine(workers=arguments.workers)
@@ -122,9 +122,10 @@ def _step_free(arguments: argparse.Namespace, effort: Effort) -> tuple[dict[str,
     return truth_tables(scope), lost
 
 
-def _data_and_seeds(arguments: argparse.Namespace) -> tuple[list[str] | None, int | None]:
+def _chosen(arguments: argparse.Namespace) -> dict[str, Any]:
     data = [name for name in arguments.data.split(",") if name.strip()] if arguments.data else None
-    return data, QUICK_SEEDS if arguments.quick and arguments.seeds is None else arguments.seeds
+    changes = _changes(arguments.set)
+    return {"data": data, "seeds": arguments.seeds, "quick": arguments.quick, "changes": changes}
 
 
 def _document(found: Sequence[Reproduction], files: Sequence[str]) -> dict[str, Any]:

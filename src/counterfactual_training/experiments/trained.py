@@ -14,7 +14,7 @@ from counterfactual_training.datasets.dataset import Dataset, Variant
 from counterfactual_training.datasets.loan import loan_dataset
 from counterfactual_training.errors import FileError, InputError, unknown
 from counterfactual_training.estimator import CounterfactualClassifier
-from counterfactual_training.experiments.paper.fitting import fit_model, untrained
+from counterfactual_training.experiments.fitting import fit_model, untrained
 from counterfactual_training.models import mlp
 from counterfactual_training.persistence import load_file, load_weights, save_file
 from counterfactual_training.search import Generator, make_generator

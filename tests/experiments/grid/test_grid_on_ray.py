@@ -39,7 +39,7 @@ def cluster(tmp_path, monkeypatch):
     from ray.cluster_utils import Cluster
 
     (tmp_path / "marks").mkdir()
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # the task below, on every node
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))  # the task below, on every node
     monkeypatch.setenv(MARKS, str(tmp_path / "marks"))
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     for _ in range(2):

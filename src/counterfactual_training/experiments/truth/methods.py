@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import Dataset
-from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.errors import lookup
 from counterfactual_training.estimator.presets import DEFAULT, usual_batch_size
 from counterfactual_training.evaluation.plausibility import implausibility_by_class
 from counterfactual_training.evaluation.stepfree import FIXED_STEPS, Rescaled, draw_individuals, scale_of
-from counterfactual_training.experiments.paper.cells import FULL, IMAGES, Cell
-from counterfactual_training.experiments.paper.fitting import untrained
+from counterfactual_training.experiments.fitting import untrained
+from counterfactual_training.experiments.grid.settings import published, setting_of
+from counterfactual_training.experiments.names import IMAGES
 from counterfactual_training.gates import fit_gate
 from counterfactual_training.models import bend, mlp
 from counterfactual_training.search import search
@@ -56,7 +57,7 @@ class Caps:
 
 
 # Training exactly as published.
-UNCAPPED = Caps(rows=None, epochs=FULL.epochs, batch_size=None)
+UNCAPPED = Caps(rows=None, epochs=100, batch_size=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,10 +100,15 @@ class Fit:
 
     def setting(self, objective: str) -> Setting:
         """The published settings of an objective, with epochs and batches as capped."""
-        most, published = self.caps.batch_size, self.data.settings.batch_size
-        size = published if most is None else min(most, published)
-        effort = replace(FULL, epochs=self.caps.epochs)
-        return Cell(self.name, objective, self.protected, self.seed, effort, (("batch_size", size),)).setting(self.data)
+        most, usual = self.caps.batch_size, self.data.settings.batch_size
+        size = usual if most is None else min(most, usual)
+        rules = self.data.training_constraints
+        settings = {"objective.name": objective, "training.epochs": self.caps.epochs, "training.batch_size": size}
+        return setting_of(
+            {**published(self.data.settings), **settings},
+            self.seed,
+            self.data.protect(rules) if self.protected else rules,
+        )
 
     def trained(self, setting: Setting, model: nn.Module | None = None) -> nn.Module:
         """A model, the paper's network by default, trained by the setting on these rows."""
@@ -111,11 +117,10 @@ class Fit:
 
     def model(self, method: str) -> nn.Module:
         """What another method makes of the same rows and seed; made once."""
-        if method not in METHODS:
-            raise InputError(unknown("method", method, METHODS))
-        known = (method, self.protected and METHODS[method].protects)
+        recipe = lookup("method", method, METHODS)
+        known = (method, self.protected and recipe.protects)
         if known not in self.known:
-            made = METHODS[method].make(replace(self, protected=known[1]))
+            made = recipe.make(replace(self, protected=known[1]))
             self.known[known] = made.eval().requires_grad_(False)
         return self.known[known]
 
