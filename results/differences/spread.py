@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pandas as pd
 import torch
-
-import counterfactual_training as ct
-from counterfactual_training.evaluation.counterfactuals import aggregate, counterfactual_tables
 from counterfactual_training.experiments.paper.cells import Cell
 from counterfactual_training.experiments.paper.fitting import untrained
 from counterfactual_training.experiments.paper.measure import protocols
+
+import counterfactual_training as ct
+from counterfactual_training.evaluation.counterfactuals import aggregate, counterfactual_tables
 
 
 def models(name, kind="full", seeds=range(20), weights=None, search=None, sets=None, **config):

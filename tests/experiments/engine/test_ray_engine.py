@@ -24,8 +24,9 @@ def cluster():
     """A head that does no work, and nodes with one processor each."""
     from ray.cluster_utils import Cluster
 
+    on_path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))  # the tasks below, on every node
+        patch.setenv("PYTHONPATH", on_path)  # the tasks below, on every node
         made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
         for number in range(NODES):
             made.add_node(num_cpus=1, wait=number == NODES - 1)

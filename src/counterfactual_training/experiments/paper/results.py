@@ -19,6 +19,13 @@ from counterfactual_training.experiments.names import PAPER_ORDER
 Array = NDArray[np.float64]
 
 
+def _effort(cell: Cell) -> str:
+    """How long a cell was trained and how thoroughly it was measured, which all cells of a table share."""
+    measurement, protocol = cell.measurement, cell.measurement.protocol
+    thorough = f"paired {measurement.paired}, {len(protocol.epsilons)} ε, {protocol.attribution_rounds} rounds"
+    return f"{cell.values['training.epochs']} epochs, {protocol.num_runs} evaluation runs ({thorough})"
+
+
 @dataclass(frozen=True, eq=False)
 class Results:
     """Outcomes of one version of the package, by data set and model."""
@@ -34,6 +41,9 @@ class Results:
     @classmethod
     def from_outcomes(cls, found: Sequence[Outcome]) -> Results:
         check_versions(found)
+        efforts = sorted({_effort(outcome.cell) for outcome in found})
+        if len(efforts) > 1:
+            raise InputError(f"Results of different settings do not belong in one table: {' and '.join(efforts)}.")
         grouped: dict[tuple[str, str], list[Outcome]] = {}
         for outcome in sorted(found, key=lambda outcome: outcome.cell.seed):
             same = grouped.setdefault((outcome.cell.data, outcome.cell.model), [])

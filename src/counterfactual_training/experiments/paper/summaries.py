@@ -218,7 +218,7 @@ def synthetic_table(results: Results) -> pd.DataFrame:
         seeds = results.seeds(data, "vanilla", "full")
         ct, baseline = _pair(results, data, MAIN[0], "published", seeds)
         reductions = 100 * (1 - np.nanmean(ct, axis=1) / np.nanmean(baseline, axis=1))
-        mature = [np.nanmean(result.history["share_mature"]) for result in results.of_model(data, "full", seeds)]
+        mature = [pd.Series(result.history["share_mature"]).mean() for result in results.of_model(data, "full", seeds)]
         rows.append(
             {
                 "data": data,
