@@ -19,7 +19,7 @@ from counterfactual_training.errors import (
     unknown,
 )
 from counterfactual_training.evaluation.protocol import PROTOCOLS, EvaluationProtocol
-from counterfactual_training.experiments.grid.cell import ALL_ROWS, AS_TRAINED, ROWS, Measurement
+from counterfactual_training.experiments.grid.cell import ALL_ROWS, AS_TRAINED, ROWS, Measurement, as_tuples
 from counterfactual_training.experiments.grid.grid import Grid
 from counterfactual_training.experiments.grid.settings import KEYS, TYPES
 from counterfactual_training.experiments.names import KINDS, short_name
@@ -79,7 +79,7 @@ def parse_grid(text: str, source: str, quick: bool = False, changes: Mapping[str
         for name, value in changed.items():
             table, _, key = name.rpartition(".")
             content = _merged(content, {table: {key: value}} if table else {key: value})
-        grid = replace(_grid(content, Path(source).stem), changes=tuple(sorted(changed.items())))
+        grid = replace(_grid(content, Path(source).stem), changes=tuple(sorted(as_tuples(changed).items())))
         if quick and isinstance(short, dict):
             return replace(grid, quick=True)
         return grid.changed(quick=quick)
