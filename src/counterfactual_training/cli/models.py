@@ -15,7 +15,12 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.errors import FileError, InputError, unknown
 from counterfactual_training.estimator import CounterfactualClassifier
-from counterfactual_training.experiments.trained import Trained, as_classifier, named_dataset, protected_constraints
+from counterfactual_training.experiments.trained import (
+    TrainedClassifier,
+    as_classifier,
+    named_dataset,
+    protected_constraints,
+)
 from counterfactual_training.search import make_generator
 
 Measurable = tuple[nn.Module, Tensor, Tensor, Constraints]
@@ -42,7 +47,7 @@ class Opened(Protocol):
 def open_model(path: str) -> Opened:
     """A file of either kind."""
     try:
-        return OfDataset(path, Trained.load(path))
+        return OfDataset(path, TrainedClassifier.load(path))
     except FileError as first:
         try:
             return OfTable(path, CounterfactualClassifier.load(path))
@@ -54,7 +59,7 @@ def open_model(path: str) -> Opened:
 class OfDataset:
     """A model of a named data set, whose test rows are at hand."""
 
-    def __init__(self, path: str, trained: Trained) -> None:
+    def __init__(self, path: str, trained: TrainedClassifier) -> None:
         self.path, self.trained = path, trained
         self.name = trained.recipe.data
 

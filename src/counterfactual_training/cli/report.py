@@ -11,7 +11,7 @@ import pandas as pd
 from counterfactual_training.cli.output import emit
 from counterfactual_training.cli.paper import figure1_section, remark, section
 from counterfactual_training.errors import InputError
-from counterfactual_training.experiments.grid.outcome import Outcome, check_versions
+from counterfactual_training.experiments.grid.outcome import CellOutcome, check_versions
 from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.experiments.paper.reproduce import EXPERIMENTS, FIGURE1, Effort, summarise
 from counterfactual_training.experiments.paper.results import Results
@@ -43,7 +43,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     sections: list[Section] = []
     settings: list[TextTable] = []
-    found: list[Outcome] = []
+    found: list[CellOutcome] = []
     remarks: list[str] = []
     for root in arguments.runs:
         store = Store(root, any_version=True)

@@ -13,7 +13,7 @@ from counterfactual_training.cli.output import emit, folder, note
 from counterfactual_training.cli.sources import is_csv
 from counterfactual_training.errors import InputError
 from counterfactual_training.experiments.trained import Recipe, named_dataset
-from counterfactual_training.experiments.tune import Effort, best_file, confirm, named_task
+from counterfactual_training.experiments.tune import TuningEffort, best_file, confirm, named_task
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.reports.tables import aligned
 from counterfactual_training.reports.tune_figures import draw_front, draw_importances
@@ -62,11 +62,13 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--trials", type=int, default=Plan.num_trials, help="altogether (default: %(default)s)")
     parser.add_argument("--batch", type=int, default=Plan.batch, help="trials per fleet (default: %(default)s)")
-    parser.add_argument("--epochs", type=int, default=Effort.epochs, help="of each trial (default: %(default)s)")
+    parser.add_argument("--epochs", type=int, default=TuningEffort.epochs, help="of each trial (default: %(default)s)")
     parser.add_argument(
-        "--seeds", type=int, default=Effort.num_seeds, help="trainings per trial, averaged (default: 1)"
+        "--seeds", type=int, default=TuningEffort.num_seeds, help="trainings per trial, averaged (default: 1)"
     )
-    parser.add_argument("--seed", type=int, default=Effort.seed, help="of everything random (default: %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=TuningEffort.seed, help="of everything random (default: %(default)s)"
+    )
     parser.add_argument("--space", metavar="FILE", help="TOML file of ranges that differ from the usual ones")
     parser.add_argument("--variant", default=Recipe.variant, help="default, as_run or full; see `ct data info`")
     parser.add_argument(
@@ -87,7 +89,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise InputError("ct tune takes named data sets; for a table of your own, use CounterfactualClassifier.tune.")
     goal, started = _goal(arguments), time.monotonic()
     data = named_dataset(arguments.data, arguments.variant)
-    effort = Effort(arguments.epochs, arguments.seeds, arguments.seed)
+    effort = TuningEffort(arguments.epochs, arguments.seeds, arguments.seed)
     out = folder(arguments.out)
     storage = arguments.storage or out / "study.journal"
     plan = Plan(arguments.trials, arguments.batch, storage, arguments.study or data.name, arguments.seed)
@@ -127,7 +129,7 @@ def _place(storage: str | Path) -> str:
     return "a database" if is_url(storage) else str(storage)
 
 
-def _write(out: Path, data: str, tuning: Tuning, effort: Effort) -> list[str]:
+def _write(out: Path, data: str, tuning: Tuning, effort: TuningEffort) -> list[str]:
     content = {
         "trials.csv": tuning.table().to_csv(index=False).encode(),
         "best.toml": best_file(data, tuning, effort).encode(),

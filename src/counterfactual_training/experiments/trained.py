@@ -69,7 +69,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class TrainedClassifier:
     """The model, how it was made, and how its last epoch went."""
 
     model: nn.Module
@@ -82,7 +82,7 @@ class Trained:
         save_file(path, KIND, self.model.state_dict(), content)
 
     @classmethod
-    def load(cls, path: str | Path) -> Trained:
+    def load(cls, path: str | Path) -> TrainedClassifier:
         """The inverse of :meth:`save`."""
         state, content = load_file(path, KIND)
         try:
@@ -116,7 +116,7 @@ def named_dataset(name: str, variant: Variant = "default") -> Dataset:
     return load_dataset(wanted, variant)
 
 
-def fit(recipe: Recipe, data: Dataset, progress: bool | None = None) -> Trained:
+def fit(recipe: Recipe, data: Dataset, progress: bool | None = None) -> TrainedClassifier:
     """Train as the recipe says, on the rows that validation does not hold out."""
     model = untrained(data, recipe.seed, recipe.hidden)
     history = fit_model(model, data, recipe.setting(data), progress=progress)
@@ -125,7 +125,7 @@ def fit(recipe: Recipe, data: Dataset, progress: bool | None = None) -> Trained:
         "validation_accuracy": "validation_accuracy",
         "share_mature": "share_mature",
     }
-    return Trained(model.eval(), recipe, {name: history.last(column) for name, column in numbers.items()})
+    return TrainedClassifier(model.eval(), recipe, {name: history.last(column) for name, column in numbers.items()})
 
 
 def protected_constraints(data: Dataset, constraints: Constraints, columns: tuple[str, ...]) -> Constraints:

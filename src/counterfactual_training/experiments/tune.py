@@ -30,7 +30,7 @@ _NOTE = "confirmation"
 
 
 @dataclass(frozen=True)
-class Effort:
+class TuningEffort:
     """How a trial is trained.
 
     Attributes:
@@ -50,7 +50,7 @@ class Effort:
             raise InputError(f"seeds must be 1 or more, got {self.num_seeds} and {self.confirm_seeds}.")
 
 
-def named_task(data: Dataset, effort: Effort) -> Task:
+def named_task(data: Dataset, effort: TuningEffort) -> Task:
     """The paper's setting for a data set, trained and measured on its training rows only."""
     paper = data.settings
     num = paper.num_validation or len(data.y_train) // 5  # the loan example holds none out
@@ -78,7 +78,7 @@ def _untrained(num_features: int, num_classes: int, seed: int) -> nn.Module:
 
 
 def confirm(
-    data: Dataset, task: Task, tuning: Tuning, plan: Plan, effort: Effort, out: Path
+    data: Dataset, task: Task, tuning: Tuning, plan: Plan, effort: TuningEffort, out: Path
 ) -> tuple[dict[str, Any], bool]:
     """The chosen setting on test rows, beside the published and the conventional one; and whether this was the look.
 
@@ -104,7 +104,7 @@ def confirm(
     return found, False
 
 
-def _looked(data: Dataset, task: Task, tuning: Tuning, effort: Effort) -> dict[str, Any]:
+def _looked(data: Dataset, task: Task, tuning: Tuning, effort: TuningEffort) -> dict[str, Any]:
     best = tuning.best
     tuned, gate = task.tried(best.settings)
     settings = {
@@ -138,7 +138,7 @@ def _nested(table: pd.DataFrame) -> dict[str, dict[str, float | None]]:
     }
 
 
-def best_file(data: str, tuning: Tuning, effort: Effort) -> str:
+def best_file(data: str, tuning: Tuning, effort: TuningEffort) -> str:
     """The chosen setting as a grid file of one cell."""
     best = tuning.best
     numbers: dict[str, Any] = tuning.settings(best)

@@ -18,7 +18,7 @@ from counterfactual_training.experiments.engine.engine import Engine
 from counterfactual_training.experiments.fitting import fit_model, untrained
 from counterfactual_training.experiments.grid import run as grid_run
 from counterfactual_training.experiments.grid.file import load_grid, parse_grid
-from counterfactual_training.experiments.grid.outcome import Outcome
+from counterfactual_training.experiments.grid.outcome import CellOutcome
 from counterfactual_training.experiments.grid.plan import MAX_MEMBERS, Size, _shape, cost, plan
 from counterfactual_training.experiments.grid.results import GridResults
 from counterfactual_training.experiments.grid.run import GridWork, expected_seconds, run_grid
@@ -55,7 +55,7 @@ def fake(monkeypatch):
         shape = (len(task.cells[0].measurement.protocol.lambda_energy), 2)
         names = ("implausibility", "implausibility_mmd", "cost", "validity")
         outcomes = [
-            Outcome(
+            CellOutcome(
                 cell,
                 {name: np.full(shape, 1.0 if cell.is_conventional else 0.8) for name in names},
                 {"accuracy": 0.9, "f1": 0.9},

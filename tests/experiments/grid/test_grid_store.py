@@ -10,7 +10,7 @@ import torch
 from counterfactual_training.errors import FileError
 from counterfactual_training.experiments.grid import store as grid_store
 from counterfactual_training.experiments.grid.cell import Cell, Measurement
-from counterfactual_training.experiments.grid.outcome import Outcome, check_versions, versions
+from counterfactual_training.experiments.grid.outcome import CellOutcome, check_versions, versions
 from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.models import linear
 
@@ -20,10 +20,10 @@ def cell(seed: int = 0) -> Cell:
     return Cell("LS", seed, (*weights, ("protected", False), ("training.epochs", 1)), Measurement())
 
 
-def outcome(value: float = 1.0, **more) -> Outcome:
+def outcome(value: float = 1.0, **more) -> CellOutcome:
     arrays = {"implausibility": np.array([[value, np.nan]]), "validity": np.array([[1.0, 0.0]])}
     numbers, history = {"accuracy": 0.9, "f1": np.nan}, {"loss": np.array([0.1 + 0.2])}
-    return Outcome(cell(int(value)), arrays, numbers, history, None, {"train": 1.0}, **more)
+    return CellOutcome(cell(int(value)), arrays, numbers, history, None, {"train": 1.0}, **more)
 
 
 CELLS = {cell(seed).id: outcome(float(seed)) for seed in range(4)}

@@ -9,7 +9,7 @@ from counterfactual_training.errors import FileError, InputError
 from counterfactual_training.evaluation.bootstrap import published_reduction
 from counterfactual_training.experiments.grid.file import load_grid
 from counterfactual_training.experiments.grid.measure import METRICS
-from counterfactual_training.experiments.grid.outcome import Outcome, versions
+from counterfactual_training.experiments.grid.outcome import CellOutcome, versions
 from counterfactual_training.experiments.paper import summaries
 from counterfactual_training.experiments.paper.results import Results
 
@@ -25,7 +25,7 @@ def cell_of(data: str, model: str, seed: int, quick: bool):
 
 def made_up(
     data: str, model: str, seed: int, version: str | None = None, quick: bool = False, shift: float = 0.0
-) -> Outcome:
+) -> CellOutcome:
     """A cell with every metric about LEVELS[model]: noise over runs and rows, but the same mean over all of them."""
     cell = cell_of(data, model, seed, quick)
     rng = np.random.default_rng([seed, list(LEVELS).index(model)])
@@ -45,7 +45,7 @@ def made_up(
     numbers = {"accuracy": 0.9 + seed / 100, "f1": 0.8, "calibration_error": 0.1}
     made_by = {**versions(), **({"counterfactual-training": version} if version else {})}
     made = {"versions": made_by, "date": "2026-01-01", "settings": {}}
-    return Outcome(cell, arrays, numbers, history, None, {"train": 1.0, "evaluate": 1.0}, made)
+    return CellOutcome(cell, arrays, numbers, history, None, {"train": 1.0, "evaluate": 1.0}, made)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from counterfactual_training.experiments.grid.grid import Point
-from counterfactual_training.experiments.grid.outcome import Outcome
+from counterfactual_training.experiments.grid.outcome import CellOutcome
 from counterfactual_training.experiments.grid.store import Store
 
 # A setting whose counterfactuals mostly fail is not a good one, however plausible the rest.
@@ -31,7 +31,7 @@ class Leaders:
         cells = {cell.id: cell for point in points for cell in (point.cell, point.baseline)}
         self.add({name: store.load(cell) for name, cell in cells.items() if name in done})
 
-    def add(self, outcomes: Mapping[str, Outcome]) -> None:
+    def add(self, outcomes: Mapping[str, CellOutcome]) -> None:
         """Take cells, by identity, into account."""
         for name, outcome in outcomes.items():
             value = _mean(outcome, "implausibility")
@@ -58,6 +58,6 @@ class Leaders:
         return ", ".join(str(values[n]) if word == "name" else f"{word} {values[n]}" for n, word in words.items())
 
 
-def _mean(outcome: Outcome, metric: str) -> float:
+def _mean(outcome: CellOutcome, metric: str) -> float:
     values = outcome.metrics(outcome.cell.constraint_kinds[0]).get(metric)
     return float(np.nanmean(values)) if values is not None and np.isfinite(values).any() else float("nan")

@@ -18,7 +18,7 @@ import pandas as pd
 
 from counterfactual_training.errors import FileError
 from counterfactual_training.experiments.grid.cell import ALL_ROWS, AS_TRAINED, PROTOCOL, Cell, Measurement
-from counterfactual_training.experiments.grid.outcome import Outcome
+from counterfactual_training.experiments.grid.outcome import CellOutcome
 from counterfactual_training.experiments.names import kind_of
 from counterfactual_training.persistence import load_file
 
@@ -29,7 +29,7 @@ _INDIVIDUALS = {"synthetic": 250, "tabular": 100, "images": 25}
 Kind = tuple[Any, list[Cell]]
 
 
-def convert(root: Path) -> tuple[list[Outcome], list[Kind], Callable[[], None]]:
+def convert(root: Path) -> tuple[list[CellOutcome], list[Kind], Callable[[], None]]:
     """All finished cells, the cells of each effort with the changed settings, and a function that finishes.
 
     It moves the old files to a folder of their own and says so; call it once the outcomes are saved. A kill before
@@ -37,7 +37,7 @@ def convert(root: Path) -> tuple[list[Outcome], list[Kind], Callable[[], None]]:
     """
     if _read(root / OLD_MARKER).get("format") != 1:
         raise FileError(f"{str(root)!r} holds results of an unknown format. Use another folder, or delete this one.")
-    outcomes: list[Outcome] = []
+    outcomes: list[CellOutcome] = []
     kinds: dict[str, Kind] = {}
     for marker in sorted(root.glob("*/done.json")):
         try:
@@ -69,12 +69,12 @@ def _put_away(root: Path, count: int) -> None:
     )
 
 
-def _outcome(done: Mapping[str, Any], folder: Path) -> Outcome:
+def _outcome(done: Mapping[str, Any], folder: Path) -> CellOutcome:
     weights, trained = load_file(folder / "model.safetensors", "trained cell")
     measured, content = load_file(folder / "measured.safetensors", "measured cell")
     history = pd.DataFrame(trained["history"]).astype(float)
     old, made = done["cell"], {name: done[name] for name in ("settings", "command", "versions", "date")}
-    return Outcome(
+    return CellOutcome(
         Cell.from_settings(old["data"], old["seed"], _settings(done), _measurement(old["data"], old["effort"])),
         {name: tensor.numpy() for name, tensor in measured.items()},
         {name: float("nan") if v is None else float(v) for name, v in content["numbers"].items()},

@@ -21,7 +21,7 @@ _DIGITS = 8  # of numbers of a fleet's member; more is noise in float32
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class CellOutcome:
     """What is known of a finished cell.
 
     Attributes:
@@ -71,7 +71,7 @@ class Outcome:
         }
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> Outcome:
+    def from_json(cls, content: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> CellOutcome:
         """The inverse of :meth:`to_json`; ``tensors`` as :meth:`tensors` names them."""
         parts: dict[str, dict[str, Tensor]] = {"model": {}, "measured": {}}
         for name, tensor in (tensors or {}).items():
@@ -116,7 +116,7 @@ def versions() -> dict[str, str]:
     return out
 
 
-def check_versions(outcomes: Sequence[Outcome], current: bool = False) -> str:
+def check_versions(outcomes: Sequence[CellOutcome], current: bool = False) -> str:
     """The one package version that made these results (with ``current``, this one); mixtures raise an error."""
     made = [outcome.made["versions"] for outcome in outcomes if outcome.made]
     advice = "Numbers of different versions do not belong in one table: use another folder, or delete this one."

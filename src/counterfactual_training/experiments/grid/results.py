@@ -12,7 +12,7 @@ import pandas as pd
 
 from counterfactual_training.experiments.grid.cell import Cell
 from counterfactual_training.experiments.grid.grid import Grid, Point, cells_of
-from counterfactual_training.experiments.grid.outcome import Outcome
+from counterfactual_training.experiments.grid.outcome import CellOutcome
 from counterfactual_training.experiments.grid.store import Store
 
 # Compared with the baseline by their ratio.
@@ -94,12 +94,12 @@ def _group(point: Point) -> tuple[Any, ...]:
     return baseline.data, baseline.settings, baseline.measurement, point.cell.constraint_kinds[0]
 
 
-def _metrics(outcome: Outcome) -> Mapping[str, np.ndarray]:
+def _metrics(outcome: CellOutcome) -> Mapping[str, np.ndarray]:
     return outcome.metrics(outcome.cell.constraint_kinds[0])
 
 
-def _baselines(points: Sequence[Point], outcomes: dict[Cell, Outcome]) -> dict[tuple[Any, ...], _Baseline]:
-    members: dict[tuple[Any, ...], dict[Cell, Outcome]] = {}
+def _baselines(points: Sequence[Point], outcomes: dict[Cell, CellOutcome]) -> dict[tuple[Any, ...], _Baseline]:
+    members: dict[tuple[Any, ...], dict[Cell, CellOutcome]] = {}
     for point in points:
         members.setdefault(_group(point), {})[point.baseline] = outcomes[point.baseline]
     out = {}
@@ -125,7 +125,7 @@ def _shown(value: Any) -> Any:
     return "-".join(map(str, value)) or "linear" if isinstance(value, tuple) else value
 
 
-def _tidy(outcome: Outcome, cell: Cell) -> list[dict[str, Any]]:
+def _tidy(outcome: CellOutcome, cell: Cell) -> list[dict[str, Any]]:
     rows = []
     for metric, values in _metrics(outcome).items():
         for strength, runs in zip(cell.measurement.protocol.lambda_energy, values, strict=True):
@@ -143,7 +143,7 @@ def _tidy(outcome: Outcome, cell: Cell) -> list[dict[str, Any]]:
     return rows
 
 
-def _summary(outcome: Outcome, baseline: _Baseline) -> dict[str, Any]:
+def _summary(outcome: CellOutcome, baseline: _Baseline) -> dict[str, Any]:
     values = {metric: float(_mean(_metrics(outcome)[metric])) for metric in _SUMMED}
     changes = {
         f"{metric} change %": 100 * (values[metric] / float(_mean(baseline.metrics[metric])) - 1) for metric in RATIOS
@@ -163,7 +163,7 @@ def _summary(outcome: Outcome, baseline: _Baseline) -> dict[str, Any]:
     }
 
 
-def _changes(outcome: Outcome, baseline: _Baseline, cell: Cell) -> list[dict[str, Any]]:
+def _changes(outcome: CellOutcome, baseline: _Baseline, cell: Cell) -> list[dict[str, Any]]:
     rows = []
     for metric in RATIOS:
         change = 100 * (_metrics(outcome)[metric] / baseline.metrics[metric][:, None] - 1)
@@ -173,7 +173,7 @@ def _changes(outcome: Outcome, baseline: _Baseline, cell: Cell) -> list[dict[str
     return rows
 
 
-def _maturity(outcome: Outcome) -> list[dict[str, Any]]:
+def _maturity(outcome: CellOutcome) -> list[dict[str, Any]]:
     shares = outcome.history.get("share_mature", ())
     return [{"epoch": epoch + 1, "share mature": float(share)} for epoch, share in enumerate(shares)]
 

@@ -23,7 +23,7 @@ from counterfactual_training.errors import FileError
 from counterfactual_training.experiments.grid.cell import FORMAT, Cell
 from counterfactual_training.experiments.grid.grid import Grid
 from counterfactual_training.experiments.grid.legacy import OLD_MARKER, convert
-from counterfactual_training.experiments.grid.outcome import Outcome, versions
+from counterfactual_training.experiments.grid.outcome import CellOutcome, versions
 from counterfactual_training.models.vae import VAE, fit_vae
 from counterfactual_training.persistence import atomic_write, load_file, load_weights, save_file
 
@@ -99,7 +99,7 @@ class Store:
         """Identities of all finished cells."""
         return {path.stem for path in (self.root / "cells").glob("*.json")}
 
-    def save(self, task: str, outcomes: Mapping[str, Outcome]) -> None:
+    def save(self, task: str, outcomes: Mapping[str, CellOutcome]) -> None:
         """All cells of a task, by identity."""
         pending = self.root / "pending" / f"{task}.json"
         content = {name: outcome.to_json() for name, outcome in outcomes.items()}
@@ -116,7 +116,7 @@ class Store:
                 atomic_write(self._path(name), _bytes(outcome))
         pending.unlink()
 
-    def load(self, cell: Cell | str) -> Outcome:
+    def load(self, cell: Cell | str) -> CellOutcome:
         """A finished cell, or the one with this identity."""
         name = cell if isinstance(cell, str) else cell.id
         path = self._path(name)
@@ -126,7 +126,7 @@ class Store:
         content = _read(path)
         try:
             tensors = load_file(self._tensors(name), _TENSORS)[0] if content.get("tensors") else None
-            return Outcome.from_json(content, tensors)
+            return CellOutcome.from_json(content, tensors)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FileError(f"{str(path)!r} is damaged ({error}); delete it to redo that cell.") from error
 

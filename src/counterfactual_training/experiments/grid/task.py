@@ -15,7 +15,7 @@ from torch import nn
 
 from counterfactual_training.experiments.grid.cell import Cell, digest
 from counterfactual_training.experiments.grid.measure import GridData, Rows, measure
-from counterfactual_training.experiments.grid.outcome import Outcome
+from counterfactual_training.experiments.grid.outcome import CellOutcome
 from counterfactual_training.experiments.grid.settings import model_of, setting_of
 from counterfactual_training.experiments.grid.store import is_full
 from counterfactual_training.gates import fit_gate
@@ -54,7 +54,7 @@ class GridTask:
 class TaskResult:
     """Outcomes in the order of the task's cells, and warnings worth showing."""
 
-    outcomes: list[Outcome]
+    outcomes: list[CellOutcome]
     notes: tuple[str, ...]
     seconds: float
 
@@ -71,7 +71,7 @@ def run_task(sources: Mapping[str, GridData], task: GridTask) -> TaskResult:
     return TaskResult(outcomes, tuple(notes), time.perf_counter() - started)
 
 
-def _run(source: GridData, task: GridTask, started: float) -> list[Outcome]:
+def _run(source: GridData, task: GridTask, started: float) -> list[CellOutcome]:
     rows = source.rows(task.cells[0])
     found = _train(source, rows, task)
     trained = time.perf_counter()
@@ -80,7 +80,7 @@ def _run(source: GridData, task: GridTask, started: float) -> list[Outcome]:
     count = len(found)
     seconds = {"train": (trained - started) / count, "evaluate": (time.perf_counter() - trained) / count}
     return [
-        Outcome(
+        CellOutcome(
             cell,
             arrays,
             numbers,

@@ -14,7 +14,7 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.catalog import load_dataset
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.evaluation.plausibility import implausibility
-from counterfactual_training.experiments.panels import Panel, make_panel
+from counterfactual_training.experiments.panels import DecisionPanel, make_panel
 from counterfactual_training.models import linear
 from counterfactual_training.search import generic
 from counterfactual_training.training import TrainConfig, make_objective, train
@@ -33,7 +33,7 @@ _AXES = ("age (standardised)", "debt (standardised)")
 _CLASSES = ("loan withheld", "loan granted")
 
 
-def figure1(epochs: int | None = None) -> tuple[list[Panel], pd.DataFrame]:
+def figure1(epochs: int | None = None) -> tuple[list[DecisionPanel], pd.DataFrame]:
     """Panels (a) to (d), and what they show in numbers: the boundary's slope, and where counterfactuals end.
 
     Conventional and CT, everything mutable; both again with *age* immutable. Columns ``panel, share_age,
@@ -81,7 +81,9 @@ def _trained(data: Dataset, objective: str, constraints: Constraints, epochs: in
     return result.model
 
 
-def _panel(data: Dataset, title: str, model: nn.Module, constraints: Constraints) -> tuple[Panel, dict[str, Any]]:
+def _panel(
+    data: Dataset, title: str, model: nn.Module, constraints: Constraints
+) -> tuple[DecisionPanel, dict[str, Any]]:
     panel = make_panel(data, model, generic(max_steps=_MAX_STEPS), constraints, title, GRANTED, NUM_FACTUALS)
     weight = next(model.parameters()).detach()
     age, debt = (weight[GRANTED] - weight[1 - GRANTED]).abs().tolist()

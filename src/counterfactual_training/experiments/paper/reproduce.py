@@ -22,7 +22,7 @@ from counterfactual_training.experiments.grid.outcome import versions
 from counterfactual_training.experiments.grid.run import GridWork, load_data, run_grid
 from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.experiments.names import IMAGES
-from counterfactual_training.experiments.panels import Panel
+from counterfactual_training.experiments.panels import DecisionPanel
 from counterfactual_training.experiments.paper import summaries
 from counterfactual_training.experiments.paper.digits import Digits, digits, pick_factuals
 from counterfactual_training.experiments.paper.figure1 import figure1
@@ -135,7 +135,7 @@ class Reproduction:
     title: str
     effort: Effort
     tables: dict[str, pd.DataFrame]
-    panels: list[Panel] = field(default_factory=list)
+    panels: list[DecisionPanel] = field(default_factory=list)
     digits: list[Digits] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -219,7 +219,7 @@ def summarise(
         tables["main_differences"] = summaries.differences(tables["main"], tables["main_by_seed"])
     elif name in _OTHER_DIFFERENCES:
         tables[f"{name}_differences"] = summaries.other_differences(name, tables[name])
-    panels: list[Panel] = []
+    panels: list[DecisionPanel] = []
     started = time.perf_counter()
     if name == FIGURE1:
         panels, tables["figure1"] = figure1(effort.epochs)

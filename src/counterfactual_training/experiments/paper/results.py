@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from counterfactual_training.errors import InputError
 from counterfactual_training.experiments.grid.cell import Cell
-from counterfactual_training.experiments.grid.outcome import Outcome, check_versions
+from counterfactual_training.experiments.grid.outcome import CellOutcome, check_versions
 from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.experiments.names import PAPER_ORDER
 
@@ -30,7 +30,7 @@ def _effort(cell: Cell) -> str:
 class Results:
     """Outcomes of one version of the package, by data set and model."""
 
-    cells: dict[tuple[str, str], list[Outcome]]
+    cells: dict[tuple[str, str], list[CellOutcome]]
 
     @classmethod
     def load(cls, store: Store, cells: Iterable[Cell | str]) -> Results:
@@ -39,12 +39,12 @@ class Results:
         return cls.from_outcomes([store.load(c) for c in cells if (c if isinstance(c, str) else c.id) in done])
 
     @classmethod
-    def from_outcomes(cls, found: Sequence[Outcome]) -> Results:
+    def from_outcomes(cls, found: Sequence[CellOutcome]) -> Results:
         check_versions(found)
         efforts = sorted({_effort(outcome.cell) for outcome in found})
         if len(efforts) > 1:
             raise InputError(f"Results of different settings do not belong in one table: {' and '.join(efforts)}.")
-        grouped: dict[tuple[str, str], list[Outcome]] = {}
+        grouped: dict[tuple[str, str], list[CellOutcome]] = {}
         for outcome in sorted(found, key=lambda outcome: outcome.cell.seed):
             same = grouped.setdefault((outcome.cell.data, outcome.cell.model), [])
             if same and same[-1].cell.seed == outcome.cell.seed:
@@ -53,7 +53,7 @@ class Results:
         return cls(grouped)
 
     @property
-    def all(self) -> list[Outcome]:
+    def all(self) -> list[CellOutcome]:
         return [outcome for outcomes in self.cells.values() for outcome in outcomes]
 
     def data(self, *models: str) -> list[str]:
@@ -69,7 +69,7 @@ class Results:
         found = [{result.cell.seed for result in self.cells.get((data, model), [])} for model in models]
         return sorted(set.intersection(*found)) if found else []
 
-    def of_model(self, data: str, model: str, seeds: Sequence[int]) -> list[Outcome]:
+    def of_model(self, data: str, model: str, seeds: Sequence[int]) -> list[CellOutcome]:
         return [result for result in self.cells.get((data, model), []) if result.cell.seed in seeds]
 
     def stack(self, data: str, model: str, name: str, seeds: Sequence[int]) -> Array:
