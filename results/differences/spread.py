@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pandas as pd
 import torch
-from counterfactual_training.experiments.fitting import untrained
-from counterfactual_training.experiments.grid.file import load_grid
-from counterfactual_training.experiments.grid.settings import setting_of
 
 import counterfactual_training as ct
 from counterfactual_training.evaluation.counterfactuals import aggregate, counterfactual_tables
+from counterfactual_training.experiments.fitting import untrained
+from counterfactual_training.experiments.grid.file import load_grid
+from counterfactual_training.experiments.grid.settings import setting_of
 
 
 def models(name, kind="full", seeds=range(20), weights=None, search=None, sets=None, **config):

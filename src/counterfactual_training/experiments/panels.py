@@ -1,4 +1,4 @@
-"""A classifier of two features as a picture needs it, in human units: people, decisions everywhere, counterfactuals."""
+"""Data for a picture of a classifier of two features, in the user's units: rows, probabilities, counterfactuals."""
 
 from __future__ import annotations
 

@@ -35,13 +35,13 @@ def convert(root: Path) -> tuple[list[CellOutcome], list[Kind], Callable[[], Non
     It moves the old files to a folder of their own and says so; call it once the outcomes are saved. A kill before
     that repeats the conversion.
     """
-    if _read(root / OLD_MARKER).get("format") != 1:
+    if read_json(root / OLD_MARKER).get("format") != 1:
         raise FileError(f"{str(root)!r} holds results of an unknown format. Use another folder, or delete this one.")
     outcomes: list[CellOutcome] = []
     kinds: dict[str, Kind] = {}
     for marker in sorted(root.glob("*/done.json")):
         try:
-            done = _read(marker)
+            done = read_json(marker)
             outcome = _outcome(done, marker.parent)
             old = done["cell"]
             kind = [old["effort"], [list(pair) for pair in old["changes"]]]
@@ -110,11 +110,12 @@ def _measurement(data: str, effort: Mapping[str, Any]) -> Measurement:
     return Measurement("test", AS_TRAINED, protocol, 0.5, paired, own_draws=True)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The table in a file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise FileError(f"{str(path)!r} is damaged ({type(error).__name__}); delete its folder to redo it.") from error
+        raise FileError(f"{str(path)!r} is damaged ({type(error).__name__}); delete it to redo that cell.") from error
     if not isinstance(content, dict):
         raise FileError(f"{str(path)!r} is damaged: it holds no table.")
     return content

@@ -22,7 +22,7 @@ from counterfactual_training.datasets.lock import locked
 from counterfactual_training.errors import FileError
 from counterfactual_training.experiments.grid.cell import FORMAT, Cell
 from counterfactual_training.experiments.grid.grid import Grid
-from counterfactual_training.experiments.grid.legacy import OLD_MARKER, convert
+from counterfactual_training.experiments.grid.legacy import OLD_MARKER, convert, read_json
 from counterfactual_training.experiments.grid.outcome import CellOutcome, versions
 from counterfactual_training.models.vae import VAE, fit_vae
 from counterfactual_training.persistence import atomic_write, load_file, load_weights, save_file
@@ -50,7 +50,7 @@ class Store:
         if marker.exists():
             if any_version:
                 return
-            self._check_marker(_read(marker))
+            self._check_marker(read_json(marker))
         elif (self.root / "cells").is_dir() and any((self.root / "cells").iterdir()):
             raise FileError(f"{str(self.root)!r} holds cells but no {_MARKER} with their version.")
 
@@ -93,7 +93,7 @@ class Store:
             for half in (self.root / folder).glob(".*"):
                 half.unlink(missing_ok=True)
         for pending in sorted((self.root / "pending").glob("*.json")):
-            self._settle(pending, _read(pending))
+            self._settle(pending, read_json(pending))
 
     def done(self) -> set[str]:
         """Identities of all finished cells."""
@@ -123,7 +123,7 @@ class Store:
         if not path.exists():
             label = name if isinstance(cell, str) else cell.label
             raise FileError(f"{label} is not among the finished cells of {str(self.root)!r}; run it first.")
-        content = _read(path)
+        content = read_json(path)
         try:
             tensors = load_file(self._tensors(name), _TENSORS)[0] if content.get("tensors") else None
             return CellOutcome.from_json(content, tensors)
@@ -175,7 +175,7 @@ class Store:
     def spent(self, grid: Grid) -> float:
         """Seconds that runs of this very grid have taken so far; an edited one begins at zero."""
         with suppress(FileError, KeyError, TypeError, ValueError):  # no note yet, or a damaged one that is rewritten
-            found = _read(self._record(grid))
+            found = read_json(self._record(grid))
             if Grid.from_content(found["grid"]) == grid:
                 return float(found.get("seconds") or 0.0)
         return 0.0
@@ -193,7 +193,7 @@ class Store:
 
     def grids(self) -> dict[str, dict[str, Any]]:
         """What :meth:`record` noted, by name."""
-        return {path.stem: _read(path) for path in sorted((self.root / "grids").glob("*.json"))}
+        return {path.stem: read_json(path) for path in sorted((self.root / "grids").glob("*.json"))}
 
     def kinds(self) -> list[tuple[Any, list[str]]]:
         """Of the paper's experiments: how much of them was run, and the finished cells of each such kind."""
@@ -255,13 +255,3 @@ def _identity() -> dict[str, Any]:
 
 def _bytes(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content, separators=(",", ":")) + "\n").encode()
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FileError(f"{str(path)!r} is damaged ({type(error).__name__}); delete it to redo that cell.") from error
-    if not isinstance(content, dict):
-        raise FileError(f"{str(path)!r} is damaged: it holds no table.")
-    return content

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import nn
 
+from counterfactual_training.experiments.fitting import with_weights
 from counterfactual_training.experiments.grid.cell import Cell, digest
 from counterfactual_training.experiments.grid.measure import GridData, Rows, measure
 from counterfactual_training.experiments.grid.outcome import CellOutcome
@@ -133,9 +133,7 @@ def _fleet(source: GridData, rows: Rows, task: GridTask, checkpoint: str | None)
 
 def _member(cell: Cell, source: GridData, rows: Rows) -> Member:
     x, _ = rows["train"]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(cell.seed)
-        model = model_of(cell.values, x.shape[1], source.data.num_classes)
+    model = with_weights(cell.seed, lambda: model_of(cell.values, x.shape[1], source.data.num_classes))
     return Member(model, setting_of(cell.values, cell.seed, source.training_rules(cell), x, source.vae))
 
 

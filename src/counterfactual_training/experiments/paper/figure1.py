@@ -14,6 +14,7 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.catalog import load_dataset
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.evaluation.plausibility import implausibility
+from counterfactual_training.experiments.fitting import with_weights
 from counterfactual_training.experiments.panels import DecisionPanel, make_panel
 from counterfactual_training.models import linear
 from counterfactual_training.search import generic
@@ -59,11 +60,8 @@ def figure1(epochs: int | None = None) -> tuple[list[DecisionPanel], pd.DataFram
 
 
 def _trained(data: Dataset, objective: str, constraints: Constraints, epochs: int | None) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(_SEED)
-        model = linear(data.num_features, data.num_classes)
     result = train(
-        model,
+        with_weights(_SEED, lambda: linear(data.num_features, data.num_classes)),
         data.x_train,
         data.y_train,
         generic(),

@@ -1,4 +1,4 @@
-"""What the pictures of *What the published gains are made of* show: models of the first seed, looked at closely.
+"""Tables behind the pictures of *What the published gains are made of*, from models of the first seed.
 
 Each table is made once and kept beside the results of :mod:`truth`; the rows to fit, to explain and to judge are the
 same.

@@ -1,4 +1,4 @@
-"""The truth tables: methods side by side by the protocol that knows neither step size nor scale.
+"""The truth tables: methods compared by a protocol that depends on neither step size nor scale.
 
 Rows are of three kinds that never mix: those that models fit (and validate on), the individuals who are explained, and
 those that judges are fitted to. For *tuning* the last two are cut from the training rows; the test rows are looked at
@@ -74,7 +74,7 @@ class TruthBench(NamedTuple):
 
 @dataclass(frozen=True)
 class Place:
-    """Where results of one kind of rows, caps and stored models lie: of each model a CSV and a JSON file, the marker.
+    """The folder of results of one kind of rows, caps and stored models: per model a CSV file and a JSON file, last.
 
     Attributes:
         cells: how much of the paper's experiments was run, and what was changed in them, if it is their models that
@@ -114,7 +114,7 @@ class Scope:
     """Which models are measured, and on which rows.
 
     Attributes:
-        root: folder of results; grows. What is there is not done again, also after a change of a method's code: name
+        root: folder of results; grows. Results that exist are not made again, even if the code of a method changes: use
             another folder, or delete its files.
         data: the paper's short names; by default all nine.
         seeds: training seeds; by default five, three of MNIST.
@@ -167,7 +167,7 @@ class TruthPlan(NamedTuple):
 
 
 class TruthFailure(NamedTuple):
-    """A model that could not be made or measured; the others are not touched by it."""
+    """A model that could not be trained or measured; the others are not affected."""
 
     data: str
     seed: int
