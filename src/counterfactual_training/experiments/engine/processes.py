@@ -14,6 +14,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
 from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from counterfactual_training.errors import CounterfactualTrainingError, InputError
@@ -30,13 +32,25 @@ from counterfactual_training.experiments.engine.engine import (
 
 def in_processes(task: Task, items: Sequence[Any], shared: Any, engine: Engine) -> Iterator[tuple[Any, Any | Failed]]:
     """Pairs of item and result from ``engine.workers`` processes."""
+    # A file, because a process that dies while it starts would block us forever if it had more than the buffer of a
+    # pipe left to read.
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "payload"
+        path.write_bytes(_packed(task, shared))
+        yield from _run(items, str(path), engine)
+
+
+def _packed(task: Task, shared: Any) -> bytes:
     try:
-        payload = pickle.dumps((task, shared), protocol=pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps((task, shared), protocol=pickle.HIGHEST_PROTOCOL)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise InputError(
             f"The work cannot be sent to other processes ({reason(error)}): the task must be a function of a module, "
             "and what is shared plain data. One worker runs in this process and needs neither."
         ) from error
+
+
+def _run(items: Sequence[Any], payload: str, engine: Engine) -> Iterator[tuple[Any, Any | Failed]]:
     waiting, losses = deque(range(len(items))), Counter[int]()
     # A dead process breaks the whole pool and nobody can tell whose item it had. So all items that were running become
     # suspects, and run one at a time after the others: whoever breaks the pool then is the culprit.
@@ -78,7 +92,7 @@ def _result(future: Future[Any]) -> Any | Failed:
 class _Pool:
     """Worker processes that leave with this process and are stopped with the iteration."""
 
-    def __init__(self, payload: bytes, workers: int) -> None:
+    def __init__(self, payload: str, workers: int) -> None:
         # Forked children of a process that has used torch's threads may hang: spawn.
         context = multiprocessing.get_context("spawn")
         # Workers hold the reading end. It closes when this process closes its end, or dies, even by kill -9.
@@ -125,11 +139,11 @@ def _no_interrupts() -> Iterator[None]:
 
 # ---- in the worker ---------------------------------------------------------------------------------------------------
 
-_payload: list[bytes] = []
+_payload: list[Path] = []
 
 
-def _begin(payload: bytes, lifeline: Connection, started: Any) -> None:
-    _payload.append(payload)
+def _begin(payload: str, lifeline: Connection, started: Any) -> None:
+    _payload.append(Path(payload))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with, args=(lifeline,), daemon=True).start()
     set_up_worker()
@@ -153,5 +167,5 @@ def _unpacked_task(_: None, item: Any) -> Any:
 
 @lru_cache(maxsize=1)
 def _unpacked() -> tuple[Task, Any]:
-    # Not security-sensitive: our own process wrote these bytes, and they never touch a disk.
-    return pickle.loads(_payload[0])  # noqa: S301
+    # Not security-sensitive: the process that started this one wrote the file, in a folder that only the user may read.
+    return pickle.loads(_payload[0].read_bytes())  # noqa: S301
