@@ -20,8 +20,9 @@ from counterfactual_training.errors import CounterfactualTrainingError
 from counterfactual_training.evaluation.counterfactuals import aggregate, counterfactual_table
 from counterfactual_training.evaluation.plausibility import implausibility_mmd
 from counterfactual_training.evaluation.protocol import PUBLISHED
-from counterfactual_training.experiments.paper.cells import TABULAR, Cell
-from counterfactual_training.experiments.paper.fitting import fit_model, untrained
+from counterfactual_training.experiments.fitting import fit_model, untrained
+from counterfactual_training.experiments.grid.settings import published, setting_of
+from counterfactual_training.experiments.names import TABULAR
 
 COLUMNS = ("data", "rows × columns", "CT training, s", "evaluation, s", "evaluation / training")
 NOTE = """
@@ -47,7 +48,7 @@ def run(_: Environments, quick: bool) -> tuple[list[Table], list[str]]:
 
 
 def _against_training(data: Dataset, quick: bool) -> tuple[Value, ...]:
-    setting = Cell(TABULAR[0], "full").setting(data)  # a cell's settings are those of the data it is given
+    setting = setting_of(published(data.settings), constraints=data.training_constraints)
     setting = replace(setting, config=replace(setting.config, epochs=2)) if quick else setting
     protocol = replace(PUBLISHED, num_runs=2) if quick else PUBLISHED
     model = untrained(data, 0)

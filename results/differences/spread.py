@@ -7,18 +7,21 @@ import torch
 
 import counterfactual_training as ct
 from counterfactual_training.evaluation.counterfactuals import aggregate, counterfactual_tables
-from counterfactual_training.experiments.paper.cells import Cell
-from counterfactual_training.experiments.paper.fitting import untrained
-from counterfactual_training.experiments.paper.measure import protocols
+from counterfactual_training.experiments.fitting import untrained
+from counterfactual_training.experiments.grid.file import load_grid
+from counterfactual_training.experiments.grid.settings import setting_of
 
 
 def models(name, kind="full", seeds=range(20), weights=None, search=None, sets=None, **config):
     """Trained models of ``kind`` ("vanilla", "full protected", …), one per seed; ``sets``: own data for each."""
     sets = sets or [ct.load_dataset(name, "as_run")] * len(seeds)
-    cells = [Cell(name, kind.split()[0], "protected" in kind, seed) for seed in seeds]
+    grid = load_grid("main" if "protected" in kind else "ablation").changed([name], max(seeds) + 1)
+    found = {p.cell.seed: p.cell for p in grid.points({name: sets[0].settings}) if p.cell.model == kind}
+    cells = [found[seed] for seed in seeds]
     members, rows = [], []
     for cell, data in zip(cells, sets, strict=True):
-        setting = cell.setting(data)
+        rules = data.training_constraints
+        setting = setting_of(cell.values, cell.seed, data.protect(rules) if cell.protected else rules)
         generator, objective = setting.generator.replace(**search or {}), replace(setting.objective, **weights or {})
         setting = replace(setting, generator=generator, objective=objective, config=replace(setting.config, **config))
         members.append(ct.Member(untrained(data, cell.seed), setting))
@@ -31,7 +34,7 @@ def measured(sets, cells, trained, setting="free", runs=10, **changes):
     """The published metrics, a row per seed; ``changes``: of the protocol."""
     rows = []
     for data, cell, result in zip(sets, cells, trained, strict=True):
-        protocol = replace(protocols(cell, setting)[0], num_runs=runs, **changes)
+        protocol = replace(cell.protocol(setting), num_runs=runs, **changes)
         rules = data.protect(data.constraints) if setting == "protected" else data.constraints
         rows.append(ct.summarise(aggregate(counterfactual_tables([result.model], data, protocol, rules)[0])))
     return pd.DataFrame(rows, index=pd.Index([cell.seed for cell in cells], name="seed"))

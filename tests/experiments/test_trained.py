@@ -9,7 +9,7 @@ from counterfactual_training.errors import FileError, InputError
 from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.experiments.trained import (
     Recipe,
-    Trained,
+    TrainedClassifier,
     as_classifier,
     encoder_of,
     fit,
@@ -35,7 +35,7 @@ def trained(data):
 
 def test_a_saved_model_is_the_same_after_loading(trained, data, tmp_path):
     trained.save(tmp_path / "m.safetensors")
-    loaded = Trained.load(tmp_path / "m.safetensors")
+    loaded = TrainedClassifier.load(tmp_path / "m.safetensors")
     assert loaded.recipe == RECIPE
     assert torch.equal(loaded.model(data.x_test), trained.model(data.x_test))
     assert loaded.numbers["share_mature"] == trained.numbers["share_mature"]
@@ -57,14 +57,14 @@ def test_a_linear_recipe_makes_a_linear_model(data):
 def test_a_file_that_describes_no_classifier_is_refused(content, tmp_path):
     save_file(tmp_path / "m.safetensors", "data set classifier", {"0.weight": torch.zeros(2, 2)}, content)
     with pytest.raises(FileError, match="damaged"):
-        Trained.load(tmp_path / "m.safetensors")
+        TrainedClassifier.load(tmp_path / "m.safetensors")
 
 
 def test_a_file_cannot_claim_a_larger_model_than_it_holds(trained, tmp_path):
     trained.save(tmp_path / "m.safetensors")
     huge = replace(trained, recipe=replace(RECIPE, hidden=(10**9,)))
     huge.save(tmp_path / "huge.safetensors")
-    model = Trained.load(tmp_path / "huge.safetensors").model
+    model = TrainedClassifier.load(tmp_path / "huge.safetensors").model
     assert sum(p.numel() for p in model.parameters()) == sum(p.numel() for p in trained.model.parameters())
 
 
@@ -76,7 +76,7 @@ def test_weights_that_miss_a_layer_are_refused(trained, tmp_path):
     _, content = load_file(tmp_path / "m.safetensors", "data set classifier")
     save_file(tmp_path / "m.safetensors", "data set classifier", state, content)
     with pytest.raises(FileError):
-        Trained.load(tmp_path / "m.safetensors")
+        TrainedClassifier.load(tmp_path / "m.safetensors")
 
 
 def test_names_of_data_sets():

@@ -8,12 +8,12 @@ import torch
 
 from counterfactual_training.errors import InputError
 from counterfactual_training.experiments.trained import named_dataset
-from counterfactual_training.experiments.tune import Effort, best_file, confirm, named_task
+from counterfactual_training.experiments.tune import TuningEffort, best_file, confirm, named_task
 from counterfactual_training.tuning import RANGES, Choices, Goal, TuningPlan, tune
 
 pytest.importorskip("optuna", reason="tuning needs the extra 'tune'")
 
-EFFORT = Effort(epochs=2, confirm_seeds=2)
+EFFORT = TuningEffort(epochs=2, confirm_seeds=2)
 GOAL = Goal(("ip",), 50.0)
 SPACE = {**dict.fromkeys(RANGES, "published"), "lambda_reg": Choices((0.1, 0.2, 0.3))}
 
@@ -43,7 +43,7 @@ def test_no_test_row_is_trained_or_measured_on(data):
 
 def test_the_start_is_what_the_paper_ran(data):
     whole = named_dataset("moons")
-    start = named_task(whole, Effort()).start
+    start = named_task(whole, TuningEffort()).start
     assert start.numbers()["lambda_reg"] == 0.25 and start.numbers()["decision_threshold"] == 0.9
     assert start.config.epochs == 100 and start.config.num_counterfactuals == 1000
 
@@ -94,4 +94,4 @@ def test_the_best_settings_are_a_grid_file(tuned):
 @pytest.mark.parametrize("bad", [{"num_seeds": 0}, {"confirm_seeds": 0}])
 def test_efforts_without_seeds_are_refused(bad):
     with pytest.raises(InputError, match="1 or more"):
-        Effort(**bad)
+        TuningEffort(**bad)

@@ -5,8 +5,8 @@ import pytest
 from counterfactual_training.cli import main
 from counterfactual_training.experiments.grid.file import load_grid
 from counterfactual_training.experiments.grid.results import GridResults
-from counterfactual_training.experiments.grid.run import Prepared
-from counterfactual_training.experiments.grid.store import GridStore
+from counterfactual_training.experiments.grid.run import GridWork
+from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.reports import write_grid
 
 pytest.importorskip("matplotlib", reason="figures need the extra 'report'")
@@ -34,8 +34,8 @@ def test_python_code_writes_what_the_command_writes(tmp_path, capsys):
     file, runs, out = tmp_path / "tiny.toml", tmp_path / "runs", tmp_path / "command"
     file.write_text(TINY)
     assert main(["grid", "run", str(file), "--workers", "1", "--runs", str(runs), "--out", str(out)]) == 0
-    grid, store = load_grid(str(file)), GridStore(runs)
-    results = GridResults.load(grid, Prepared.of(grid).points, store)
+    grid, store = load_grid(str(file)), Store(runs)
+    results = GridResults.load(grid, GridWork.from_grids(grid).points, store)
     record = {name: store.grids()["tiny"][name] for name in ("command", "seconds")}
     write_grid(results, tmp_path / "python", record)
     assert contents(tmp_path / "python") == contents(out)

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from counterfactual_training.errors import InputError, MissingExtraError, need_extra
-from counterfactual_training.experiments.panels import Panel
+from counterfactual_training.experiments.panels import DecisionPanel
 from counterfactual_training.reports.panel_figures import DARK, LIGHT, draw_panels
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def make_panel(stars: int = 5) -> Panel:
+def make_panel(stars: int = 5) -> DecisionPanel:
     rng = np.random.default_rng(0)
     x, y = np.linspace(0, 10, 30), np.linspace(-5, 5, 20)
-    return Panel(
+    return DecisionPanel(
         data="loan",
         title="(a) a panel",
         axes=("age (years)", "debt"),

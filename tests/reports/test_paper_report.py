@@ -5,14 +5,10 @@ import shlex
 import pytest
 
 from counterfactual_training.cli import main
-from counterfactual_training.cli import reproduce as command
-from counterfactual_training.experiments.paper.cells import Effort
 from counterfactual_training.experiments.paper.reproduce import reproduce
 from counterfactual_training.reports import write_report, write_reproduction
 
 pytest.importorskip("matplotlib", reason="figures need the extra 'report'")
-
-TINY = Effort("tiny", 1, 3, 10, 40, 3, 2)
 
 
 def contents(folder) -> dict[str, bytes]:
@@ -20,13 +16,13 @@ def contents(folder) -> dict[str, bytes]:
 
 
 @pytest.mark.filterwarnings("ignore::counterfactual_training.evaluation.findings.MeasurementWarning")
-def test_python_code_writes_what_the_command_writes(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(command, "QUICK", TINY)
+def test_python_code_writes_what_the_command_writes(tmp_path, capsys):
     out, runs = tmp_path / "command", tmp_path / "runs"
-    argv = ["reproduce", "synthetic", "--quick", "--data", "LS", "--seeds", "1", "--workers", "1"]
+    argv = ["reproduce", "synthetic", "--quick", "--data", "LS", "--seeds", "1", "--workers", "1", "--set", "epochs=1"]
     argv += ["--out", str(out), "--runs", str(runs)]
     assert main(argv) == 0
-    (one,) = reproduce("synthetic", runs, data=["LS"], seeds=1, effort=TINY, command=shlex.join(["ct", *argv]))
+    chosen = {"data": ["LS"], "seeds": 1, "quick": True, "changes": {"epochs": 1}}
+    (one,) = reproduce("synthetic", runs, **chosen, command=shlex.join(["ct", *argv]))
     written = write_reproduction(one, tmp_path / "python")
     assert contents(tmp_path / "python") == contents(out)
     assert {str(out / name) for name in contents(out)} == {path.replace("/python/", "/command/") for path in written}

@@ -12,10 +12,10 @@ from counterfactual_training.cli.output import emit, folder, note
 from counterfactual_training.errors import CounterfactualTrainingError, InputError
 from counterfactual_training.experiments.engine.engine import Engine
 from counterfactual_training.experiments.grid.file import load_grid, shipped_grids
-from counterfactual_training.experiments.grid.grid import Grid, grid_from
+from counterfactual_training.experiments.grid.grid import Grid
 from counterfactual_training.experiments.grid.results import GridResults
-from counterfactual_training.experiments.grid.run import MANY_CELLS, GridRun, Prepared, expected_seconds, run_grid
-from counterfactual_training.experiments.grid.store import GridStore
+from counterfactual_training.experiments.grid.run import MANY_CELLS, GridRun, GridWork, expected_seconds, run_grid
+from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.reports import write_grid
 from counterfactual_training.reports.grid_report import grid_text
 from counterfactual_training.text import duration
@@ -62,8 +62,8 @@ def _run(arguments: argparse.Namespace) -> None:
         if arguments.dry_run:
             return _announce(arguments, grid, {"seconds": expected_seconds(grid, engine.workers)})
         _ask(grid, engine, arguments.yes)
-    prepared, store = Prepared.of(grid), GridStore(arguments.runs)
-    done = store.done()
+    prepared = GridWork.from_grids(grid)
+    done = Store(arguments.runs).done()
     plan = {
         "models": len(prepared.cells),
         "done": sum(cell.id in done for cell in prepared.cells),
@@ -74,6 +74,7 @@ def _run(arguments: argparse.Namespace) -> None:
     need_report()
     note(_sentence(grid, plan))
     found = run_grid(prepared, arguments.runs, engine, arguments.command_line, sys.stderr)
+    store = Store(arguments.runs)
     results = GridResults.load(grid, prepared.points, store)
     if results.missing == results.points:
         raise _incomplete(found, "No setting is finished together with its baseline, so there is nothing to report")
@@ -103,11 +104,11 @@ def _incomplete(found: GridRun, consequence: str) -> CounterfactualTrainingError
 
 
 def _status(arguments: argparse.Namespace) -> None:
-    store = GridStore(arguments.runs)
+    store = Store(arguments.runs)
     done = store.done()
     rows = []
     for grid, record in _grids(arguments, store):
-        prepared = Prepared.of(grid)
+        prepared = GridWork.from_grids(grid)
         for data in grid.data:
             cells = [cell for cell in prepared.cells if cell.data == data]
             finished = sum(cell.id in done for cell in cells)
@@ -118,10 +119,10 @@ def _status(arguments: argparse.Namespace) -> None:
 
 def _report(arguments: argparse.Namespace) -> None:
     need_report()
-    store = GridStore(arguments.runs)
+    store = Store(arguments.runs)
     texts, files = [], []
     for grid, record in _grids(arguments, store):
-        results = GridResults.load(grid, Prepared.of(grid).points, store)
+        results = GridResults.load(grid, GridWork.from_grids(grid).points, store)
         if results.missing == results.points:
             raise InputError(f"Nothing of {grid.name!r} is finished in {arguments.runs!r}. Start with: ct grid run")
         files += write_grid(results, folder(arguments.out), record)
@@ -140,10 +141,10 @@ def _list(arguments: argparse.Namespace) -> None:
 
 
 def _chosen(arguments: argparse.Namespace, name: str) -> Grid:
-    return load_grid(name).changed(names(arguments.data), arguments.seeds, arguments.quick)
+    return load_grid(name, arguments.quick).changed(names(arguments.data), arguments.seeds)
 
 
-def _grids(arguments: argparse.Namespace, store: GridStore) -> Sequence[tuple[Grid, dict[str, Any]]]:
+def _grids(arguments: argparse.Namespace, store: Store) -> Sequence[tuple[Grid, dict[str, Any]]]:
     """The grid asked for, or all that were run in the folder, each with how it was run."""
     records = store.grids()
     if arguments.grid is not None:
@@ -152,7 +153,8 @@ def _grids(arguments: argparse.Namespace, store: GridStore) -> Sequence[tuple[Gr
     if not records:
         raise InputError(f"No grid was run in {arguments.runs!r} yet. Start with: ct grid run generators --quick")
     data, seeds = names(arguments.data), arguments.seeds
-    return [(grid_from(record["grid"]).changed(data, seeds), _record(record)) for record in records.values()]
+    found = [(Grid.from_content(record["grid"]), _record(record)) for record in records.values() if "grid" in record]
+    return [(grid.changed(data, seeds), record) for grid, record in found]
 
 
 def _record(record: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,13 +16,16 @@ from counterfactual_training.cli.options import add_command, add_engine, chosen_
 from counterfactual_training.cli.output import emit, folder
 from counterfactual_training.cli.parsing import settings
 from counterfactual_training.experiments.engine.launch import Engine
-from counterfactual_training.experiments.paper.cells import FULL, QUICK, Effort
+from counterfactual_training.experiments.grid.run import GridWork
 from counterfactual_training.experiments.paper.reproduce import (
     ALL,
     EXPERIMENTS,
+    FULL,
+    Effort,
     Reproduction,
-    experiment_cells,
+    experiment_grids,
     experiment_names,
+    kind_of_grid,
     reproduce,
 )
 from counterfactual_training.experiments.truth.methods import UNCAPPED
@@ -31,8 +35,6 @@ from counterfactual_training.reports import write_reproduction, write_truth
 from counterfactual_training.reports.paper_report import effort_remark, result_tables
 from counterfactual_training.reports.paper_tables import text_tables
 from counterfactual_training.reports.truth_tables import truth_texts
-
-QUICK_SEEDS = 2
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -67,42 +69,46 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     need_report()
     out = folder(arguments.out)
-    effort = QUICK if arguments.quick else FULL
-    arguments.seeds = QUICK_SEEDS if arguments.quick and arguments.seeds is None else arguments.seeds
+    chosen = {
+        "data": names(arguments.data),
+        "seeds": arguments.seeds,
+        "quick": arguments.quick,
+        "changes": settings(arguments.set),
+    }
     found = reproduce(
         arguments.experiment,
         arguments.runs,
-        data=names(arguments.data),
-        seeds=arguments.seeds,
-        effort=effort,
-        changes=settings(arguments.set),
+        **chosen,
         command=arguments.command_line,
         stream=sys.stderr,
         engine=chosen_engine(arguments),
     )
     files = [path for one in found for path in write_reproduction(one, out)]
     texts = [table.text() for one in found for table in text_tables(one.name, one.tables)]
-    step_free, lost = _step_free(arguments, effort) if arguments.experiment in ("main", ALL) else ({}, [])
+    step_free, lost = _step_free(arguments, chosen) if arguments.experiment in ("main", ALL) else ({}, [])
     if step_free:
         files += write_truth(step_free, out, f"Measured on the test rows. Made with: {arguments.command_line}")
         texts += [table.text() for table in truth_texts(step_free)]
-    texts += [effort_remark(effort)] * arguments.quick
+    texts += [effort_remark(found[0].effort)] * arguments.quick
     emit(arguments, _document(found, step_free, files), "\n\n".join([*texts, f"{len(files)} files in {out}"]))
     complain({failure.cell.label: failure.reason for one in found for failure in one.failures})
     complain({f"{one.data} {one.method} seed {one.seed}": one.reason for one in lost})
 
 
-def _step_free(arguments: argparse.Namespace, effort: Effort) -> tuple[dict[str, pd.DataFrame], list[TruthFailure]]:
+def _step_free(
+    arguments: argparse.Namespace, chosen: dict[str, Any]
+) -> tuple[dict[str, pd.DataFrame], list[TruthFailure]]:
     """The models of the main table and the rescaled baseline, measured independently of step size and scale."""
-    cells = experiment_cells("main", names(arguments.data), arguments.seeds, effort, settings(arguments.set))
+    grid = experiment_grids("main", **chosen)["main"]
     scope = Scope(
         Path(arguments.runs) / "truth",
-        data=list(dict.fromkeys(cell.data for cell in cells)),
-        seeds=arguments.seeds,
+        data=grid.data,
+        seeds=chosen["seeds"] if chosen["seeds"] is not None or not grid.quick else len(grid.seeds),
         methods=["BL", "BL rescaled", "CT"],
         on_test=True,
-        caps=replace(UNCAPPED, epochs=effort.epochs),
-        cells=cells,
+        caps=replace(UNCAPPED, epochs=Effort.from_grid(grid).epochs),
+        cells=GridWork.from_grids(grid, strict=False).cells,
+        kind=json.dumps(kind_of_grid(grid), sort_keys=True),
     )
     # So little work that it stays on this machine, wherever the models were trained.
     here = Engine(workers=arguments.workers)

@@ -14,7 +14,12 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.errors import FileError, InputError, check_name
 from counterfactual_training.estimator import CounterfactualClassifier
-from counterfactual_training.experiments.trained import Trained, as_classifier, named_dataset, protected_constraints
+from counterfactual_training.experiments.trained import (
+    TrainedClassifier,
+    as_classifier,
+    named_dataset,
+    protected_constraints,
+)
 from counterfactual_training.search import make_generator
 
 Measurable = tuple[nn.Module, Tensor, Tensor, Constraints]
@@ -23,7 +28,7 @@ Measurable = tuple[nn.Module, Tensor, Tensor, Constraints]
 def open_model(path: str) -> DatasetModel | TableModel:
     """Load a file of either kind."""
     try:
-        return DatasetModel(path, Trained.load(path))
+        return DatasetModel(path, TrainedClassifier.load(path))
     except FileError as first:
         try:
             return TableModel(path, CounterfactualClassifier.load(path))
@@ -35,7 +40,7 @@ def open_model(path: str) -> DatasetModel | TableModel:
 class DatasetModel:
     """A model of a named data set; its rows are the test rows."""
 
-    def __init__(self, path: str, trained: Trained) -> None:
+    def __init__(self, path: str, trained: TrainedClassifier) -> None:
         self.path, self.trained = path, trained
         self.name = trained.recipe.data
 

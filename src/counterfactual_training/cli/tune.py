@@ -12,7 +12,7 @@ from counterfactual_training.cli.output import emit, folder, note
 from counterfactual_training.cli.parsing import is_csv
 from counterfactual_training.errors import InputError
 from counterfactual_training.experiments.trained import Recipe, named_dataset
-from counterfactual_training.experiments.tune import Effort, confirm, named_task
+from counterfactual_training.experiments.tune import TuningEffort, confirm, named_task
 from counterfactual_training.reports import write_tuning
 from counterfactual_training.reports.tune_report import tuning_text
 from counterfactual_training.tuning import OBJECTIVES, Goal, TuningPlan, tune
@@ -57,11 +57,13 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--trials", type=int, default=TuningPlan.num_trials, help="in total (default: %(default)s)")
     parser.add_argument("--batch", type=int, default=TuningPlan.batch, help="trials per fleet (default: %(default)s)")
-    parser.add_argument("--epochs", type=int, default=Effort.epochs, help="of each trial (default: %(default)s)")
+    parser.add_argument("--epochs", type=int, default=TuningEffort.epochs, help="of each trial (default: %(default)s)")
     parser.add_argument(
-        "--seeds", type=int, default=Effort.num_seeds, help="trainings per trial (default: %(default)s)"
+        "--seeds", type=int, default=TuningEffort.num_seeds, help="trainings per trial (default: %(default)s)"
     )
-    parser.add_argument("--seed", type=int, default=Effort.seed, help="of everything random (default: %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=TuningEffort.seed, help="of everything random (default: %(default)s)"
+    )
     parser.add_argument("--space", metavar="FILE", help="TOML file of ranges that differ from the default ones")
     parser.add_argument("--variant", default=Recipe.variant, help="default, as_run or full; see `ct data info`")
     parser.add_argument("--out", default="tuned", metavar="FOLDER", help="for tables, figures (default: %(default)s)")
@@ -78,7 +80,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise InputError("ct tune takes named data sets; for a table of your own, use CounterfactualClassifier.tune.")
     goal, started = _goal(arguments), time.monotonic()
     data = named_dataset(arguments.data, arguments.variant)
-    effort = Effort(arguments.epochs, arguments.seeds, arguments.seed)
+    effort = TuningEffort(arguments.epochs, arguments.seeds, arguments.seed)
     out = folder(arguments.out)
     storage = arguments.storage or out / "study.journal"
     plan = TuningPlan(arguments.trials, arguments.batch, storage, arguments.study or data.name, arguments.seed)

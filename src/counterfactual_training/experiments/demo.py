@@ -1,4 +1,4 @@
-"""The main job: conventional against counterfactual training on two data sets, with and without a protected feature."""
+"""The demo: conventional against counterfactual training on two data sets, with and without a protected feature."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.datasets.loan import loan_dataset
 from counterfactual_training.evaluation.evaluate import evaluate, summarise
 from counterfactual_training.evaluation.protocol import EvaluationProtocol
-from counterfactual_training.experiments.panels import TARGET, Panel, make_panel
+from counterfactual_training.experiments.fitting import with_weights
+from counterfactual_training.experiments.panels import TARGET, DecisionPanel, make_panel
 from counterfactual_training.experiments.trained import as_classifier, encoder_of
 from counterfactual_training.models import linear, mlp
 from counterfactual_training.search import ecco, generic
@@ -26,7 +27,7 @@ from counterfactual_training.training import Objective, Setting, TrainConfig, ma
 
 METRICS = ("accuracy", "implausibility", "implausibility_mmd", "cost", "validity", "robust_accuracy")
 TRAININGS = ("conventional", "counterfactual")
-PEOPLE = (0.1, 0.5, 0.9)  # whom the page advises: their places in the order of age
+PEOPLE = (0.1, 0.5, 0.9)  # quantiles of age of the applicants whom the page advises
 # As at the paper's evaluation; the strength of ECCo's energy penalty depends on it.
 SEARCH_STEPS = 50
 
@@ -34,7 +35,7 @@ Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class DemoPlan:
     """How one data set of the demo is trained."""
 
     data: Dataset
@@ -43,10 +44,10 @@ class Plan:
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
+class DemoTrial:
     """A trained model, and whether the protected features are immutable for its counterfactuals."""
 
-    plan: Plan
+    plan: DemoPlan
     training: str
     protected: bool
     model: nn.Module
@@ -81,21 +82,21 @@ class DemoResult:
     """
 
     table: pd.DataFrame
-    panels: tuple[Panel, ...]
+    panels: tuple[DecisionPanel, ...]
     advice: pd.DataFrame
     debt_per_year: dict[str, float]
     settings: dict[str, dict[str, Any]]
     protocol: EvaluationProtocol
 
 
-def make_plans(quick: bool = False, seed: int = 0) -> tuple[Plan, Plan]:
+def make_plans(quick: bool = False, seed: int = 0) -> tuple[DemoPlan, DemoPlan]:
     """The loan example as in the authors' proof of concept (linear, *Generic*), and Moon as in their tables.
 
-    Both learn faster than the authors let them, from fewer rows. The loan classifiers begin conventionally: the
-    protection of Prop. 3.1 takes hold once counterfactuals stop short of the target's mean, which those of an untrained
+    Both have larger learning rates and fewer rows than the authors used. The loan classifiers begin with conventional
+    epochs: Prop. 3.1 protects once counterfactuals stop short of the target's mean, which those of an untrained
     classifier need not do.
     """
-    loan = Plan(
+    loan = DemoPlan(
         data=loan_dataset(200 if quick else 1000, 100 if quick else 400),
         make_model=linear,
         setting=Setting(
@@ -113,7 +114,7 @@ def make_plans(quick: bool = False, seed: int = 0) -> tuple[Plan, Plan]:
     )
     moons = load_dataset("moons")
     rows = 300 if quick else 1500
-    moon = Plan(
+    moon = DemoPlan(
         data=replace(moons, x_train=moons.x_train[:rows], y_train=moons.y_train[:rows]),
         make_model=mlp,
         setting=Setting(
@@ -132,8 +133,8 @@ def make_plans(quick: bool = False, seed: int = 0) -> tuple[Plan, Plan]:
 
 
 def run_demo(quick: bool = False, seed: int = 0, notify: Notify = lambda message: None) -> DemoResult:
-    """Train six small classifiers and measure them; ``quick`` shows that everything works, not what it is worth."""
-    # What the page does not show is not measured.
+    """Train six small classifiers and measure them; with ``quick`` the numbers mean little."""
+    # The page shows nothing else, so nothing else is measured.
     shown = EvaluationProtocol(langevin_steps=0, attacks=("fgsm",), epsilons=(0.3,), attribution_rounds=0)
     protocol = replace(shown, num_individuals=50 if quick else 400, seed=seed)
     plans = make_plans(quick, seed)
@@ -149,10 +150,10 @@ def run_demo(quick: bool = False, seed: int = 0, notify: Notify = lambda message
     )
 
 
-def run_trials(plan: Plan, notify: Notify = lambda message: None) -> list[Trial]:
+def run_trials(plan: DemoPlan, notify: Notify = lambda message: None) -> list[DemoTrial]:
     """Conventional and counterfactual training, all mutable; then both with the protected features immutable.
 
-    Conventional training knows nothing of constraints: it is the same model both times.
+    Conventional training does not use constraints: it is the same model both times.
     """
     conventional = _trained(plan, "conventional", plan.data.training_constraints, notify)
     trials = []
@@ -160,30 +161,28 @@ def run_trials(plan: Plan, notify: Notify = lambda message: None) -> list[Trial]
         constraints = plan.data.training_constraints
         ours = _trained(plan, "counterfactual", plan.data.protect(constraints) if protected else constraints, notify)
         trials += [
-            Trial(plan, name, protected, model) for name, model in zip(TRAININGS, (conventional, ours), strict=True)
+            DemoTrial(plan, name, protected, model) for name, model in zip(TRAININGS, (conventional, ours), strict=True)
         ]
     return trials
 
 
-def measure(trial: Trial, protocol: EvaluationProtocol) -> dict[str, Any]:
+def measure(trial: DemoTrial, protocol: EvaluationProtocol) -> dict[str, Any]:
     """A row of the demo's table."""
     numbers = summarise(evaluate(trial.model, trial.data, protocol, trial.constraints))
     wanted = {name: float(numbers[name]) for name in (*METRICS, "share_mature")}
     return {"data": trial.data.name, "training": trial.training, "protected": trial.held, **wanted}
 
 
-def _panel(trial: Trial, letter: str) -> Panel:
+def _panel(trial: DemoTrial, letter: str) -> DecisionPanel:
     title = f"({letter}) {trial.training} training, {f'{trial.held} immutable' if trial.held else 'all mutable'}"
     generator = trial.plan.setting.generator.replace(max_steps=SEARCH_STEPS)
     return make_panel(trial.data, trial.model, generator, trial.constraints, title)
 
 
-def _trained(plan: Plan, training: str, constraints: Constraints, notify: Notify) -> nn.Module:
+def _trained(plan: DemoPlan, training: str, constraints: Constraints, notify: Notify) -> nn.Module:
     started = time.perf_counter()
     setting = plan.setting if training == "counterfactual" else plan.setting.conventional()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(setting.config.seed)
-        model = plan.make_model(plan.data.num_features, plan.data.num_classes)
+    model = with_weights(setting.config.seed, lambda: plan.make_model(plan.data.num_features, plan.data.num_classes))
     train(
         model,
         plan.data.x_train,
@@ -198,8 +197,8 @@ def _trained(plan: Plan, training: str, constraints: Constraints, notify: Notify
     return model.eval()
 
 
-def _advice(plan: Plan, models: dict[str, nn.Module]) -> pd.DataFrame:
-    """What a younger, a middling and an older one of the refused applicants are told."""
+def _advice(plan: DemoPlan, models: dict[str, nn.Module]) -> pd.DataFrame:
+    """What a young, a middle-aged and an old refused applicant are told."""
     data = plan.data
     refused = data.frame_test[data.y_test.numpy() != TARGET].sort_values("age", kind="stable")
     places = (np.array(PEOPLE) * (len(refused) - 1)).round().astype(int)
@@ -221,7 +220,7 @@ def debt_per_year(data: Dataset, model: nn.Module) -> float:
     return float((per_unit[0] / per_unit[1]).abs())
 
 
-def _settings(plan: Plan) -> dict[str, Any]:
+def _settings(plan: DemoPlan) -> dict[str, Any]:
     data, setting = plan.data, plan.setting
     generator, objective, config = setting.generator, setting.objective, setting.config
     return {

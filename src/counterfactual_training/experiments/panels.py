@@ -1,4 +1,4 @@
-"""A classifier of two features as a picture needs it, in human units: people, decisions everywhere, counterfactuals."""
+"""Data for a picture of a classifier of two features, in the user's units: rows, probabilities, counterfactuals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GRID, _MARGIN = 161, 0.1
 
 
 @dataclass(frozen=True, eq=False)
-class Panel:
+class DecisionPanel:
     """One picture: a classifier of two features, in the user's units.
 
     Attributes:
@@ -54,7 +54,7 @@ def make_panel(
     title: str,
     target: int = TARGET,
     num_stars: int = 60,
-) -> Panel:
+) -> DecisionPanel:
     """Search counterfactuals of the first test rows of the other class and look at the model all around."""
     rows = (data.y_test != target).nonzero().flatten()[:num_stars]
     y_target = torch.full((len(rows),), target)
@@ -62,7 +62,7 @@ def make_panel(
     valid = predict_logits(model, found.x_cf).argmax(-1) == y_target
     grid_x, grid_y, probability = _surface(data, model, target)
     first, second = (f"{feature.name} ({feature.unit})" if feature.unit else feature.name for feature in data.schema)
-    return Panel(
+    return DecisionPanel(
         data=data.name,
         title=title,
         axes=(first, second),

@@ -1,4 +1,4 @@
-"""A classifier of a named data set: trained with the paper's settings for it, saved, loaded, explained."""
+"""A classifier of a named data set: train it with the paper's settings, save, load and explain it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.catalog import list_datasets, load_dataset
 from counterfactual_training.datasets.dataset import Dataset, Variant
 from counterfactual_training.datasets.loan import loan_dataset
-from counterfactual_training.errors import FileError, InputError, unknown
+from counterfactual_training.errors import FileError, InputError, check_name, lookup, unknown
 from counterfactual_training.estimator import CounterfactualClassifier
-from counterfactual_training.experiments.paper.fitting import fit_model, untrained
+from counterfactual_training.experiments.fitting import fit_model, untrained
 from counterfactual_training.models import mlp
 from counterfactual_training.persistence import load_file, load_weights, save_file
 from counterfactual_training.search import Generator, make_generator
@@ -26,7 +26,7 @@ KIND = "data set classifier"
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a classifier of a named data set is made; what is not said here are the paper's settings for the set.
+    """How a classifier of a named data set is trained; everything else is as published for the data set.
 
     Attributes:
         data, variant: see :func:`named_dataset`.
@@ -51,7 +51,7 @@ class Recipe:
     def setting(self, data: Dataset) -> Setting:
         """How to train on the data set that the recipe names."""
         paper = data.settings
-        # The generator of a latent space learns it from the training rows; held-out ones are for the log only.
+        # A generator with a latent space fits it to the training rows; held-out rows are for the log only.
         rows, _ = data.validation_split(torch.Generator().manual_seed(self.seed))
         return Setting(
             make_generator(self.generator, data.x_train[rows], decision_threshold=paper.decision_threshold),
@@ -69,7 +69,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class TrainedClassifier:
     """The model, how it was made, and how its last epoch went."""
 
     model: nn.Module
@@ -82,7 +82,7 @@ class Trained:
         save_file(path, KIND, self.model.state_dict(), content)
 
     @classmethod
-    def load(cls, path: str | Path) -> Trained:
+    def load(cls, path: str | Path) -> TrainedClassifier:
         """The inverse of :meth:`save`."""
         state, content = load_file(path, KIND)
         try:
@@ -97,7 +97,7 @@ class Trained:
 
 
 def _of_size(state: dict[str, Tensor]) -> nn.Module:
-    """An MLP for these weights. Its widths are theirs, so that no file can ask for more memory than it has itself."""
+    """An MLP for these weights. Its widths are theirs, so that no file can demand more memory than its own size."""
     layers = sorted((name for name in state if state[name].dim() == 2), key=lambda name: int(name.partition(".")[0]))
     widths = [state[name].shape[0] for name in layers]
     return mlp(state[layers[0]].shape[1], widths[-1], widths[:-1])
@@ -108,15 +108,14 @@ def named_dataset(name: str, variant: Variant = "default") -> Dataset:
     wanted = name.strip().lower().replace("-", "_").replace(" ", "_")
     known = [word for entry in list_datasets() for word in (entry["name"], entry["short_name"])]
     if wanted == "loan":
-        if variant != "default":
-            raise InputError(unknown("variant of loan:", variant, ["default"]))
+        check_name("variant of loan:", variant, ["default"])
         return loan_dataset()
     if wanted not in {word.lower() for word in known}:
         raise InputError(unknown("data set", name, dict.fromkeys(["loan", *known])))
     return load_dataset(wanted, variant)
 
 
-def fit(recipe: Recipe, data: Dataset, progress: bool | None = None) -> Trained:
+def fit(recipe: Recipe, data: Dataset, progress: bool | None = None) -> TrainedClassifier:
     """Train as the recipe says, on the rows that validation does not hold out."""
     model = untrained(data, recipe.seed, recipe.hidden)
     history = fit_model(model, data, recipe.setting(data), progress=progress)
@@ -125,7 +124,7 @@ def fit(recipe: Recipe, data: Dataset, progress: bool | None = None) -> Trained:
         "validation_accuracy": "validation_accuracy",
         "share_mature": "share_mature",
     }
-    return Trained(model.eval(), recipe, {name: history.last(column) for name, column in numbers.items()})
+    return TrainedClassifier(model.eval(), recipe, {name: history.last(column) for name, column in numbers.items()})
 
 
 def protected_constraints(data: Dataset, constraints: Constraints, columns: tuple[str, ...]) -> Constraints:
@@ -135,9 +134,7 @@ def protected_constraints(data: Dataset, constraints: Constraints, columns: tupl
     may_move = torch.ones(data.num_features, dtype=torch.bool)
     slices = encoder_of(data).slices_
     for name in columns:
-        if name not in slices:
-            raise InputError(unknown(f"column of {data.name}:", name, slices))
-        may_move[slices[name]] = False
+        may_move[lookup(f"column of {data.name}:", name, slices)] = False
     return replace(
         constraints,
         may_increase=constraints.may_increase & may_move,
@@ -152,7 +149,7 @@ def protected_columns(data: Dataset) -> tuple[str, ...]:
 
 
 def encoder_of(data: Dataset) -> Encoder:
-    """The data set's encoder; one that changes nothing where features are the model's inputs as they are."""
+    """The data set's encoder; one that changes nothing where features already are the model's inputs."""
     return data.encoder if data.encoder is not None else Encoder(data.schema, scale=False).fit(data.frame_train)
 
 
@@ -162,7 +159,7 @@ def as_classifier(
     """A model of a data set with the scikit-learn face, so that it explains in the units of ``data.frame_test``.
 
     Args:
-        protected: columns that may not change, beside those that the data set's schema forbids.
+        protected: columns that may not change, in addition to those of the data set's schema.
     """
     encoder = encoder_of(data)
     if protected:

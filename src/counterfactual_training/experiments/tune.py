@@ -11,16 +11,15 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch import nn
 
 import counterfactual_training
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.datasets.synthetic import stratified_split
 from counterfactual_training.errors import InputError
-from counterfactual_training.models import mlp
+from counterfactual_training.experiments.fitting import untrained
+from counterfactual_training.experiments.grid.settings import published, setting_of
 from counterfactual_training.persistence import atomic_write
-from counterfactual_training.search import ecco
-from counterfactual_training.training import Setting, TrainConfig, make_objective
+from counterfactual_training.training import TrainConfig
 from counterfactual_training.training.setting import in_parts
 from counterfactual_training.tuning import METRICS, Goal, Measure, Task, Tuning, TuningPlan, train_batch
 from counterfactual_training.tuning.space import GATE
@@ -30,7 +29,7 @@ _NOTE = "confirmation"
 
 
 @dataclass(frozen=True)
-class Effort:
+class TuningEffort:
     """How a trial is trained.
 
     Attributes:
@@ -50,40 +49,27 @@ class Effort:
             raise InputError(f"seeds must be 1 or more, got {self.num_seeds} and {self.confirm_seeds}.")
 
 
-def named_task(data: Dataset, effort: Effort) -> Task:
+def named_task(data: Dataset, effort: TuningEffort) -> Task:
     """The paper's setting for a data set, trained and measured on its training rows only."""
     paper = data.settings
     num = paper.num_validation or len(data.y_train) // 5  # the loan example holds none out
     rows, held_out = stratified_split(data.y_train, num, torch.Generator().manual_seed(effort.seed))
-    start = Setting(
-        ecco(decision_threshold=paper.decision_threshold),
-        data.training_constraints,
-        make_objective("full", lambda_reg=paper.lambda_reg),
-        TrainConfig(
-            epochs=effort.epochs,
-            batch_size=paper.batch_size,
-            num_counterfactuals=paper.num_counterfactuals,
-            seed=effort.seed,
-        ),
-    )
+    settings = {**published(paper), "training.epochs": effort.epochs}
+    start = setting_of(settings, effort.seed, data.training_constraints)
     measure = Measure(data.x_train[held_out], data.y_train[held_out], data.constraints)
-    make_model = partial(_untrained, data.num_features, data.num_classes)
-    return Task(make_model, data.x_train[rows], data.y_train[rows], measure, start, effort.num_seeds)
-
-
-def _untrained(num_features: int, num_classes: int, seed: int) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return mlp(num_features, num_classes)
+    return Task(partial(untrained, data), data.x_train[rows], data.y_train[rows], measure, start, effort.num_seeds)
 
 
 def confirm(
-    data: Dataset, task: Task, tuning: Tuning, plan: TuningPlan, effort: Effort, out: Path
+    data: Dataset, task: Task, tuning: Tuning, plan: TuningPlan, effort: TuningEffort, out: Path
 ) -> tuple[dict[str, Any], bool]:
-    """The chosen setting on test rows, beside the published and the conventional one; and whether this was the look.
+    """Measure the chosen setting on test rows, beside the published and the conventional one.
 
-    A study gets one look: it is noted in the study and in ``confirmation.json``. A second one only reads the note; of
-    another choice it is refused, because choosing by test rows is what the validation rows were for.
+    A study does this once: the result is noted in the study and in ``confirmation.json``. A second call only reads the
+    note; for another choice it raises an error, because choosing is what the validation rows are for.
+
+    Returns:
+        The numbers, and whether they were measured just now.
     """
     best = tuning.best
     study = open_study(plan.storage, plan.study, _signs(tuning.goal), effort.epochs)
@@ -104,7 +90,7 @@ def confirm(
     return found, False
 
 
-def _looked(data: Dataset, task: Task, tuning: Tuning, effort: Effort) -> dict[str, Any]:
+def _looked(data: Dataset, task: Task, tuning: Tuning, effort: TuningEffort) -> dict[str, Any]:
     best = tuning.best
     tuned, gate = task.tried(best.settings)
     settings = {
@@ -112,7 +98,7 @@ def _looked(data: Dataset, task: Task, tuning: Tuning, effort: Effort) -> dict[s
         "published": task.start,
         "tuned": tuned,
     }
-    # Other seeds than those of the study: it may have been lucky with its own.
+    # Other seeds than those of the study, which may have been lucky with its own.
     fresh = [setting.seeded(effort.seed + 1000) for setting in settings.values()]
     trained = train_batch(replace(task, num_seeds=effort.confirm_seeds), fresh)
     measure = Measure(data.x_test, data.y_test, data.constraints)
@@ -138,7 +124,7 @@ def _nested(table: pd.DataFrame) -> dict[str, dict[str, float | None]]:
     }
 
 
-def best_file(data: str, tuning: Tuning, effort: Effort) -> str:
+def best_file(data: str, tuning: Tuning, effort: TuningEffort) -> str:
     """The chosen setting as a grid file of one cell."""
     best = tuning.best
     numbers: dict[str, Any] = tuning.settings(best)

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from counterfactual_training.experiments.demo import DemoResult
-from counterfactual_training.experiments.paper.store import versions
+from counterfactual_training.experiments.grid.outcome import versions
 from counterfactual_training.reports.files import write_files
 from counterfactual_training.reports.metrics import METRICS, pairs
 from counterfactual_training.reports.page import Image, render

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from counterfactual_training.experiments.grid.outcome import versions
 from counterfactual_training.experiments.grid.results import GridResults
-from counterfactual_training.experiments.paper.store import versions
 from counterfactual_training.reports.files import csv_text, json_text, write_files
 from counterfactual_training.reports.grid_figures import detail_figure, maturity_figure, overview_figure
 from counterfactual_training.reports.grid_tables import best_tables, marginal_tables

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from counterfactual_training.errors import InputError, need_extra
-from counterfactual_training.experiments.panels import Panel
+from counterfactual_training.experiments.panels import DecisionPanel
 
 _COLUMNS = 2
 _PANEL_INCHES = (5.0, 3.9)
@@ -36,7 +36,7 @@ LIGHT = Theme("#ffffff", "#1c2430", "#8a94a3", ("#3b76b8", "#e8851f"), "#1d8a4a"
 DARK = Theme("#171c24", "#e6eaf0", "#7d8796", ("#6aa7ea", "#f39a42"), "#3ccf7c", "#ffe27a", "#0b0e13")
 
 
-def draw_panels(panels: Sequence[Panel], theme: Theme = LIGHT) -> bytes:
+def draw_panels(panels: Sequence[DecisionPanel], theme: Theme = LIGHT) -> bytes:
     """Draw panels on common axes, two in a row; returns a PNG."""
     if not panels:
         raise InputError("There is no panel to draw.")
@@ -76,7 +76,7 @@ def _small_png(canvas: Any, theme: Theme) -> bytes:
     return small.getvalue()
 
 
-def _draw(axes: Any, panel: Panel, theme: Theme) -> None:
+def _draw(axes: Any, panel: DecisionPanel, theme: Theme) -> None:
     axes.set_facecolor(theme.paper)
     field = panel.grid_x, panel.grid_y, panel.probability
     shades = [theme.classes[0]] * 5 + [theme.classes[1]] * 5

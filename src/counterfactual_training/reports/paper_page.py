@@ -10,9 +10,10 @@ from typing import Any
 import pandas as pd
 
 from counterfactual_training.errors import InputError
-from counterfactual_training.experiments.paper.reproduce import EXPERIMENTS, summarise
+from counterfactual_training.experiments.grid.outcome import CellOutcome, check_versions
+from counterfactual_training.experiments.grid.store import Store
+from counterfactual_training.experiments.paper.reproduce import EXPERIMENTS, FIGURE1, Effort, summarise
 from counterfactual_training.experiments.paper.results import Results
-from counterfactual_training.experiments.paper.store import Store, check_versions
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.reports.page import Image, Section, sections_page
 from counterfactual_training.reports.paper_report import FIGURE1_CAPTION, effort_remark, reproduction_section
@@ -32,26 +33,28 @@ def write_report(runs: Sequence[str], page: str | Path, tables: str | Path = "re
     Returns:
         The titles of the page's ``sections`` and the number of ``models``.
     """
-    sections, settings, remarks, found = [], [], [], []
+    sections: list[Section] = []
+    settings: list[TextTable] = []
+    remarks: list[str] = []
+    found: list[CellOutcome] = []
     for root in runs:
-        store = Store(root)
-        cells = store.cells()
-        if not cells:
+        store = Store(root, any_version=True)
+        kinds = store.kinds()
+        if not kinds:
             raise InputError(f"There are no finished models in {root!r}. Fill it with: ct reproduce main --runs {root}")
         # Models trained with another effort or other settings are never summarised together.
-        for effort, changes in dict.fromkeys((cell.effort, cell.changes) for cell in cells):
-            mine = [cell for cell in cells if (cell.effort, cell.changes) == (effort, changes)]
-            results = Results.load(store, mine)
+        for (made_with, _), cells in kinds:
+            effort, results = Effort(**made_with), Results.load(store, cells)
             found += results.all
             settings.append(_settings(results.settings_table(), f"Settings of {root}"))
             remarks.append(effort_remark(effort))
-            # Experiments without models of their own would have to train.
-            names = [name for name, experiment in EXPERIMENTS.items() if experiment.models]
-            parts = [reproduction_section(summarise(name, store, mine, effort)) for name in names]
+            # Figure 1 has no cells; it would have to train.
+            names = [name for name in EXPERIMENTS if name != FIGURE1]
+            parts = [reproduction_section(summarise(name, store, cells, effort)) for name in names]
             sections += [part for part in parts if part.tables or part.figures]
     check_versions(found)
     sections = [*_figure1(Path(tables)), *sections]
-    done = [result.done for result in found]
+    done = [{**outcome.made, "seconds": outcome.seconds} for outcome in found]
     content = sections_page(
         "Counterfactual training, reproduced",
         "The paper's experiments run again, published numbers beside ours.",

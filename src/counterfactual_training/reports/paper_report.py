@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from counterfactual_training.experiments.paper.cells import FULL, Effort
-from counterfactual_training.experiments.paper.reproduce import Reproduction
+from counterfactual_training.experiments.paper.reproduce import FULL, Effort, Reproduction
 from counterfactual_training.reports import paper_figures as draw
 from counterfactual_training.reports.files import csv_text, json_text, write_files
 from counterfactual_training.reports.page import Image, Section

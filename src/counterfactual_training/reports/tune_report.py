@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from counterfactual_training.experiments.tune import Effort, best_file
+from counterfactual_training.experiments.tune import TuningEffort, best_file
 from counterfactual_training.reports.files import write_files
 from counterfactual_training.reports.text_table import NOTHING, ruled
 from counterfactual_training.reports.tune_figures import draw_front, draw_importances
@@ -17,7 +17,7 @@ from counterfactual_training.tuning.status import comparison
 _MOST_SHOWN = 10
 
 
-def write_tuning(tuning: Tuning, data: str, effort: Effort, folder: str | Path) -> list[str]:
+def write_tuning(tuning: Tuning, data: str, effort: TuningEffort, folder: str | Path) -> list[str]:
     """Write all trials, the best setting as a grid file, and two figures, as ``ct tune`` does; returns the paths.
 
     Args:

@@ -76,22 +76,23 @@ def test_nothing_to_do():
 
 
 def test_a_worker_that_dies_takes_nothing_else_along(tmp_path):
-    """kill −9 of a worker: its item begins again, a hopeless one is given up, errors belong to their own item."""
+    """kill −9 of a worker: its item starts again, a hopeless one is given up, errors concern their own item only."""
     fine, unsendable = ["slow", "a", "b"], (letter for letter in "ab")
     items = ["slow", "killed once", "killed always", "raises", "explains", "leaves", "unpicklable", "a", "b"]
     pairs = list(launch(touchy, [*items, unsendable], str(tmp_path), engine=Engine(workers=2, max_retries=1)))
     assert Counter(item for item, _ in pairs) == Counter([*items, unsendable])
     found = dict(pairs)
     assert {item: found[item] for item in [*fine, "killed once"]} == {i: i.upper() for i in [*fine, "killed once"]}
-    given_up = found["killed always"].reason
-    assert given_up.startswith("Lost 2 times, last because the worker process was killed (signal 9). Most often memory")
+    assert found["killed always"].reason.startswith("Its worker process died 2 times. Most often memory ran out")
     assert found["raises"] == Failed("ZeroDivisionError: by zero")
     assert found["explains"] == Failed("no such file, anywhere")
     assert found["leaves"] == Failed("SystemExit: 3")
-    assert "cannot be sent back" in found["unpicklable"].reason
-    assert "cannot be sent to another process" in found[unsendable].reason
+    for item in ("unpicklable", unsendable):
+        assert "cannot be sent between processes" in found[item].reason
+    # A dead process breaks the pool: items that ran beside it start again too, but nothing does more often than that.
     begun = {item: len((tmp_path / f"{item}.begun").read_text()) for item in items}
-    assert begun == {**dict.fromkeys(items, 1), "killed once": 2, "killed always": 2}
+    assert begun["killed once"] == 2 and begun["killed always"] <= 3
+    assert all(times <= 3 for times in begun.values()) and begun["a"] == begun["b"] == 1
 
 
 def test_workers_have_one_thread_keep_memory_unpack_once_and_end_with_the_iteration():
@@ -171,7 +172,7 @@ def test_workers_leave_with_whoever_started_them(tmp_path, sent):
 
 def test_a_script_without_its_guard_is_told_so(tmp_path):
     _, complaints = start(tmp_path, guard="if True:").communicate(timeout=PATIENCE)
-    assert 'its work belongs under `if __name__ == "__main__":`' in complaints
+    assert 'put its work under `if __name__ == "__main__":`' in complaints
 
 
 @pytest.mark.parametrize(

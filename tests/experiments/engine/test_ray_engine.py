@@ -1,26 +1,19 @@
 """Ray for real: a cluster of several nodes on this machine, one of which is killed in the middle."""
 
-import io
 import os
 import signal
 import socket
 import sys
-import threading
 import time
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from counterfactual_training.errors import InputError, MissingExtraError
 from counterfactual_training.experiments.engine import ray_engine
 from counterfactual_training.experiments.engine.launch import Engine, Failed, launch
-from counterfactual_training.experiments.engine.ray_address import check_answers
-from counterfactual_training.experiments.paper.cells import make_cells
-from counterfactual_training.experiments.paper.run import run_cells
-from counterfactual_training.experiments.paper.store import Store
 
 ray = pytest.importorskip("ray", reason="Ray is not installed (extra: ray)")
 NODES, BROKEN = 3, 12
@@ -31,8 +24,9 @@ def cluster():
     """A head that does no work, and nodes with one processor each."""
     from ray.cluster_utils import Cluster
 
+    on_path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent))  # the tasks below, on every node
+        patch.setenv("PYTHONPATH", on_path)  # the tasks below, on every node
         made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
         for number in range(NODES):
             made.add_node(num_cpus=1, wait=number == NODES - 1)
@@ -78,10 +72,10 @@ def test_a_killed_node_loses_nothing(cluster, tmp_path, capfd):
     assert found.pop(BROKEN) == Failed("ZeroDivisionError: by zero")
     assert all(outcome["value"].item() == 4950.0 * item for item, outcome in found.items())
     assert {(outcome["threads"], outcome["omp"]) for outcome in found.values()} == {(1, "1")}
-    # The victim came again, unless it was just done; beside it at most what that node had been given next.
+    # The victim started again, unless it was just done; beside it at most what that node had been given next.
     begun = {item: (tmp_path / str(item)).read_text().splitlines() for item in items}
     assert len(begun[victim]) == 2 or found[victim]["node"] == node.node_id
-    assert sum(len(nodes) - 1 for nodes in begun.values()) <= 2
+    assert sum(len(nodes) - 1 for nodes in begun.values()) <= 3
     assert found[items[-1]]["node"] != node.node_id
     assert not ray.is_initialized() and capfd.readouterr().out == ""
 
@@ -104,7 +98,7 @@ def test_a_session_of_the_host_is_used_and_left_open(cluster, tmp_path, monkeypa
     """In it: a worker killed every time, a node of another version, a task of the main module."""
     ray.init(cluster.address, log_to_driver=False)
     [(item, outcome)] = launch(die, ["doomed"], engine=Engine("ray", max_retries=0))
-    assert item == "doomed" and outcome.reason.startswith("Lost once, last because WorkerCrashedError")
+    assert item == "doomed" and outcome.reason.startswith("Its worker process died once.")
 
     monkeypatch.setattr("__main__.task_of_mine", lambda shared, item: shared + item, raising=False)
     sys.modules["__main__"].task_of_mine.__module__ = "__main__"
@@ -117,30 +111,6 @@ def test_a_session_of_the_host_is_used_and_left_open(cluster, tmp_path, monkeypa
     ray.shutdown()
 
 
-def test_cells_on_nodes_that_share_no_disk(cluster, tmp_path, tiny):
-    """Files and data travel; the outcome is that of this machine."""
-    cells = make_cells(["LS"], ["vanilla"], 1, tiny)
-    assert run_cells(cells, tmp_path / "away", stream=io.StringIO(), engine=at(cluster)) == []
-    assert run_cells(cells, tmp_path / "here", workers=1, stream=io.StringIO()) == []
-    away, here = (Store(tmp_path / folder).load(cells[0]) for folder in ("away", "here"))
-    assert away.numbers == pytest.approx(here.numbers, nan_ok=True)
-    for name in here.tensors:
-        np.testing.assert_allclose(away.array(name), here.array(name), rtol=1e-6)
-
-
-def listen(reply):
-    """A server that accepts, answers every greeting with these bytes, and is no Ray."""
-    server = socket.create_server(("127.0.0.1", 0))
-
-    def serve():
-        while True:
-            connection, _ = server.accept()
-            connection.sendall(reply)
-
-    threading.Thread(target=serve, daemon=True).start()
-    return f"127.0.0.1:{server.getsockname()[1]}"
-
-
 def closed_port():
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"127.0.0.1:{server.getsockname()[1]}"
@@ -150,24 +120,17 @@ def closed_port():
     ("address", "words"),
     [
         (closed_port, r"No Ray cluster answers at .* \(Connection refused\).*ray start --head"),
-        (lambda: listen(b""), r"no answer within"),
-        (lambda: listen(b"SSH-2.0-OpenSSH_9.2\r\n"), "something else listens there"),
         (lambda: "no.such.host.invalid:6379", "No Ray cluster answers"),
         (lambda: "http://here:1", "is no address of a Ray cluster: expected auto, host:port or ray://host:port"),
         (lambda: "head:six", "is no address"),
         (lambda: "head:70000", "is no address"),
     ],
 )
-def test_an_address_that_does_not_answer_is_told_soon(monkeypatch, address, words):
-    monkeypatch.setattr("counterfactual_training.experiments.engine.ray_address._SECONDS", 0.5)
+def test_an_address_that_does_not_answer_raises_soon(address, words):
     began = time.monotonic()
     with pytest.raises(InputError, match=words):
         next(launch(work, [1], engine=Engine("ray", address=address())))
     assert time.monotonic() - began < 20
-
-
-def test_a_cluster_answers(cluster):
-    check_answers(cluster.address)
 
 
 def test_without_ray_the_extra_is_named(monkeypatch):
@@ -179,4 +142,4 @@ def test_without_ray_the_extra_is_named(monkeypatch):
 def test_the_client_needs_its_own_package(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match="client"):
-        check_answers("ray://127.0.0.1:10001")
+        next(launch(work, [1], engine=Engine("ray", address="ray://127.0.0.1:10001")))

@@ -8,8 +8,9 @@ import pytest
 
 from counterfactual_training.datasets.catalog import load_dataset
 from counterfactual_training.errors import FileError, InputError
+from counterfactual_training.experiments.grid.cell import Cell, Measurement
 from counterfactual_training.experiments.grid.file import load_grid, parse_grid, shipped_grids
-from counterfactual_training.experiments.grid.grid import GridCell, Measurement, cells_of, grid_from
+from counterfactual_training.experiments.grid.grid import Grid, cells_of
 from counterfactual_training.experiments.grid.settings import KEYS, canonical, published, setting_of
 
 PAPER = {name: load_dataset(name, "as_run").settings for name in ("LS", "Moon", "OL")}
@@ -87,7 +88,8 @@ def test_an_objective_is_its_weights():
 @pytest.mark.parametrize("name", sorted(set(KEYS) - {"objective.name", "generator.name"}))
 def test_every_setting_decides_the_identity(name):
     """Nothing that changes numbers may be left out of it."""
-    settings = published(PAPER["LS"])
+    later = {"alone": False, "training.threads": 1, "training.accumulate": 1, "training.positives": 1}
+    settings = {**later, **published(PAPER["LS"])}
     value = settings[name]
     choices = {"refresh": "batch", "target_rule": "prior", "adversarial_label": "predicted", "immature": "drop"}
     words = {**choices, "activation": "tanh", "gate": "density"}
@@ -99,7 +101,8 @@ def test_every_setting_decides_the_identity(name):
     else:
         other = words[last] if isinstance(value, str) else value + 1
     cells = [
-        GridCell.of("LS", 0, {**settings, name: v}, parse_grid('data="LS"', "g").measurement) for v in (value, other)
+        Cell.from_settings("LS", 0, {**settings, name: v}, parse_grid('data="LS"', "g").measurement)
+        for v in (value, other)
     ]
     assert cells[0].id != cells[1].id
 
@@ -128,8 +131,69 @@ def test_canonical_settings_build_what_the_full_ones_do():
 
 
 def test_results_stored_by_earlier_versions_are_still_found():
-    cell = GridCell.of("LS", 0, published(PAPER["LS"]), Measurement())
+    cell = Cell.from_settings("LS", 0, published(PAPER["LS"]), Measurement())
     assert cell.id == "LS-0f404aa6482e2231a344"
+
+
+def test_cells_survive_the_trip_through_json():
+    for name in ("main", "generators"):
+        point = next(load_grid(name).changed(["LS"]).points(PAPER))
+        for cell in (point.cell, point.baseline):
+            again = Cell.from_content(json.loads(json.dumps(cell.content())))
+            assert again == cell and again.id == cell.id
+
+
+def test_the_papers_tables_are_grids():
+    found = list(load_grid("main").changed(["LS"]).points(PAPER))
+    cells = cells_of(found)
+    assert {cell.model for cell in cells} == {"vanilla", "full", "full protected"} and len(cells) == 3 * 5
+    assert len({cell.label for cell in cells}) == len({cell.id for cell in cells}) == 15
+    assert all(cell.alone for cell in cells)
+    assert [len(load_grid("main").seeds_of(name)) for name in ("LS", "MNIST")] == [5, 3]
+    attribution = cells_of(list(load_grid("attribution").changed(["LS"]).points(PAPER)))
+    assert {cell.model for cell in attribution} == {"vanilla", "full protected"} and set(attribution) < set(cells)
+    ablation = cells_of(list(load_grid("ablation").changed(["LS"], 1).points(PAPER)))
+    assert {cell.model for cell in ablation} == {"vanilla", "full", "divergence", "adversarial"}
+
+
+def test_the_papers_models_train_with_the_published_settings():
+    """Reference: batch, τ, n_CE and λ_reg per data set; the rest common."""
+    expected = {"LS": (30, 0.5, 1000, 0.01), "Moon": (30, 0.9, 1000, 0.25), "OL": (30, 0.5, 1000, 0.25)}
+    for point in load_grid("main").changed(list(expected)).points(PAPER):
+        cell = point.cell
+        if cell.model == "full" and cell.seed == 3:
+            setting = setting_of(cell.values, cell.seed)
+            config = setting.config
+            found = (config.batch_size, setting.generator.decision_threshold, config.num_counterfactuals)
+            assert (*found, setting.objective.lambda_reg) == expected.pop(cell.data)
+            assert (config.epochs, config.learning_rate, config.shuffle, config.seed) == (100, 1e-3, False, 3)
+            assert (setting.objective.lambda_div, setting.objective.lambda_adv) == (0.5, 0.25)
+            assert (setting.generator.max_steps, setting.generator.learning_rate) == (30, 0.1)
+    assert not expected
+
+
+def test_the_number_of_individuals_depends_on_the_kind_of_data():
+    paper = {**PAPER, "CH": PAPER["LS"], "MNIST": PAPER["LS"]}
+    points = load_grid("main").changed(["LS", "CH", "MNIST"], 1).points(paper)
+    found = {point.data: point.cell.measurement.protocol.num_individuals for point in points}
+    assert found == {"LS": 250, "CH": 100, "MNIST": 25}
+
+
+def test_a_file_extends_another_and_has_its_own_quick_look():
+    text = 'extends = "main"\ndata = "LS"\n[quick]\nseeds = 1\ntraining.epochs = 3\n'
+    grid, quick = parse_grid(text, "my.toml"), parse_grid(text, "my.toml", quick=True)
+    assert grid.name == quick.name == "my" and grid.title == "" and grid.alone
+    assert (grid.seeds, quick.seeds) == ((0, 1, 2, 3, 4), (0,)) and quick.quick and not grid.quick
+    assert dict(grid.values)["training.epochs"] == (100,) and dict(quick.values)["training.epochs"] == (3,)
+
+
+def test_settings_can_be_changed_by_name():
+    grid = load_grid("main", changes={"burn_in": 0.5, "evaluation.num_runs": 7, "generator.max_steps": 9})
+    values = dict(grid.values)
+    assert values["training.burn_in"] == (0.5,) and values["generator.max_steps"] == (9,)
+    assert grid.measurement.protocol.num_runs == 7 and dict(grid.changes)["training.burn_in"] == 0.5
+    with pytest.raises(InputError, match=r"Did you mean 'training\.burn_in'"):
+        load_grid("main", changes={"burnin": 0.5})
 
 
 def test_a_gate_changes_what_is_measured_and_not_what_is_trained():
@@ -143,7 +207,7 @@ def test_a_gate_changes_what_is_measured_and_not_what_is_trained():
 
 def test_a_grid_survives_the_trip_through_json():
     for grid in [*shipped_grids().values(), parse_grid('data="LS"\n[model]\nhidden=[[8],[8,8]]\n', "g.toml")]:
-        assert grid_from(json.loads(json.dumps(asdict(grid)))) == grid
+        assert Grid.from_content(json.loads(json.dumps(asdict(grid)))) == grid
 
 
 @pytest.mark.parametrize(
@@ -182,6 +246,10 @@ def test_a_grid_survives_the_trip_through_json():
         ('data="LS"\n[evaluation]\ndecision_threshold=3.0', "probability"),
         ('data="LS"\n[evaluation]\nlambda_energy=[-1.0]', "not negative"),
         ('data="LS"\n[evaluation]\nprotocol="publishd"', "Did you mean 'published'"),
+        ('data="LS"\n[evaluation]\nprotected="as_traind"', "true or false"),
+        ('data="LS"\n[evaluation]\npaired=-1', 'a number of individuals or "all"'),
+        ('data="LS"\n[evaluation.num_individuals]\nimage=5', "Did you mean 'images'"),
+        ('extends="mian"', "Did you mean 'main'"),
         ('seeds=1', "data is missing"),
         ('data=[]', "data is missing"),
         ('data=3', "data is a text, got 3"),

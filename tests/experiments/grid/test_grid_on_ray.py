@@ -13,8 +13,8 @@ from counterfactual_training.experiments.engine.engine import Engine
 from counterfactual_training.experiments.grid import run as grid_run
 from counterfactual_training.experiments.grid import task as grid_task
 from counterfactual_training.experiments.grid.file import parse_grid
-from counterfactual_training.experiments.grid.run import Prepared, run_grid
-from counterfactual_training.experiments.grid.store import GridStore
+from counterfactual_training.experiments.grid.run import GridWork, run_grid
+from counterfactual_training.experiments.grid.store import Store
 
 ray = pytest.importorskip("ray", reason="Ray is not installed (extra: ray)")
 MARKS, PAUSE = "CT_TEST_MARKS", 1.0
@@ -38,8 +38,9 @@ def cluster(tmp_path, monkeypatch):
     """A head that does no work, and two nodes with one processor each."""
     from ray.cluster_utils import Cluster
 
+    on_path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     (tmp_path / "marks").mkdir()
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # the task below, on every node
+    monkeypatch.setenv("PYTHONPATH", on_path)  # the task below, on every node
     monkeypatch.setenv(MARKS, str(tmp_path / "marks"))
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     for _ in range(2):
@@ -71,7 +72,7 @@ def kill_a_node_at_work(cluster, marks, cells, killed):
 
 
 def test_a_grid_that_loses_a_node_is_the_grid_of_one_process(cluster, tmp_path, monkeypatch):
-    work = Prepared.of(parse_grid(GRID, "grid.toml"))
+    work = GridWork.from_grids(parse_grid(GRID, "grid.toml"))
     away, killed = tmp_path / "away", []
     killer = threading.Thread(
         target=kill_a_node_at_work, args=(cluster, tmp_path / "marks", away / "cells", killed), daemon=True
@@ -89,7 +90,7 @@ def test_a_grid_that_loses_a_node_is_the_grid_of_one_process(cluster, tmp_path, 
 
     assert run_grid(work, tmp_path / "here", Engine(workers=1), "", io.StringIO()).failures == {}
     for cell in work.cells:
-        one, other = GridStore(away).load(cell), GridStore(tmp_path / "here").load(cell)
+        one, other = Store(away).load(cell), Store(tmp_path / "here").load(cell)
         assert one.numbers == pytest.approx(other.numbers, rel=1e-5)
         for name, values in one.metrics.items():
             np.testing.assert_allclose(values, other.metrics[name], rtol=1e-4, atol=1e-6)

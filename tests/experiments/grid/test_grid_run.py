@@ -2,6 +2,7 @@
 
 import errno
 import io
+import json
 import os
 import signal
 import subprocess
@@ -12,13 +13,17 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
+from counterfactual_training.errors import FileError
 from counterfactual_training.experiments.engine.engine import Engine
+from counterfactual_training.experiments.fitting import fit_model, untrained
 from counterfactual_training.experiments.grid import run as grid_run
 from counterfactual_training.experiments.grid.file import load_grid, parse_grid
-from counterfactual_training.experiments.grid.plan import MAX_MEMBERS, Size, cost, plan
+from counterfactual_training.experiments.grid.outcome import CellOutcome
+from counterfactual_training.experiments.grid.plan import MAX_MEMBERS, Size, _shape, cost, plan
 from counterfactual_training.experiments.grid.results import GridResults
-from counterfactual_training.experiments.grid.run import Prepared, expected_seconds, run_grid
-from counterfactual_training.experiments.grid.store import GridStore, Outcome
+from counterfactual_training.experiments.grid.run import GridWork, expected_seconds, run_grid
+from counterfactual_training.experiments.grid.settings import setting_of
+from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.experiments.grid.task import TaskResult
 
 HERE = Engine(workers=1)
@@ -36,8 +41,8 @@ lambda_energy = [0.1, 5.0]
 """
 
 
-def prepared(text: str = TINY) -> Prepared:
-    return Prepared.of(parse_grid(text, "tiny.toml"))
+def prepared(text: str = TINY) -> GridWork:
+    return GridWork.from_grids(parse_grid(text, "tiny.toml"))
 
 
 @pytest.fixture
@@ -50,8 +55,8 @@ def fake(monkeypatch):
         shape = (len(task.cells[0].measurement.protocol.lambda_energy), 2)
         names = ("implausibility", "implausibility_mmd", "cost", "validity")
         outcomes = [
-            Outcome(
-                cell.content(),
+            CellOutcome(
+                cell,
                 {name: np.full(shape, 1.0 if cell.is_conventional else 0.8) for name in names},
                 {"accuracy": 0.9, "f1": 0.9},
                 {"loss": np.ones(1)} | ({} if cell.is_conventional else {"share_mature": np.ones(1)}),
@@ -71,9 +76,9 @@ def test_a_real_run_measures_every_cell_and_is_not_repeated(tmp_path):
     found = run_grid(work, tmp_path, HERE, "ct grid run", stream)
     assert (found.cells, found.before, found.failures) == (3, 0, {})
     assert "[3/3]" in stream.getvalue() and "best on LS: IP" in stream.getvalue()
-    store = GridStore(tmp_path)
+    store = Store(tmp_path)
     outcome = store.load(work.points[0].cell)
-    assert outcome.metrics["implausibility"].shape == (2, 2)
+    assert outcome.arrays["implausibility"].shape == (2, 2)
     assert 0.5 < outcome.numbers["accuracy"] <= 1 and len(outcome.history["share_mature"]) == 1
     assert 0 <= outcome.history["share_mature"][0] <= 1
     assert (
@@ -94,10 +99,10 @@ def test_a_cell_is_the_same_whoever_trains_beside_it(tmp_path):
     run_grid(alone, tmp_path / "b", HERE, "", io.StringIO())
     cell = alone.points[0].cell
     assert cell in {point.cell for point in together.points}
-    a, b = GridStore(tmp_path / "a").load(cell), GridStore(tmp_path / "b").load(cell)
+    a, b = Store(tmp_path / "a").load(cell), Store(tmp_path / "b").load(cell)
     assert a.numbers == pytest.approx(b.numbers, rel=1e-3)
-    for name, values in a.metrics.items():
-        np.testing.assert_allclose(values, b.metrics[name], rtol=1e-2, atol=1e-3)
+    for name, values in a.arrays.items():
+        np.testing.assert_allclose(values, b.arrays[name], rtol=1e-2, atol=1e-3)
 
 
 def test_gates_change_where_advice_ends_and_not_who_is_accepted(tmp_path):
@@ -105,7 +110,7 @@ def test_gates_change_where_advice_ends_and_not_who_is_accepted(tmp_path):
     text = 'gate = ["none", "density", "learned"]\n' + TINY.replace("[2, 4]", "4").replace("epochs = 1", "epochs = 5")
     work = prepared(text)
     assert run_grid(work, tmp_path, HERE, "", io.StringIO()).failures == {}
-    results = GridResults.load(work.grid, work.points, GridStore(tmp_path))
+    results = GridResults.load(work.grid, work.points, Store(tmp_path))
     summary = results.summary.set_index("gate")
     assert summary["training"].tolist() == ["counterfactual", "counterfactual, gated", "counterfactual, gated"]
     assert summary["accuracy"].nunique() == summary["robust_accuracy_fgsm@0.1"].nunique() == 1
@@ -118,7 +123,7 @@ def test_gates_change_where_advice_ends_and_not_who_is_accepted(tmp_path):
 def test_a_gated_conventional_model_is_compared_with_one_without(tmp_path, fake):
     work = prepared('gate = ["none", "density"]\n' + TINY.replace("[2, 4]", "4") + '[objective]\nname = "vanilla"\n')
     run_grid(work, tmp_path, HERE, "", io.StringIO())
-    results = GridResults.load(work.grid, work.points, GridStore(tmp_path))
+    results = GridResults.load(work.grid, work.points, Store(tmp_path))
     assert results.summary["training"].tolist() == ["conventional", "conventional, gated"]
     assert results.marginal["value"].tolist() == ["density"] and set(results.changes["gate"]) == {"density"}
     assert results.models == 2 and results.maturity.empty
@@ -161,16 +166,16 @@ def test_failures_leave_the_others_and_are_tried_again(tmp_path, fake, monkeypat
     found = run_grid(prepared(), tmp_path, HERE, "", stream)
     assert list(found.failures.values()) == ["MemoryError: too large"]
     assert "LS, 1 × baseline failed: MemoryError" in stream.getvalue()
-    assert len(GridStore(tmp_path).done()) == 2
+    assert len(Store(tmp_path).done()) == 2
     monkeypatch.setattr(grid_run, "run_task", working)
     assert run_grid(prepared(), tmp_path, HERE, "", io.StringIO()).failures == {}
-    assert len(GridStore(tmp_path).done()) == 3
+    assert len(Store(tmp_path).done()) == 3
 
 
 def test_changes_are_against_the_mean_of_all_baselines(tmp_path, fake):
     work = prepared("seeds = 2\n" + TINY)
     run_grid(work, tmp_path, HERE, "", io.StringIO())
-    results = GridResults.load(work.grid, work.points, GridStore(tmp_path))
+    results = GridResults.load(work.grid, work.points, Store(tmp_path))
     assert results.missing == 0 and results.models == 6
     assert results.changes["change"].to_numpy() == pytest.approx(-20)
     assert len(results.changes) == 4 * 3 * 2 * 2  # settings, metrics, λ, runs
@@ -182,9 +187,9 @@ def test_changes_are_against_the_mean_of_all_baselines(tmp_path, fake):
 def test_results_of_an_unfinished_grid_hold_what_there_is(tmp_path, fake):
     run_grid(prepared(), tmp_path, HERE, "", io.StringIO())
     more = prepared(TINY.replace("[2, 4]", "[2, 4, 6]"))
-    results = GridResults.load(more.grid, more.points, GridStore(tmp_path))
+    results = GridResults.load(more.grid, more.points, Store(tmp_path))
     assert (results.points, results.missing) == (3, 1) and len(results.summary) == 2
-    nothing = GridResults.load(more.grid, more.points, GridStore(tmp_path / "none"))
+    nothing = GridResults.load(more.grid, more.points, Store(tmp_path / "none"))
     assert nothing.missing == 3 and not len(nothing.marginal)
 
 
@@ -194,8 +199,8 @@ import torch
 torch.set_num_threads(1)
 from counterfactual_training.experiments.engine.engine import Engine
 from counterfactual_training.experiments.grid.file import load_grid
-from counterfactual_training.experiments.grid.run import Prepared, run_grid
-run_grid(Prepared.of(load_grid(sys.argv[1])), sys.argv[2], Engine(workers=1))
+from counterfactual_training.experiments.grid.run import GridWork, run_grid
+run_grid(GridWork.from_grids(load_grid(sys.argv[1])), sys.argv[2], Engine(workers=1))
 """
 
 
@@ -216,7 +221,7 @@ def test_killed_in_the_middle_and_rerun_equals_never_killed(tmp_path):
     before = {file: file.stat().st_mtime_ns for file in (root / "cells").glob("*.json")}
     assert 0 < len(before) < 3
 
-    work = Prepared.of(load_grid(path))
+    work = GridWork.from_grids(load_grid(path))
     # Cells of the finished fleet that were not yet written one by one are found in its pending file.
     assert len(before) <= run_grid(work, root, HERE, "", io.StringIO()).before < 3
     assert not [
@@ -227,19 +232,102 @@ def test_killed_in_the_middle_and_rerun_equals_never_killed(tmp_path):
     run_grid(work, tmp_path / "whole", HERE, "", io.StringIO())
     assert {file: file.stat().st_mtime_ns for file in before} == before
     for cell in work.cells:
-        a, b = GridStore(root).load(cell), GridStore(tmp_path / "whole").load(cell)
+        a, b = Store(root).load(cell), Store(tmp_path / "whole").load(cell)
         assert a.numbers == b.numbers
-        for name, values in a.metrics.items():
-            np.testing.assert_array_equal(values, b.metrics[name])
+        for name, values in a.arrays.items():
+            np.testing.assert_array_equal(values, b.arrays[name])
+
+
+ALONE = """
+import json, sys
+import torch
+torch.set_num_threads(1)
+from counterfactual_training.experiments.engine.engine import Engine
+from counterfactual_training.experiments.grid.file import load_grid
+from counterfactual_training.experiments.grid.run import GridWork, run_grid
+grid = load_grid("synthetic", changes=json.loads(sys.argv[1])).changed(["LS"], 1)
+run_grid(GridWork.from_grids(grid), sys.argv[2], Engine(workers=1))
+"""
+
+
+def paper_work(changes) -> GridWork:
+    return GridWork.from_grids(load_grid("synthetic", changes=changes).changed(["LS"], 1))
+
+
+def assert_same(cells, one, other):
+    for cell in cells:
+        a, b = (Store(folder).load(cell) for folder in (one, other))
+        assert a.numbers == b.numbers and set(a.arrays) == set(b.arrays)
+        for name in a.arrays:
+            np.testing.assert_array_equal(a.array(name), b.array(name))
+        for name in set(a.history) - {"seconds"}:
+            np.testing.assert_array_equal(a.history[name], b.history[name])
+        assert all(a.weights[name].equal(b.weights[name]) for name in a.weights) and a.weights
+
+
+def test_models_that_train_alone_survive_a_kill(tmp_path, tiny):
+    """kill −9 once the first model has begun to train; the same command again, against a run left in peace."""
+    changes = {**tiny, "training.epochs": 8}
+    root = tmp_path / "killed"
+    process = subprocess.Popen([sys.executable, "-c", ALONE, json.dumps(changes), str(root)], stderr=subprocess.DEVNULL)
+    while process.poll() is None and not list((root / "checkpoints").glob("*.safetensors")):
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    work = paper_work(changes)
+    assert len(Store(root).done()) < 2
+    for folder in ("killed", "whole"):
+        assert run_grid(work, tmp_path / folder, HERE, "", io.StringIO()).failures == {}
+    assert_same(work.cells, root, tmp_path / "whole")
+
+
+def test_worker_processes_give_what_this_process_gives(tmp_path, tiny):
+    work = paper_work(tiny)
+    for folder, workers in (("one", 1), ("two", 2)):
+        assert run_grid(work, tmp_path / folder, Engine(workers=workers), "", io.StringIO()).failures == {}
+    assert_same(work.cells, tmp_path / "one", tmp_path / "two")
+
+
+def test_models_that_train_alone_are_trained_as_by_train(tmp_path, tiny):
+    """A lone run by hand: its own split, its own weights; and in the table of a grid they compare as usual."""
+    work = paper_work(tiny)
+    run_grid(work, tmp_path, HERE, "ct", io.StringIO())
+    data = work.data["LS"]
+    cell = next(cell for cell in work.cells if cell.model == "full")
+    model = untrained(data, cell.seed)
+    fit_model(model, data, setting_of(cell.values, cell.seed, data.training_constraints), progress=False)
+    weights = Store(tmp_path).load(cell).weights
+    assert all(value.equal(weights[name]) for name, value in model.state_dict().items())
+    results = GridResults.load(work.grid, work.points, Store(tmp_path))
+    assert results.missing == 0 and set(results.summary["training"]) == {"conventional", "counterfactual"}
+
+
+def test_data_that_cannot_be_loaded_fails_its_own_cells(tmp_path, tiny, monkeypatch):
+    load = grid_run.load_data
+
+    def broken(name):
+        if name == "OL":
+            raise FileError("no such file,\n anywhere")
+        return load(name)
+
+    monkeypatch.setattr(grid_run, "load_data", broken)
+    grid = load_grid("synthetic", changes=tiny).changed(["LS", "OL"], 1)
+    with pytest.raises(FileError):
+        GridWork.from_grids(grid)
+    work, stream = GridWork.from_grids(grid, strict=False), io.StringIO()
+    found = run_grid(work, tmp_path, HERE, "", stream)
+    assert found.failures == dict.fromkeys(("OL vanilla seed 0", "OL full seed 0"), "no such file, anywhere")
+    assert len(Store(tmp_path).done()) == 2 and "OL full seed 0 failed" in stream.getvalue()
+    assert "[1/4] LS " in stream.getvalue()
 
 
 def test_every_cell_is_in_one_task_of_one_shape_and_no_task_is_too_large():
     grid = load_grid("generators").changed(["Moon", "OL"])
-    work = Prepared.of(grid)
+    work = GridWork.from_grids(grid)
     tasks = plan(work.cells, work.sizes, 2)
     assert sorted(cell.id for task in tasks for cell in task.cells) == sorted(cell.id for cell in work.cells)
     for task in tasks:
-        assert len({cell.shape for cell in task.cells}) == 1 and len(task.cells) <= MAX_MEMBERS
+        assert len({_shape(cell) for cell in task.cells}) == 1 and len(task.cells) <= MAX_MEMBERS
         assert len({cell.generator == "revise" for cell in task.cells}) == 1
     costs = work.costs()
     lengths = [sum(costs[cell] for cell in task.cells) for task in tasks]
@@ -248,14 +336,14 @@ def test_every_cell_is_in_one_task_of_one_shape_and_no_task_is_too_large():
 
 
 def test_wide_data_makes_small_fleets():
-    cells = Prepared.of(load_grid("tuning").changed(["LS"])).cells
+    cells = GridWork.from_grids(load_grid("tuning").changed(["LS"])).cells
     big = [cell for task in plan(cells, {"LS": Size(10_000, 784)}, 2) for cell in [task.cells] if len(task.cells) > 26]
     assert not big
     assert cost(cells[-1], Size(10_000, 784)) > 5 * cost(cells[-1], Size(10_000, 2))
 
 
 def test_the_guess_for_huge_grids_is_of_the_size_of_the_real_one():
-    work = Prepared.of(load_grid("generators").changed(["Moon"]))
+    work = GridWork.from_grids(load_grid("generators").changed(["Moon"]))
     quick, exact = expected_seconds(work.grid, 2), work.expected_seconds(set(), 2)
     assert 0.7 < quick / exact < 1.4
     assert work.expected_seconds({cell.id for cell in work.cells}, 2) == 0
@@ -273,7 +361,7 @@ def test_a_checkpoint_that_finds_no_space_does_not_end_its_fleet(tmp_path, monke
     monkeypatch.undo()
     run_grid(prepared(), tmp_path / "free", HERE, "", io.StringIO())
     for cell in prepared().cells:
-        a, b = (GridStore(tmp_path / name).load(cell) for name in ("full", "free"))
+        a, b = (Store(tmp_path / name).load(cell) for name in ("full", "free"))
         assert a.numbers == b.numbers
 
 
@@ -294,11 +382,11 @@ def test_a_worker_without_space_is_explained(tmp_path, monkeypatch):
 
 def test_the_recorded_time_survives_reruns_and_adds_up(tmp_path, fake, monkeypatch):
     def seconds():
-        return GridStore(tmp_path).grids()["tiny"]["seconds"]
+        return Store(tmp_path).grids()["tiny"]["seconds"]
 
     working, clock = grid_run.run_task, iter(range(0, 10_000, 10))
     monkeypatch.setattr(grid_run.time, "monotonic", lambda: float(next(clock)))
-    monkeypatch.setattr(grid_run, "Progress", MagicMock())  # it asks the clock, too
+    monkeypatch.setattr(grid_run, "CellProgress", MagicMock())  # it asks the clock, too
 
     monkeypatch.setattr(grid_run, "run_task", lambda benches, task: full())
     run_grid(prepared(), tmp_path, HERE, "", io.StringIO())

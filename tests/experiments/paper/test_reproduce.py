@@ -7,37 +7,38 @@ import pandas as pd
 import pytest
 
 from counterfactual_training.cli import main
-from counterfactual_training.cli import reproduce as command
 from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.findings import MeasurementWarning
-from counterfactual_training.experiments.paper.cells import FULL, QUICK, SYNTHETIC
+from counterfactual_training.experiments.grid.run import GridWork, load_data
+from counterfactual_training.experiments.names import SYNTHETIC
 from counterfactual_training.experiments.paper.figure1 import figure1
-from counterfactual_training.experiments.paper.reproduce import EXPERIMENTS, experiment_cells, reproduce
+from counterfactual_training.experiments.paper.reproduce import EXPERIMENTS, FULL, Effort, experiment_grids, reproduce
 from counterfactual_training.experiments.truth.methods import METHODS, Method
 from counterfactual_training.search import GENERATORS, generic
 
 
 def test_everything_needs_five_models_of_nine_data_sets():
-    cells = experiment_cells("all")
-    assert len(cells) == len(set(cells)) == 5 * (8 * 5 + 3)
-    assert {cell.effort for cell in cells} == {FULL}
+    grids = experiment_grids("all")
+    cells = GridWork.from_grids(*grids.values(), strict=False).cells
+    assert len(cells) == len({(cell.label, cell.id) for cell in cells}) == 5 * (8 * 5 + 3)
+    assert {Effort.from_grid(grid) for grid in grids.values()} == {FULL}
     assert {cell.model for cell in cells} == {"vanilla", "full", "full protected", "divergence", "adversarial"}
 
 
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "mnist-figures"])
-def test_a_taste_needs_no_data_files(name):
-    assert {cell.data for cell in experiment_cells(name, effort=QUICK)} <= set(SYNTHETIC)
+def test_a_quick_look_needs_no_data_files(name):
+    assert all(set(grid.data) <= set(SYNTHETIC) for grid in experiment_grids(name, quick=True).values())
 
 
 def test_data_and_seeds_are_obeyed():
-    cells = experiment_cells("main", ["ch", "LS"], 2)
-    assert {(cell.data, cell.seed) for cell in cells} == {("LS", 0), ("LS", 1), ("CH", 0), ("CH", 1)}
+    grid = experiment_grids("main", ["ch", "LS"], 2)["main"]
+    assert set(grid.data) == {"LS", "CH"} and grid.seeds == (0, 1)
     with pytest.raises(InputError, match="Did you mean 'ablation'"):
-        experiment_cells("ablatoin")
+        experiment_grids("ablatoin")
 
 
 def test_a_reproduction_can_be_repeated_from_what_is_stored(tmp_path, tiny):
-    options = {"data": ["LS"], "seeds": 1, "effort": tiny, "workers": 1, "command": "ct reproduce main"}
+    options = {"data": ["LS"], "seeds": 1, "changes": tiny, "workers": 1, "command": "ct reproduce main"}
     (first,) = reproduce("main", tmp_path, **options)
     stamps = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*")}
     (second,) = reproduce("main", tmp_path, **options)
@@ -49,7 +50,7 @@ def test_a_reproduction_can_be_repeated_from_what_is_stored(tmp_path, tiny):
 
 
 def test_intervals_of_one_training_run_are_warned_about(tmp_path, tiny):
-    options = {"data": ["LS"], "effort": tiny, "workers": 1}
+    options = {"data": ["LS"], "changes": tiny, "workers": 1}
     with pytest.warns(MeasurementWarning, match="one_seed"):
         reproduce("synthetic", tmp_path, seeds=1, **options)
     with warnings.catch_warnings():
@@ -58,11 +59,11 @@ def test_intervals_of_one_training_run_are_warned_about(tmp_path, tiny):
 
 
 def test_the_commands_write_tables_figures_and_a_page(tmp_path, tiny, monkeypatch, capsys):
-    monkeypatch.setattr(command, "QUICK", tiny)
     monkeypatch.setitem(GENERATORS, "line", lambda: generic(lambda_cost=0.0, max_steps=60))
     monkeypatch.setitem(METHODS, "CT", Method(None, protects=True))  # what is stored is not trained again
     out, runs = str(tmp_path / "out"), str(tmp_path / "runs")
     arguments = ["--quick", "--data", "LS", "--seeds", "1", "--workers", "1", "--out", out, "--runs", runs]
+    arguments += changed(tiny)
     assert main(["reproduce", "main", *arguments, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["quick"] and not document["failures"]
@@ -92,29 +93,26 @@ def test_the_commands_write_tables_figures_and_a_page(tmp_path, tiny, monkeypatc
     assert main(["reproduce", "figure1", *arguments]) == 0
     assert main(["report", runs, "--out", str(page), "--tables", out]) == 0
     html = page.read_text()
-    assert "Figure 1" in html and "other learning rates had failed" in html and "tiny: not the published" in html
+    assert "Figure 1" in html and "other learning rates had failed" in html and "quick: not the published" in html
     assert "data:image/png;base64," in html and "A quick look" in html and "ct reproduce main" in html
     assert "http://" not in html and "https://" not in html
 
 
 def test_a_failed_model_is_told_and_the_rest_is_written(tmp_path, tiny, monkeypatch, capsys):
-    monkeypatch.setattr(command, "QUICK", tiny)
     monkeypatch.setenv("CT_DATA_HOME", str(tmp_path / "nowhere"))
     monkeypatch.setattr(
-        "counterfactual_training.experiments.paper.run.load_data",
-        lambda cell: (_ for _ in ()).throw(InputError("no data")) if cell.data == "OL" else _load(cell),
+        "counterfactual_training.experiments.grid.run.load_data",
+        lambda name: (_ for _ in ()).throw(InputError("no data")) if name == "OL" else load_data(name),
     )
     arguments = ["--quick", "--data", "LS,OL", "--seeds", "1", "--workers", "1", "--out", str(tmp_path / "out")]
-    assert main(["reproduce", "synthetic", *arguments, "--runs", str(tmp_path / "runs")]) == 2
+    assert main(["reproduce", "synthetic", *arguments, *changed(tiny), "--runs", str(tmp_path / "runs")]) == 2
     captured = capsys.readouterr()
     assert "2 models are missing" in captured.err and "no data" in captured.err
     assert pd.read_csv(tmp_path / "out" / "synthetic.csv")["data"].tolist() == ["LS"]
 
 
-def _load(cell):
-    from counterfactual_training.datasets.catalog import load_dataset
-
-    return load_dataset(cell.data, "as_run")
+def changed(settings):
+    return [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +121,7 @@ def _load(cell):
         (["reproduce", "main", "--data", "Adlt"], "Did you mean 'Adult'"),
         (["reproduce", "main", "--seeds", "0"], "seeds must be 1 or more"),
         (["reproduce", "main", "--set", "burn_in"], "NAME=VALUE"),
-        (["reproduce", "main", "--set", "burnin=1"], "Did you mean 'burn_in'"),
+        (["reproduce", "main", "--set", "burnin=1"], "Did you mean 'training.burn_in'"),
         (["report", "nothing-here"], "no finished models"),
     ],
 )
@@ -134,8 +132,8 @@ def test_bad_input_is_told_in_one_line(arguments, reason, tmp_path, monkeypatch,
     assert reason in complaint and complaint.count("\n") == 1
 
 
-def test_figure_1_tilts_the_boundary_away_from_the_immutable_feature(tiny):
-    panels, table = figure1(type(tiny)(epochs=8))
+def test_figure_1_tilts_the_boundary_away_from_the_immutable_feature():
+    panels, table = figure1(epochs=8)
     conventional, plausible, _, protected = table.to_dict("records")
     assert plausible["implausibility"] < conventional["implausibility"]
     assert protected["share_age"] < 0.7 * conventional["share_age"]

@@ -3,48 +3,56 @@
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
+from counterfactual_training.datasets.dataset import PaperSettings
 from counterfactual_training.errors import FileError, InputError
 from counterfactual_training.evaluation.bootstrap import published_reduction
+from counterfactual_training.experiments.grid.file import load_grid
+from counterfactual_training.experiments.grid.measure import METRICS
+from counterfactual_training.experiments.grid.outcome import CellOutcome, versions
 from counterfactual_training.experiments.paper import summaries
-from counterfactual_training.experiments.paper.cells import FULL, QUICK, Cell
-from counterfactual_training.experiments.paper.measure import METRICS
 from counterfactual_training.experiments.paper.results import Results
-from counterfactual_training.experiments.paper.store import CellResult, versions
 
 RUNS, ROWS = 20, 60
 LEVELS = {"vanilla": 4.0, "full": 3.0, "full protected": 1.0, "divergence": 2.0, "adversarial": 5.0}
 
 
+def cell_of(data: str, model: str, seed: int, quick: bool):
+    grid = load_grid("main" if model.endswith("protected") else "ablation", quick).changed([data])
+    points = grid.points({data: PaperSettings(30, 0.5, 0.1, 1000, 600)})
+    return next(point.cell for point in points if (point.cell.model, point.cell.seed) == (model, seed))
+
+
 def made_up(
-    data: str, model: str, seed: int, version: str | None = None, effort=FULL, shift: float = 0.0
-) -> CellResult:
+    data: str, model: str, seed: int, version: str | None = None, quick: bool = False, shift: float = 0.0
+) -> CellOutcome:
     """A cell with every metric about LEVELS[model]: noise over runs and rows, but the same mean over all of them."""
-    cell = Cell(data, model.removesuffix(" protected"), model.endswith("protected"), seed, effort)
+    cell = cell_of(data, model, seed, quick)
     rng = np.random.default_rng([seed, list(LEVELS).index(model)])
-    tensors = {}
-    for setting in cell.settings_measured:
+    arrays = {}
+    for setting in cell.constraint_kinds:
         for protocol, size in (("published", RUNS), ("paired", ROWS)):
             for metric in METRICS:
                 noise = rng.normal(0, 0.1, (5, size))
                 level = LEVELS[model] / 10 if metric == "validity" else LEVELS[model]
                 scale = 0.01 if metric == "validity" else 1.0
                 values = level + shift + scale * (noise - noise.mean())
-                tensors[f"{protocol}/{setting}/{metric}"] = torch.from_numpy(values)
-    tensors["attack/fgsm"] = torch.linspace(1.0, 0.1, 10) * LEVELS[model] / 5
-    tensors["attack/pgd"] = tensors["attack/fgsm"] / 2
-    tensors["attribution"] = torch.linspace(0, LEVELS[model], 101)
-    history = pd.DataFrame({"epoch": [1.0, 2.0], "share_mature": [0.0, 0.5 + seed / 10]})
+                arrays[f"{protocol}/{setting}/{metric}"] = values
+    arrays["attack/fgsm"] = np.linspace(1.0, 0.1, 10) * LEVELS[model] / 5
+    arrays["attack/pgd"] = arrays["attack/fgsm"] / 2
+    arrays["attribution"] = np.linspace(0, LEVELS[model], 101)
+    history = {"epoch": np.array([1.0, 2.0]), "share_mature": np.array([0.0, 0.5 + seed / 10])}
     numbers = {"accuracy": 0.9 + seed / 100, "f1": 0.8, "calibration_error": 0.1}
     made_by = {**versions(), **({"counterfactual-training": version} if version else {})}
-    done = {"versions": made_by, "date": "2026-01-01", "seconds": {"train": 1.0, "evaluate": 1.0}, "settings": {}}
-    return CellResult(cell, tensors, numbers, history, done)
+    made = {"versions": made_by, "date": "2026-01-01", "settings": {}}
+    return CellOutcome(cell, arrays, numbers, history, None, {"train": 1.0, "evaluate": 1.0}, made)
 
 
 @pytest.fixture
 def results() -> Results:
-    return Results.of([made_up(data, model, seed) for data in ("CH", "LS") for model in LEVELS for seed in (0, 1, 2)])
+    return Results.from_outcomes(
+        [made_up(data, model, seed) for data in ("CH", "LS") for model in LEVELS for seed in (0, 1, 2)]
+    )
 
 
 def pick(table: pd.DataFrame, **where) -> pd.Series:
@@ -78,7 +86,7 @@ def test_intervals_know_of_training_variance(results):
     """Seeds that differ make the interval wider than evaluation noise alone."""
     level = {0: -0.5, 1: 0.0, 2: 0.5}
     found = [made_up("CH", m, s, shift=level[s] if m == "full" else 0.0) for m in ("vanilla", "full") for s in level]
-    spread = pick(summaries.main_table(Results.of(found)), metric="implausibility", quantity="reduction")
+    spread = pick(summaries.main_table(Results.from_outcomes(found)), metric="implausibility", quantity="reduction")
     steady = pick(summaries.main_table(results), data="CH", metric="implausibility", quantity="reduction")
     assert spread["high"] - spread["low"] > 5 * (steady["high"] - steady["low"])
 
@@ -94,9 +102,9 @@ def test_the_paired_table_tests_every_reduction_and_corrects_for_all(results):
 def test_individuals_that_nobody_drew_do_not_count(results):
     found = [made_up("CH", model, seed) for model in ("vanilla", "full") for seed in (0, 1)]
     for result in found:
-        result.tensors["paired/free/implausibility"][:, 30:] = float("nan")
-        result.tensors["paired/free/implausibility"][:, 0] = float("nan") if result.cell.objective == "full" else 4.0
-    table = summaries.main_table(Results.of(found), "paired")
+        result.arrays["paired/free/implausibility"][:, 30:] = float("nan")
+        result.arrays["paired/free/implausibility"][:, 0] = float("nan") if result.cell.objective == "full" else 4.0
+    table = summaries.main_table(Results.from_outcomes(found), "paired")
     assert np.isfinite(pick(table, metric="implausibility", quantity="reduction")["ours"])
 
 
@@ -158,12 +166,12 @@ def test_the_synthetic_table_has_a_column_per_seed(results):
 
 def test_only_seeds_that_all_models_have_are_compared():
     found = [made_up("LS", "vanilla", 0), made_up("LS", "vanilla", 1), made_up("LS", "full", 1)]
-    table = summaries.main_table(Results.of(found))
+    table = summaries.main_table(Results.from_outcomes(found))
     assert set(table["metric"]) == {"implausibility", "implausibility_mmd"} and (table["seeds"] == 1).all()
 
 
 def test_no_results_give_empty_tables_not_errors():
-    nothing = Results.of([])
+    nothing = Results.from_outcomes([])
     for name in ("main", "paired", "by_seed", "mutability", "ablation", "robustness", "attribution", "performance",
                  "by_lambda", "maturity", "synthetic"):  # fmt: skip
         assert len(getattr(summaries, f"{name}_table")(nothing)) == 0, name
@@ -172,16 +180,16 @@ def test_no_results_give_empty_tables_not_errors():
 def test_a_metric_that_never_exists_is_nan_not_zero():
     found = [made_up("LS", model, 0) for model in ("vanilla", "full")]
     for result in found:
-        result.tensors["published/free/implausibility"][:] = float("nan")
-    row = pick(summaries.main_table(Results.of(found)), metric="implausibility", quantity="reduction")
+        result.arrays["published/free/implausibility"][:] = float("nan")
+    row = pick(summaries.main_table(Results.from_outcomes(found)), metric="implausibility", quantity="reduction")
     assert np.isnan(row["ours"])
 
 
 def test_different_versions_and_different_settings_are_not_mixed():
     with pytest.raises(FileError, match=r"9\.9"):
-        Results.of([made_up("LS", "vanilla", 0), made_up("LS", "full", 0, version="9.9")])
+        Results.from_outcomes([made_up("LS", "vanilla", 0), made_up("LS", "full", 0, version="9.9")])
     with pytest.raises(InputError, match="20 epochs"):
-        Results.of([made_up("LS", "vanilla", 0), made_up("LS", "full", 0, effort=QUICK)])
+        Results.from_outcomes([made_up("LS", "vanilla", 0), made_up("LS", "full", 0, quick=True)])
 
 
 def test_differences_are_those_beyond_both_uncertainties():
@@ -208,13 +216,13 @@ def test_the_paired_table_counts_only_individuals_for_whom_both_models_have_a_co
     """Where CT fails for the dear half of the people, equal costs for the others are no reduction."""
     found = [made_up("LS", model, seed) for model in LEVELS for seed in (0, 1, 2)]
     for result in found:
-        for name in [name for name in result.tensors if name.startswith("paired/") and name.endswith("cost")]:
-            num = result.tensors[name].shape[-1]
-            values = torch.linspace(1.0, 3.0, num).expand_as(result.tensors[name]).clone()
+        for name in [name for name in result.arrays if name.startswith("paired/") and name.endswith("cost")]:
+            num = result.arrays[name].shape[-1]
+            values = np.broadcast_to(np.linspace(1.0, 3.0, num), result.arrays[name].shape).copy()
             if result.cell.model != "vanilla":
-                values[:, num // 2 :] = torch.nan
-            result.tensors[name] = values
-    row = pick(summaries.main_table(Results.of(found), "paired"), metric="cost", quantity="reduction")
+                values[:, num // 2 :] = np.nan
+            result.arrays[name] = values
+    row = pick(summaries.main_table(Results.from_outcomes(found), "paired"), metric="cost", quantity="reduction")
     assert row["ours"] == pytest.approx(0.0, abs=1e-6) and row["individuals"] == num // 2
 
 

@@ -1,27 +1,32 @@
-"""Where work runs, and what is left of work that did not succeed."""
+"""Where work runs, how a worker process is set up, and what is left of work that failed."""
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from counterfactual_training.errors import CounterfactualTrainingError, InputError, unknown
+import torch
+
+from counterfactual_training.allocator import keep_memory
+from counterfactual_training.errors import CounterfactualTrainingError, InputError, check_name
 
 EngineName = Literal["processes", "ray"]
+# Called as ``task(shared, item)``.
+Task = Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True)
 class Engine:
-    """Where the items of :func:`launch` are worked on.
+    """Where :func:`launch` runs its items.
 
     Attributes:
         name: processes of this machine, or tasks of a Ray cluster.
-        workers: items worked on at once; with one, everything happens in the calling process. A Ray cluster that was
-            there before decides this itself, one item per processor: see :func:`capacity`.
+        workers: items run at once; with one, everything runs in the calling process. An existing Ray cluster decides
+            this itself, one item per processor: see :func:`capacity`.
         address: of the Ray cluster: ``auto``, ``host:port`` or ``ray://host:port``. Without one, the environment
             variable ``RAY_ADDRESS`` counts, and without that Ray is started on this machine.
-        max_retries: how often an item is begun again after its worker or node was lost. An item that raises is not.
+        max_retries: how often an item is started again after its worker or node died. An item that raises is not.
     """
 
     name: EngineName = "processes"
@@ -30,8 +35,7 @@ class Engine:
     max_retries: int = 3
 
     def __post_init__(self) -> None:
-        if self.name not in get_args(EngineName):
-            raise InputError(unknown("engine", self.name, get_args(EngineName)))
+        check_name("engine", self.name, get_args(EngineName))
         if self.workers < 1:
             raise InputError(f"workers must be 1 or more, got {self.workers}.")
         if self.max_retries < 0:
@@ -42,7 +46,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Failed:
-    """What an item gave instead of a result."""
+    """The result of an item that failed."""
 
     reason: str
 
@@ -55,29 +59,28 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-class Agenda:
-    """Which items are still to be begun; those whose worker was lost come again, last, when there may be more room."""
+def lost(times: int) -> Failed:
+    """The result of an item whose worker died too often."""
+    count = "once" if times == 1 else f"{times} times"
+    return Failed(
+        f"Its worker process died {count}. Most often memory ran out: use fewer workers, smaller fleets or a larger "
+        "machine."
+    )
 
-    def __init__(self, count: int, max_retries: int) -> None:
-        self.max_retries = max_retries
-        self._waiting = deque(range(count))
-        self._losses = Counter[int]()
 
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
+def set_up_worker() -> None:
+    """One thread, and freed memory is kept.
 
-    def next(self) -> int:
-        return self._waiting.popleft()
+    Two processes of one thread each use two cores well; threads that compete do not. The library itself never calls
+    this: threads and memory of a process belong to whoever started it.
+    """
+    torch.set_num_threads(1)
+    keep_memory()
 
-    def lost(self, index: int, how: str) -> list[Failed]:
-        """Note the loss of an item's worker: nothing to report while the item may begin again."""
-        self._losses[index] += 1
-        if self._losses[index] <= self.max_retries:
-            self._waiting.append(index)
-            return []
-        times = "once" if self._losses[index] == 1 else f"{self._losses[index]} times"
-        failed = Failed(
-            f"Lost {times}, last because {how}. Most often memory ran out: take fewer workers, smaller fleets or a "
-            "larger machine."
-        )
-        return [failed]
+
+def attempt(task: Task, shared: Any, item: Any) -> Any | Failed:
+    """The task's result; an error in it concerns this item only."""
+    try:
+        return task(shared, item)
+    except (Exception, SystemExit) as error:
+        return Failed(reason(error))

@@ -1,13 +1,12 @@
-"""One function to do many independent pieces of work, wherever they run."""
+"""One function that runs many independent items, wherever they run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from counterfactual_training.experiments.engine.engine import Engine, Failed
+from counterfactual_training.experiments.engine.engine import Engine, Failed, Task, attempt
 from counterfactual_training.experiments.engine.processes import in_processes
-from counterfactual_training.experiments.engine.worker import Task, attempt
 
 __all__ = ["Engine", "Failed", "capacity", "launch"]
 
@@ -17,16 +16,16 @@ _DEFAULT = Engine()
 def launch(
     task: Task, items: Sequence[Any], shared: Any = None, *, engine: Engine = _DEFAULT
 ) -> Iterator[tuple[Any, Any | Failed]]:
-    """``task(shared, item)`` for each item; pairs of item and result as they finish, each item exactly once.
+    """Run ``task(shared, item)`` for each item; yields item and result as they finish, each item exactly once.
 
-    An item that raises gives :class:`Failed`, and so does one whose worker was lost too often; the others go on.
-    Whoever stops iterating stops the work. Workers of a cluster share no disk with the caller, so results are best
-    written where they arrive.
+    An item that raises gives :class:`Failed`, and so does one whose worker died too often; the others continue.
+    Closing the iterator stops the work. Workers of a cluster share no disk with the caller, so the caller should write
+    the results.
 
     Args:
-        task: a function of a module, so that workers can import it; must leave ``shared`` as it is.
-        items: what differs between the pieces; small.
-        shared: what they have in common, such as the data; travels once to each worker or node.
+        task: a function of a module, so that workers can import it; must not change ``shared``.
+        items: what differs between the calls; small.
+        shared: what they have in common, such as the data; sent once to each worker or node.
         engine: where to run. More than one worker means processes that import the caller's main module: a script needs
             its ``if __name__ == "__main__":``.
     """
@@ -43,9 +42,9 @@ def launch(
 
 
 def capacity(engine: Engine) -> int:
-    """How many items are worked on at once, which is what a plan should be cut for.
+    """How many items run at once.
 
-    A cluster is asked, so an address that does not answer is found here, before anything has been prepared.
+    A cluster is asked, so an address that does not answer raises here, before anything has been prepared.
     """
     if engine.name == "processes":
         return engine.workers

@@ -1,109 +1,132 @@
-"""Local worker processes that may die without taking anything else along.
-
-A pool of the standard library breaks as a whole when one process is killed, and cannot tell whose fault it was. Here
-every process has a pipe of its own: the item it was given is known, and only that item begins again.
-"""
+"""Items in worker processes of this machine: a pool of the standard library, started again when it breaks."""
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from functools import lru_cache
+from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from counterfactual_training.errors import CounterfactualTrainingError
-from counterfactual_training.experiments.engine.engine import Agenda, Engine, Failed
-from counterfactual_training.experiments.engine.parcels import answer, open_result, pack_item, pack_luggage, unpack
-from counterfactual_training.experiments.engine.worker import Task, attempt, settle
-
-_SECONDS_TO_LEAVE = 5.0
-_READY = b""  # what a new process says first; a result is never empty
+from counterfactual_training.errors import CounterfactualTrainingError, InputError
+from counterfactual_training.experiments.engine.engine import (
+    Engine,
+    Failed,
+    Task,
+    attempt,
+    lost,
+    reason,
+    set_up_worker,
+)
 
 
 def in_processes(task: Task, items: Sequence[Any], shared: Any, engine: Engine) -> Iterator[tuple[Any, Any | Failed]]:
     """Pairs of item and result from ``engine.workers`` processes."""
-    luggage = pack_luggage(task, shared)
-    agenda, stillborn = Agenda(len(items), engine.max_retries), 0
-    crew: list[_Worker] = []
+    # A file, because a process that dies while it starts would block us forever if it had more than the buffer of a
+    # pipe left to read.
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "payload"
+        path.write_bytes(_packed(task, shared))
+        yield from _run(items, str(path), engine)
+
+
+def _packed(task: Task, shared: Any) -> bytes:
     try:
-        crew += [_Worker() for _ in range(min(engine.workers, len(items)))]
-        while crew:
-            talking = wait([worker.connection for worker in crew])
-            for worker in [worker for worker in crew if worker.connection in talking]:
-                message, index, worker.index = worker.hear(), worker.index, None
-                outcomes: list[Any] = []
-                if index is None and message is None:
-                    stillborn += 1
-                    _check_start(stillborn, engine, worker.ending())
-                elif index is not None:
-                    outcomes = [open_result(message)] if message else agenda.lost(index, worker.ending())
-                if message is None or not agenda:
-                    crew.remove(worker)
-                    worker.end()
-                    crew += [_Worker() for _ in range(message is None and bool(agenda))]
-                else:
-                    worker.index = agenda.next()
-                    worker.tell(*[luggage] * (message == _READY), pack_item(items[worker.index]))
-                # Only now, so that no worker waits for what the caller does with it.
-                for outcome in outcomes:
-                    yield items[index or 0], outcome
-    finally:
-        for worker in crew:
-            worker.end()
+        return pickle.dumps((task, shared), protocol=pickle.HIGHEST_PROTOCOL)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"The work cannot be sent to other processes ({reason(error)}): the task must be a function of a module, "
+            "and what is shared plain data. One worker runs in this process and needs neither."
+        ) from error
 
 
-class _Worker:
-    """One process, seen from here.
+def _run(items: Sequence[Any], payload: str, engine: Engine) -> Iterator[tuple[Any, Any | Failed]]:
+    waiting, losses = deque(range(len(items))), Counter[int]()
+    # A dead process breaks the whole pool and nobody can tell whose item it had. So all items that were running become
+    # suspects, and run one at a time after the others: whoever breaks the pool then is the culprit.
+    suspects: deque[int] = deque()
+    while waiting or suspects:
+        alone = not waiting
+        running: dict[Future[Any], int] = {}
+        with _Pool(payload, 1 if alone else min(engine.workers, len(waiting))) as pool:
+            try:
+                while waiting or running or (alone and suspects):
+                    queue = suspects if alone else waiting
+                    while queue and len(running) < pool.workers:
+                        running[pool.submit(items[queue[0]])] = queue[0]
+                        queue.popleft()
+                    done = wait(running, return_when=FIRST_COMPLETED).done
+                    # Results first: what arrived before the pool broke is not run again.
+                    for future in sorted(done, key=lambda one: one.exception() is not None):
+                        result = _result(future)
+                        yield items[running.pop(future)], result
+            except BrokenProcessPool:
+                pool.check_started()
+                for index in running.values():
+                    losses[index] += alone
+                    if losses[index] <= engine.max_retries:
+                        suspects.append(index)
+                    else:
+                        yield items[index], lost(losses[index])
 
-    Attributes:
-        index: of the item it works on.
-    """
 
-    def __init__(self) -> None:
-        # Forked children of a process that has used torch's threads may hang: start afresh.
+def _result(future: Future[Any]) -> Any | Failed:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        raise
+    except Exception as error:  # errors of the task itself are caught in the worker
+        return Failed(f"The item or its result cannot be sent between processes ({reason(error)}).")
+
+
+class _Pool:
+    """Worker processes that leave with this process and are stopped with the iteration."""
+
+    def __init__(self, payload: str, workers: int) -> None:
+        # Forked children of a process that has used torch's threads may hang: spawn.
         context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process: BaseProcess = context.Process(target=_work, args=(theirs,), daemon=True)
-        with _no_interrupts():
-            self.process.start()
-        theirs.close()  # so that its end means the end of the process
-        self.index: int | None = None
+        # Workers hold the reading end. It closes when this process closes its end, or dies, even by kill -9.
+        theirs, self._lifeline = context.Pipe(duplex=False)
+        self._theirs, self._started, self.workers = theirs, context.Event(), workers
+        initial = (payload, theirs, self._started)
+        self._pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=initial)
 
-    def hear(self) -> bytes | None:
-        """What it sent, or None if it is dead."""
-        try:
-            return self.connection.recv_bytes()
-        except (EOFError, OSError):
-            return None
+    def __enter__(self) -> _Pool:
+        return self
 
-    def tell(self, *messages: bytes) -> None:
-        # If it died just now, the next look at the pipe shows it.
-        with contextlib.suppress(OSError):
-            for message in messages:
-                self.connection.send_bytes(message)
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:  # somebody stopped iterating: do not wait for unfinished items
+            self._lifeline.close()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for end in (self._lifeline, self._theirs):
+            end.close()
 
-    def ending(self) -> str:
-        self.process.join(5)
-        code = self.process.exitcode
-        how = f"was killed (signal {-code})" if code is not None and code < 0 else f"ended (exit code {code})"
-        return f"the worker process {how}"
+    def submit(self, item: Any) -> Future[Any]:
+        with _no_interrupts():  # this may start a process
+            return self._pool.submit(_work, item)
 
-    def end(self) -> None:
-        self.connection.close()
-        if self.index is None:  # it waits for work; told that there is none, it leaves and tidies up after itself
-            self.process.join(_SECONDS_TO_LEAVE)
-        self.process.kill()
-        self.process.join()
+    def check_started(self) -> None:
+        """Raise if no process got as far as its first item: another attempt would fail as well."""
+        if not self._started.is_set():
+            raise CounterfactualTrainingError(
+                "The worker processes failed to start. If a script of yours started them, put its work under "
+                '`if __name__ == "__main__":`; otherwise memory may be short. One worker needs no other processes.'
+            )
 
 
 @contextlib.contextmanager
 def _no_interrupts() -> Iterator[None]:
-    """Processes started inside do not hear Ctrl-C, from their first moment: the one that asked for them decides."""
+    """Processes started inside never receive Ctrl-C, not even while they import: this process decides."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -114,32 +137,35 @@ def _no_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _check_start(stillborn: int, engine: Engine, ending: str) -> None:
-    if stillborn > engine.max_retries:
-        raise CounterfactualTrainingError(
-            f"Workers do not get as far as their first item: {ending}. If a script of yours started them, its work "
-            'belongs under `if __name__ == "__main__":`; otherwise memory may be short. One worker needs no other '
-            "processes."
-        )
+# ---- in the worker ---------------------------------------------------------------------------------------------------
+
+_payload: list[Path] = []
 
 
-def _work(connection: Connection) -> None:
-    """The life of a worker process: luggage first, then items until the pipe closes."""
+def _begin(payload: str, lifeline: Connection, started: Any) -> None:
+    _payload.append(Path(payload))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
-    settle()
-    try:
-        connection.send_bytes(_READY)
-        luggage = attempt(unpack, None, connection.recv_bytes())
-        while True:
-            connection.send_bytes(answer(luggage, connection.recv_bytes()))
-    except (EOFError, OSError):
-        return
+    threading.Thread(target=_leave_with, args=(lifeline,), daemon=True).start()
+    set_up_worker()
+    started.set()
 
 
-def _leave_with_parent() -> None:
-    """Whoever asked for the work was killed: nobody waits for it any more."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+def _leave_with(lifeline: Connection) -> None:
+    with contextlib.suppress(EOFError, OSError):
+        lifeline.recv_bytes()
+    os._exit(1)
+
+
+def _work(item: Any) -> Any | Failed:
+    return attempt(_unpacked_task, None, item)
+
+
+def _unpacked_task(_: None, item: Any) -> Any:
+    task, shared = _unpacked()
+    return task(shared, item)
+
+
+@lru_cache(maxsize=1)
+def _unpacked() -> tuple[Task, Any]:
+    # Not security-sensitive: the process that started this one wrote the file, in a folder that only the user may read.
+    return pickle.loads(_payload[0].read_bytes())  # noqa: S301

@@ -1,41 +1,51 @@
 """Items as tasks of a Ray cluster. The only file that imports Ray.
 
-Ray's own retries are off: a task that died, or whose result went down with its node, is submitted again from here, so
-that one count holds for every kind of loss and nothing is begun again once its result has arrived.
+Ray itself starts a task again when its worker or node dies, or when its result is lost with a node.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import platform
-import time
-import uuid
+import re
+import socket
+import sys
 import warnings
+from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import lru_cache
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from counterfactual_training.errors import CounterfactualTrainingError, InputError, MissingExtraError
-from counterfactual_training.experiments.engine.engine import Agenda, Engine, Failed, reason
-from counterfactual_training.experiments.engine.parcels import answer, open_result, pack_item, pack_luggage, unpack
-from counterfactual_training.experiments.engine.ray_address import HOW_TO_START, check_answers
-from counterfactual_training.experiments.engine.worker import Task, attempt, settle
+from counterfactual_training.experiments.engine.engine import (
+    Engine,
+    Failed,
+    Task,
+    attempt,
+    lost,
+    reason,
+    set_up_worker,
+)
 
-_AHEAD = 2  # tasks in flight per processor, so that none waits for its next; a million items stay with the caller
-_LOOK_AGAIN = 10.0  # seconds after which the size of the cluster is asked again
+_AHEAD = 2  # tasks submitted per processor, so that none waits for its next
+_POLL_SECONDS = 10.0  # after which the size of the cluster is asked again: nodes come and go
+_CONNECT_SECONDS = 5.0
+_HOW_TO_INSTALL = 'pip install "counterfactual-training[ray]"'
+_HOW_TO_START = (
+    "Start one with `ray start --head --port=6379` on the first machine and `ray start --address=HOST:6379` on each "
+    "of the others, this one included; from outside use ray://HOST:10001. Without an address Ray runs on this machine."
+)
 
 
 def require_ray() -> Any:
-    """The module ray, or how to get it."""
+    """The module ray, or how to install it."""
     try:
         import ray
     except ImportError as error:
-        raise MissingExtraError('The engine "ray" needs Ray: pip install "counterfactual-training[ray]".') from error
+        raise MissingExtraError(f'The engine "ray" needs Ray: {_HOW_TO_INSTALL}.') from error
     return ray
 
 
@@ -46,41 +56,31 @@ def package_version() -> str:
 
 
 @dataclass(frozen=True)
-class Parcel:
-    """Task and shared data, packed: one object per node, unpacked once per worker process."""
-
-    key: str
-    content: np.ndarray = field(compare=False, repr=False)  # bytes as an array, which Ray shares uncopied
-
-
-@dataclass(frozen=True)
 class Refused:
-    """A node that must not take part, and why."""
+    """The result from a node that has another version of the package."""
 
     reason: str
 
 
 def on_ray(task: Task, items: Sequence[Any], shared: Any, engine: Engine) -> Iterator[tuple[Any, Any | Failed]]:
-    """Pairs of item and result from a Ray cluster; a session that the caller has opened before is used as it is."""
+    """Pairs of item and result from a Ray cluster; a session that the caller has opened is used and left open."""
     ray = require_ray()
-    # Ray's pickle also takes functions of the caller's main module, which nodes do not have.
-    luggage = np.frombuffer(pack_luggage(task, shared, ray.cloudpickle.dumps), dtype=np.uint8)
     with _connected(ray, engine):
-        remote = ray.remote(num_cpus=1, max_retries=0)(_run)
-        parcel = ray.put(Parcel(uuid.uuid4().hex, luggage))
-        agenda, cluster = Agenda(len(items), engine.max_retries), _Cluster(ray)
-        flying: dict[Any, int] = {}
+        remote = ray.remote(num_cpus=1, max_retries=engine.max_retries)(_run)
+        work = ray.put((task, shared))  # one copy per node
+        waiting, running = deque(range(len(items))), dict[Any, int]()
         try:
-            while agenda or flying:
-                while agenda and len(flying) < _AHEAD * cluster.num_cpus():
-                    index = agenda.next()
-                    flying[remote.remote(package_version(), parcel, pack_item(items[index]))] = index
-                for done in _finished(ray, list(flying)):
-                    index = flying.pop(done)
-                    for outcome in _outcome(ray, done, index, agenda):
-                        yield items[index], outcome
+            while waiting or running:
+                while waiting and len(running) < _AHEAD * _num_cpus(ray):
+                    index = waiting.popleft()
+                    try:
+                        running[remote.remote(package_version(), work, items[index])] = index
+                    except TypeError as error:
+                        yield items[index], Failed(f"The item cannot be sent to another process ({reason(error)}).")
+                for done in _finished(ray, list(running)):
+                    yield items[running.pop(done)], _result(ray, done, engine)
         finally:
-            for unfinished in flying:
+            for unfinished in running:
                 ray.cancel(unfinished, force=True)
 
 
@@ -90,73 +90,53 @@ def num_processors(engine: Engine) -> int:
     if _address(engine) == "local" and not ray.is_initialized():
         return engine.workers
     with _connected(ray, engine):
-        return _Cluster(ray).num_cpus()
+        return _num_cpus(ray)
 
 
-def _run(version: str, parcel: Parcel, item: bytes) -> bytes | Refused:
+def _run(version: str, work: tuple[Task, Any], item: Any) -> Any:
     """One item, on a node."""
     mine = package_version()
     if mine != version:
         return Refused(f"node {platform.node()} has counterfactual-training {mine}, the driver has {version}")
-    return answer(_unpacked(parcel), item)
+    set_up_worker()
+    return attempt(*work, item)
 
 
-@lru_cache(maxsize=1)
-def _unpacked(parcel: Parcel) -> tuple[Task, Any] | Failed:
-    settle()  # once per process, as this is
-    return attempt(unpack, None, parcel.content)
+def _num_cpus(ray: Any) -> int:
+    found = int(ray.cluster_resources().get("CPU", 0))
+    if not found:
+        warnings.warn("The cluster has no processors yet; waiting for nodes to join.", stacklevel=2)
+    return max(found, 1)
 
 
-def _finished(ray: Any, flying: list[Any]) -> list[Any]:
-    """All that is done by now, waiting for the first; or nothing after a while."""
-    done, rest = ray.wait(flying, num_returns=1, timeout=_LOOK_AGAIN)
+def _finished(ray: Any, running: list[Any]) -> list[Any]:
+    """All tasks that are done by now, waiting for the first; or none after a while."""
+    done, rest = ray.wait(running, num_returns=1, timeout=_POLL_SECONDS)
     if done and rest:
         done += ray.wait(rest, num_returns=len(rest), timeout=0)[0]
     return list(done)
 
 
-def _outcome(ray: Any, done: Any, index: int, agenda: Agenda) -> list[Any | Failed]:
-    """Of a finished task; none if its item comes again."""
-    lost = ray.exceptions
+def _result(ray: Any, done: Any, engine: Engine) -> Any | Failed:
+    errors = ray.exceptions
     try:
-        content = ray.get(done)
-    except (lost.WorkerCrashedError, lost.NodeDiedError, lost.OutOfMemoryError, lost.ObjectLostError) as error:
-        return agenda.lost(index, _short(error))
-    except lost.RayError as error:
-        # What the task itself raises is caught on the node, so this node could not even begin.
+        result = ray.get(done)
+    except (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError, errors.ObjectLostError):
+        return lost(engine.max_retries + 1)
+    except errors.RayTaskError as error:
+        last = ([line.strip() for line in str(error).splitlines() if line.strip()] or [""])[-1]
+        if "pickle" in last:  # errors of the task itself are caught on the node
+            return Failed(f"The result cannot be sent back ({last}).")
         raise CounterfactualTrainingError(
-            f"A node of the cluster cannot run this package ({_short(error)}). Every node needs the same Python and "
-            'the same version: pip install "counterfactual-training[ray]".'
+            f"A node of the cluster cannot run this package ({last}). Every node needs the same Python and the same "
+            f"version: {_HOW_TO_INSTALL}."
         ) from error
-    if isinstance(content, Refused):
-        raise InputError(f"Versions differ: {content.reason}. Install the same one everywhere and start again.")
-    return [open_result(content)]
+    if isinstance(result, Refused):
+        raise InputError(f"Versions differ: {result.reason}. Install the same one everywhere and start again.")
+    return result
 
 
-def _short(error: Exception) -> str:
-    """One line of Ray's many: of what went wrong on a node the last, otherwise the first."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-    name = type(error).__name__
-    return lines[-1] if name.startswith("RayTaskError") else f"{name}: {lines[0]}"
-
-
-class _Cluster:
-    """How much room there is; nodes come and go."""
-
-    def __init__(self, ray: Any) -> None:
-        self.ray = ray
-        self.asked = -_LOOK_AGAIN
-        self.found = 1
-        self.warned = False
-
-    def num_cpus(self) -> int:
-        if time.monotonic() - self.asked >= _LOOK_AGAIN:
-            found = int(self.ray.cluster_resources().get("CPU", 0))
-            if not found and not self.warned:
-                warnings.warn("The cluster has no processors yet; waiting for nodes to join.", stacklevel=2)
-                self.warned = True
-            self.asked, self.found = time.monotonic(), max(found, 1)
-        return self.found
+# ---- the session -----------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -167,20 +147,21 @@ def _connected(ray: Any, engine: Engine) -> Iterator[None]:
         return
     address = _address(engine)
     quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
-    with _silence(ray):
+    try:
         if address == "local":
             ray.init("local", num_cpus=engine.workers, include_dashboard=False, **quiet)
         else:
-            try:
-                check_answers(_found(ray, address))
-                ray.init(address, **quiet)
-            except CounterfactualTrainingError:
-                raise
-            except Exception as error:
-                ray.shutdown()
-                raise InputError(
-                    f"The Ray cluster at {address!r} does not let us in ({reason(error)}). {HOW_TO_START}"
-                ) from error
+            _check_answers(address)
+            ray.init(address, **quiet)
+    except CounterfactualTrainingError:
+        raise
+    except Exception as error:
+        ray.shutdown()
+        raise InputError(
+            f"Cannot connect to a Ray cluster at {address!r} ({reason(error)}). {_HOW_TO_START}"
+        ) from error
+    # Ray prints pages about dead nodes, at any moment, to standard output, which belongs to our results.
+    with redirect_stdout(sys.stderr):
         try:
             yield
         finally:
@@ -191,29 +172,17 @@ def _address(engine: Engine) -> str:
     return engine.address or os.environ.get("RAY_ADDRESS") or "local"
 
 
-def _found(ray: Any, address: str) -> str:
-    """Where ``auto`` leads; Ray may remember a cluster that is no more."""
-    try:
-        return address if address != "auto" else str(ray._private.services.canonicalize_bootstrap_address(address))
-    except AttributeError:  # no promise of Ray's; then it finds out itself
-        return address
-    except ConnectionError as error:
-        raise InputError(f"No Ray cluster runs on this machine. {HOW_TO_START}") from error
-
-
-@contextmanager
-def _silence(ray: Any) -> Iterator[None]:
-    """Without Ray's pages about lost nodes on standard output, which belongs to our results.
-
-    Ray has no setting for these messages. If its inside changes they appear again, and nothing else happens.
-    """
-    inside = getattr(ray._private, "worker", None)
-    before = getattr(inside, "print_to_stdstream", None)
-    if before is None:
-        yield
+def _check_answers(address: str) -> None:
+    """Raise unless something listens at ``host:port`` or ``ray://host:port``: Ray itself would try for minutes."""
+    if address == "auto":
         return
-    inside.print_to_stdstream = lambda *_, **__: None  # type: ignore[union-attr]
+    match = re.fullmatch(r"(?P<client>ray://)?(?P<host>[^/:\s]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})", address)
+    if match is None or int(match["port"]) > 65535:
+        raise InputError(f"{address!r} is no address of a Ray cluster: expected auto, host:port or ray://host:port.")
+    if match["client"] and importlib.util.find_spec("grpc") is None:
+        raise MissingExtraError(f"An address that begins with ray:// needs Ray's client: {_HOW_TO_INSTALL}.")
     try:
-        yield
-    finally:
-        inside.print_to_stdstream = before  # type: ignore[union-attr]
+        socket.create_connection((match["host"].strip("[]"), int(match["port"])), _CONNECT_SECONDS).close()
+    except OSError as error:
+        problem = error.strerror or str(error)
+        raise InputError(f"No Ray cluster answers at {address!r} ({problem}). {_HOW_TO_START}") from error

@@ -3,59 +3,123 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import fields, replace
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from counterfactual_training.errors import CounterfactualTrainingError, FileError, InputError, unknown
+from counterfactual_training.errors import (
+    CounterfactualTrainingError,
+    FileError,
+    InputError,
+    check_name,
+    lookup,
+    unknown,
+)
 from counterfactual_training.evaluation.protocol import PROTOCOLS, EvaluationProtocol
-from counterfactual_training.experiments.grid.grid import ROWS, Grid, Measurement
+from counterfactual_training.experiments.grid.cell import ALL_ROWS, AS_TRAINED, ROWS, Measurement, as_tuples
+from counterfactual_training.experiments.grid.grid import Grid
 from counterfactual_training.experiments.grid.settings import KEYS, TYPES
-from counterfactual_training.experiments.paper.cells import short_name
+from counterfactual_training.experiments.names import KINDS, short_name
 
 _TABLES = ("generator", "objective", "training", "model", "evaluation")
-_TOP = ("name", "title", "data", "seeds", "own_seeds", "protected", "gate")
+_TOP = ("name", "title", "data", "seeds", "image_seeds", "own_seeds", "protected", "alone", "gate")
 _PROTOCOL = {f.name: f for f in fields(EvaluationProtocol) if f.name not in ("name", "individuals")}
-_EVALUATION = ("on", "protected", "protocol", *_PROTOCOL)
+_EVALUATION = ("on", "protected", "protected_threshold", "paired", "own_draws", "protocol", *_PROTOCOL)
 
 
 def shipped_grids() -> dict[str, Grid]:
-    """The paper's grids, by name."""
-    folder = files("counterfactual_training.experiments.grid") / "files"
-    found = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".toml"))
-    grids = [parse_grid((folder / name).read_text(encoding="utf-8"), name) for name in found]
+    """The paper's hyper-parameter grids, by name."""
+    grids = [parse_grid(text, name) for name, text in _shipped("grid").items()]
     return {grid.name: grid for grid in sorted(grids, key=lambda grid: -grid.num_points)}
 
 
-def load_grid(name: str | Path) -> Grid:
-    """A grid by the name of a shipped one, or from a file."""
+@cache
+def _shipped(room: str) -> dict[str, str]:
+    """Texts of the files that come with the package: of the hyper-parameter grids, or of the paper's tables."""
+    folder = files(f"counterfactual_training.experiments.{room}") / "files"
+    found = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".toml"))
+    return {name.removesuffix(".toml"): (folder / name).read_text(encoding="utf-8") for name in found}
+
+
+def load_grid(name: str | Path, quick: bool = False, changes: Mapping[str, Any] | None = None) -> Grid:
+    """A grid by the name of a shipped one, or from a file.
+
+    Args:
+        quick: shorten it for a quick look, as its table ``[quick]`` says.
+        changes: settings other than those of the file, by dotted name; a name without a dot is one of ``[training]``.
+    """
+    return parse_grid(*_text(name), quick, changes)
+
+
+def _text(name: str | Path) -> tuple[str, str]:
+    """The text of a grid, and its file."""
     path = Path(name)
     if path.suffix != ".toml" and not path.is_file():
-        known = shipped_grids()
+        known = {**_shipped("grid"), **_shipped("paper")}
         if str(name) in known:
-            return known[str(name)]
+            return known[str(name)], str(name)
         raise InputError(f"{unknown('grid', str(name), known)} A grid of your own is a file: name it with its .toml.")
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8"), str(path)
     except (OSError, UnicodeDecodeError) as error:
         raise FileError(f"The grid file {str(path)!r} cannot be read: {getattr(error, 'strerror', error)}.") from error
-    return parse_grid(text, str(path))
 
 
-def parse_grid(text: str, source: str) -> Grid:
-    """A grid from the text of its file; ``source`` stands in every complaint."""
+def parse_grid(text: str, source: str, quick: bool = False, changes: Mapping[str, Any] | None = None) -> Grid:
+    """A grid from the text of its file; ``source`` names the file in error messages."""
     try:
-        return _grid(tomllib.loads(text), Path(source).stem)
+        content = _content(text, source)
+        short = content.pop("quick", None)
+        if quick and isinstance(short, dict):
+            content = _merged(content, short)
+        changed = {_dotted(name): value for name, value in (changes or {}).items()}
+        for name, value in changed.items():
+            table, _, key = name.rpartition(".")
+            content = _merged(content, {table: {key: value}} if table else {key: value})
+        grid = replace(_grid(content, Path(source).stem), changes=tuple(sorted(as_tuples(changed).items())))
+        if quick and isinstance(short, dict):
+            return replace(grid, quick=True)
+        return grid.changed(quick=quick)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{source} is not TOML: {error}.") from error
     except CounterfactualTrainingError as error:
         raise InputError(f"{source}: {error}") from error
 
 
+def _content(text: str, source: str) -> dict[str, Any]:
+    """What the file says, added to the grid that it extends."""
+    content = tomllib.loads(text)
+    base = content.pop("extends", None)
+    if base is None:
+        return content
+    inherited = _content(*_text(_one(base, "extends", str)))
+    return _merged({name: value for name, value in inherited.items() if name not in ("name", "title")}, content)
+
+
+def _merged(content: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    out = dict(content)
+    for name, value in more.items():
+        both = isinstance(value, dict) and isinstance(out.get(name), dict)
+        out[name] = _merged(out[name], value) if both else value
+    return out
+
+
+def _dotted(name: str) -> str:
+    return name if "." in name or name in _TOP else f"training.{name}"
+
+
 def _grid(content: dict[str, Any], stem: str) -> Grid:
     flat = _flat(content)
     data = _listed(flat.pop("data", None), "data", str)
+    individuals = flat.get("evaluation.num_individuals")
+    by_kind = flat.pop("evaluation.num_individuals") if isinstance(individuals, dict) else {}
+    for kind, count in by_kind.items():
+        check_name("kind of data in evaluation.num_individuals:", kind, KINDS)
+        _one(count, f"evaluation.num_individuals.{kind}", int)
+    images = flat.pop("image_seeds", None)
     return Grid(
         name=_one(flat.pop("name", stem), "name", str),
         title=_one(flat.pop("title", ""), "title", str),
@@ -64,17 +128,18 @@ def _grid(content: dict[str, Any], stem: str) -> Grid:
         own_seeds=_one(flat.pop("own_seeds", False), "own_seeds", bool),
         measurement=_measurement({k: flat.pop(k) for k in list(flat) if k.startswith("evaluation.")}),
         values=tuple((name, _values(name, given)) for name, given in flat.items()),
+        image_seeds=None if images is None else _seeds(images),
+        individuals=tuple(by_kind.items()),
     )
 
 
 def _flat(content: dict[str, Any]) -> dict[str, Any]:
-    """Dotted names; those that no grid knows are refused."""
+    """Dotted names; unknown ones raise an error."""
     valid = [*_TOP, *(f"evaluation.{name}" for name in _EVALUATION), *KEYS]
     out: dict[str, Any] = {}
     for name, value in content.items():
         if isinstance(value, dict):
-            if name not in _TABLES:
-                raise InputError(unknown("table", name, _TABLES))
+            check_name("table", name, _TABLES)
             out |= {f"{name}.{key}": inner for key, inner in value.items()}
         else:
             out[name] = value
@@ -89,7 +154,7 @@ def _flat(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _values(name: str, given: Any) -> tuple[Any, ...]:
-    """One value, or the list of them that makes an axis."""
+    """One value, or the list of values that makes an axis."""
     key = KEYS[name]
     widths = key.kind is tuple and isinstance(given, list) and not any(isinstance(width, list) for width in given)
     values = given if isinstance(given, list) and not widths else [given]
@@ -112,23 +177,28 @@ def _measurement(flat: dict[str, Any]) -> Measurement:
     given = {name.removeprefix("evaluation."): value for name, value in flat.items()}
     default = Measurement()
     on = _one(given.pop("on", default.on), "evaluation.on", str)
-    if on not in ROWS:
-        raise InputError(unknown("rows of evaluation.on:", on, ROWS))
-    protected = _one(given.pop("protected", default.protected), "evaluation.protected", bool)
+    check_name("rows of evaluation.on:", on, ROWS)
+    protected = given.pop("protected", default.protected)
+    if protected != AS_TRAINED:
+        _one(protected, "evaluation.protected", bool)
+    threshold = given.pop("protected_threshold", default.protected_threshold)
+    if threshold is not None:
+        KEYS["generator.decision_threshold"].check(_one(threshold, "evaluation.protected_threshold", float))
+    paired = given.pop("paired", default.paired)
+    if paired != ALL_ROWS and (type(paired) is not int or paired < 0):
+        raise InputError(f'evaluation.paired is a number of individuals or "{ALL_ROWS}", got {paired!r}.')
+    own_draws = _one(given.pop("own_draws", default.own_draws), "evaluation.own_draws", bool)
     protocol = default.protocol
     if "protocol" in given:
-        name = _one(given.pop("protocol"), "evaluation.protocol", str)
-        if name not in PROTOCOLS:
-            raise InputError(unknown("protocol", name, PROTOCOLS))
-        if name != protocol.name:
-            chosen = PROTOCOLS[name]
+        chosen = lookup("protocol", _one(given.pop("protocol"), "evaluation.protocol", str), PROTOCOLS)
+        if chosen.name != protocol.name:
             protocol = replace(chosen, num_individuals=protocol.num_individuals, num_runs=protocol.num_runs)
     changes = {name: _protocol_value(name, value, getattr(EvaluationProtocol(), name)) for name, value in given.items()}
-    return Measurement(on, protected, _searchable(replace(protocol, **changes)))
+    return Measurement(on, protected, _searchable(replace(protocol, **changes)), threshold, paired, own_draws)
 
 
 def _searchable(protocol: EvaluationProtocol) -> EvaluationProtocol:
-    """The protocol, if a search can be made of it."""
+    """The protocol, after checking the settings of its search."""
     for name in ("lambda_energy", "epsilons"):
         if any(not 0 <= value < float("inf") for value in getattr(protocol, name)):
             raise InputError(f"evaluation.{name} must be finite and not negative, got {list(getattr(protocol, name))}.")

@@ -1,121 +1,22 @@
-"""A grid is a product of settings; each of its points is a model to train, known by the content of its settings."""
+"""A grid: the product of lists of settings, on each data set, from each seed."""
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from typing import Any
 
 from counterfactual_training.datasets.dataset import PaperSettings
 from counterfactual_training.errors import InputError
-from counterfactual_training.evaluation.protocol import PUBLISHED, EvaluationProtocol
-from counterfactual_training.experiments.grid.settings import Settings, canonical, is_conventional, published
-from counterfactual_training.experiments.paper.cells import short_name
+from counterfactual_training.experiments.grid.cell import Cell, Measurement, as_tuples, digest
+from counterfactual_training.experiments.grid.settings import Settings, published
+from counterfactual_training.experiments.names import IMAGES, kind_of, short_name
 
-# Raised whenever results of older code must not be mixed with new ones.
-FORMAT = 1
-ROWS = ("train", "validation", "test")
 QUICK_EPOCHS, QUICK_RUNS, QUICK_INDIVIDUALS = 0.1, 2, 50
-# Shared by the cells of one fleet; all else may differ from member to member.
-_SHAPE = (
-    "model.hidden",
-    "model.activation",
-    "training.batch_size",
-    "training.epochs",
-    "training.num_counterfactuals",
-    "training.refresh",
-    "training.shuffle",
-    "training.target_rule",
-    "training.adversarial_label",
-    "training.immature",
-)
-
-
-# The published protocol with the paper's numbers for grids (Note 2).
-PROTOCOL = replace(PUBLISHED, num_individuals=100, num_runs=5, attacks=("fgsm",), attribution_rounds=0)
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """How the models of a grid are measured.
-
-    Attributes:
-        on: rows whose counterfactuals are searched. The paper took training rows, so that test rows stay unseen by
-            whoever picks a setting; accuracy is always that of test rows, as in the paper.
-        protected: whether the protected features are immutable in these searches.
-        protocol: everything else.
-    """
-
-    on: str = "train"
-    protected: bool = False
-    protocol: EvaluationProtocol = PROTOCOL
-
-
-@dataclass(frozen=True)
-class GridCell:
-    """One model: all that decides its numbers, and nothing else. Equal cells give equal results.
-
-    Attributes:
-        settings: as :func:`canonical` leaves them, sorted by name.
-        seed: of the weights and the draws of training.
-    """
-
-    data: str
-    seed: int
-    settings: tuple[tuple[str, Any], ...]
-    measurement: Measurement = Measurement()
-
-    @classmethod
-    def of(cls, data: str, seed: int, settings: Settings, measurement: Measurement) -> GridCell:
-        return cls(data, seed, tuple(sorted(canonical(settings).items())), measurement)
-
-    def content(self) -> dict[str, Any]:
-        """The cell as plain values."""
-        return {
-            "data": self.data,
-            "seed": self.seed,
-            "settings": dict(self.settings),
-            "measurement": asdict(self.measurement),
-        }
-
-    @cached_property
-    def id(self) -> str:
-        """A name that is safe for a file, and different for any other content."""
-        return f"{self.data}-{digest({'format': FORMAT, **self.content()})[:20]}"
-
-    @cached_property
-    def values(self) -> Settings:
-        return dict(self.settings)
-
-    @property
-    def is_conventional(self) -> bool:
-        """Whether it is trained without counterfactuals."""
-        return is_conventional(self.values)
-
-    @property
-    def gate(self) -> str:
-        """Kind of the gate that is fitted to the trained model, or ``"none"``."""
-        return str(self.values.get("gate", "none"))
-
-    @cached_property
-    def ungated(self) -> GridCell:
-        """What is trained; a gate comes after."""
-        return replace(self, settings=tuple(pair for pair in self.settings if pair[0] != "gate"))
-
-    @property
-    def shape(self) -> tuple[Any, ...]:
-        """What all members of a fleet have in common."""
-        return (self.data, self.measurement, *(self.values[name] for name in _SHAPE))
-
-    @property
-    def generator(self) -> str:
-        """Name of the generator; empty for a baseline."""
-        return str(self.values.get("generator.name", ""))
+_PAIR = {"full", "vanilla"}
+_PLAIN = Measurement()
 
 
 @dataclass(frozen=True)
@@ -132,8 +33,8 @@ class Point:
     data: str
     seed: int
     values: tuple[tuple[str, Any], ...]
-    cell: GridCell
-    baseline: GridCell
+    cell: Cell
+    baseline: Cell
 
 
 @dataclass(frozen=True)
@@ -141,11 +42,14 @@ class Grid:
     """The Cartesian product of lists of settings, on each data set, from each seed.
 
     Attributes:
-        values: by dotted name, one value or several; what is not named is as published for the data set.
+        values: by dotted name, one value or several; settings that are not named are as published for the data set.
         own_seeds: every setting trains from a seed of its own, derived from its content and shared only with its
-            baseline and with settings that differ by their gate; else all settings train from the same seeds, and those
-            that decide the same numbers (an energy penalty without ECCo, say) share one model.
-        quick: whether it was shortened to a taste.
+            baseline and with settings that differ in their gate; otherwise all settings train from the same seeds, and
+            those that lead to the same numbers (an energy penalty without ECCo, say) share one model.
+        quick: whether it was shortened for a quick look.
+        image_seeds: seeds of image data sets, if others.
+        individuals: by kind of data, evaluation individuals per run; otherwise the protocol's number.
+        changes: what the user changed in the grid's file, by dotted name.
     """
 
     name: str
@@ -153,9 +57,17 @@ class Grid:
     data: tuple[str, ...]
     seeds: tuple[int, ...]
     values: tuple[tuple[str, tuple[Any, ...]], ...]
-    measurement: Measurement = Measurement()
+    measurement: Measurement = _PLAIN
     own_seeds: bool = False
     quick: bool = False
+    image_seeds: tuple[int, ...] | None = None
+    individuals: tuple[tuple[str, int], ...] = ()
+    changes: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def from_content(cls, content: Mapping[str, Any]) -> Grid:
+        """A grid from what ``dataclasses.asdict`` made of it, also after a trip through JSON."""
+        return cls(**{**as_tuples(content), "measurement": Measurement.from_content(content["measurement"])})
 
     @property
     def axes(self) -> dict[str, tuple[Any, ...]]:
@@ -169,18 +81,31 @@ class Grid:
 
     @property
     def num_points(self) -> int:
-        return self.num_settings * len(self.data) * len(self.seeds)
+        return self.num_settings * sum(len(self.seeds_of(data)) for data in self.data)
+
+    @property
+    def alone(self) -> bool:
+        """Whether its models train one by one."""
+        return True in dict(self.values).get("alone", ())
+
+    @property
+    def id(self) -> str:
+        """Its name, and a checksum of its content."""
+        return f"{self.name}-{digest(asdict(self))[:8]}"
+
+    def seeds_of(self, data: str) -> tuple[int, ...]:
+        return self.image_seeds if self.image_seeds is not None and data in IMAGES else self.seeds
 
     def changed(self, data: Sequence[str] | None = None, seeds: int | None = None, quick: bool = False) -> Grid:
-        """The same grid on other data, from other seeds, or shortened to a taste."""
+        """The same grid on other data, from other seeds, or shortened for a quick look."""
         out = self
         if data:
             out = replace(out, data=tuple(dict.fromkeys(short_name(name) for name in data)))
         if seeds is not None:
             if seeds < 1:
                 raise InputError(f"seeds must be 1 or more, got {seeds}.")
-            out = replace(out, seeds=tuple(range(seeds)))
-        return out._shortened() if quick else out
+            out = replace(out, seeds=tuple(range(seeds)), image_seeds=None)
+        return out._shortened() if quick and not self.quick else out
 
     def _shortened(self) -> Grid:
         values = dict(self.values)
@@ -188,59 +113,33 @@ class Grid:
         values["training.epochs"] = tuple(max(1, round(QUICK_EPOCHS * number)) for number in epochs)
         protocol = replace(self.measurement.protocol, num_runs=QUICK_RUNS, num_individuals=QUICK_INDIVIDUALS)
         measurement = replace(self.measurement, protocol=protocol)
-        return replace(self, values=tuple(values.items()), measurement=measurement, quick=True)
+        return replace(self, values=tuple(values.items()), measurement=measurement, quick=True, individuals=())
 
     def points(self, paper: Mapping[str, PaperSettings]) -> Iterator[Point]:
         """All settings, given the published ones of each data set."""
         names = [name for name, _ in self.values]
         for data in self.data:
             default = published(paper[data])
-            for seed in self.seeds:
+            for seed in self.seeds_of(data):
                 for chosen in itertools.product(*(values for _, values in self.values)):
                     yield self.point(data, seed, default, dict(zip(names, chosen, strict=True)))
 
     def point(self, data: str, seed: int, default: Settings, chosen: Settings) -> Point:
         """One combination of the grid's values, the rest by default."""
         settings = {**default, **chosen}
-        # A gate is fitted to a model: those that differ by it alone train from the same seed.
+        # A gate is fitted to a model: those that differ in their gate only train from the same seed.
         conventional = {k: v for k, v in settings.items() if k != "gate"} | {"objective.name": "vanilla"}
-        own = _derived(seed, data, conventional) if self.own_seeds else seed
-        return Point(
-            data,
-            seed,
-            tuple(chosen.items()),
-            GridCell.of(data, own, settings, self.measurement),
-            GridCell.of(data, own, conventional, self.measurement),
-        )
+        own = int(digest({"seed": seed, "data": data, **conventional})[:7], 16) if self.own_seeds else seed
+        cells = [Cell.from_settings(data, own, s, self._measurement_of(data)) for s in (settings, conventional)]
+        return Point(data, seed, tuple(chosen.items()), *cells)
+
+    def _measurement_of(self, data: str) -> Measurement:
+        count = dict(self.individuals).get(kind_of(data)) if self.individuals else None
+        if count is None:
+            return self.measurement
+        return replace(self.measurement, protocol=replace(self.measurement.protocol, num_individuals=count))
 
 
-_PAIR = {"full", "vanilla"}
-
-
-def grid_from(content: Mapping[str, Any]) -> Grid:
-    """A grid from what ``dataclasses.asdict`` made of it, after a trip through JSON."""
-    measurement = content["measurement"]
-    measurement = Measurement(**{**measurement, "protocol": EvaluationProtocol(**_tuples(measurement["protocol"]))})
-    return Grid(**{**_tuples(content), "measurement": measurement})
-
-
-def _tuples(content: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _tuple(value) for name, value in content.items()}
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(map(_tuple, value)) if isinstance(value, list) else value
-
-
-def cells_of(points: Sequence[Point]) -> list[GridCell]:
+def cells_of(points: Sequence[Point]) -> list[Cell]:
     """Each model once, baselines included."""
     return list(dict.fromkeys(cell for point in points for cell in (point.baseline, point.cell)))
-
-
-def _derived(seed: int, data: str, settings: Settings) -> int:
-    return int(digest({"seed": seed, "data": data, **settings})[:7], 16)
-
-
-def digest(content: Mapping[str, Any]) -> str:
-    """A checksum of plain values."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""The best settings found so far, for whoever watches."""
+"""The best settings found so far, for the progress line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from counterfactual_training.experiments.grid.grid import Point
-from counterfactual_training.experiments.grid.store import GridStore, Outcome
+from counterfactual_training.experiments.grid.outcome import CellOutcome
+from counterfactual_training.experiments.grid.store import Store
 
 # A setting whose counterfactuals mostly fail is not a good one, however plausible the rest.
 _LEAST_VALID = 0.5
@@ -16,21 +17,21 @@ _LEAST_VALID = 0.5
 class Leaders:
     """Per data set, the lowest implausibility of a setting that mostly finds counterfactuals."""
 
-    def __init__(self, points: Sequence[Point], store: GridStore, done: set[str]) -> None:
+    def __init__(self, points: Sequence[Point], store: Store, done: set[str]) -> None:
         self.points = {point.cell.id: point for point in points if point.cell != point.baseline}
         self.baselines = {point.baseline.id: point.data for point in points}
         values: dict[str, set[str]] = {}
         for point in points:
             for name, value in point.values:
                 values.setdefault(name, set()).add(str(value))
-        # Worth naming is what varies; that it is no baseline goes without saying.
+        # Only settings that vary are shown; all leaders train with counterfactuals.
         self.varied = [name for name, found in values.items() if len(found) > 1 and name != "objective.name"]
         self.found: dict[str, tuple[float, Point]] = {}
         self.baseline: dict[str, list[float]] = {}
         cells = {cell.id: cell for point in points for cell in (point.cell, point.baseline)}
         self.add({name: store.load(cell) for name, cell in cells.items() if name in done})
 
-    def add(self, outcomes: Mapping[str, Outcome]) -> None:
+    def add(self, outcomes: Mapping[str, CellOutcome]) -> None:
         """Take cells, by identity, into account."""
         for name, outcome in outcomes.items():
             value = _mean(outcome, "implausibility")
@@ -57,6 +58,6 @@ class Leaders:
         return ", ".join(str(values[n]) if word == "name" else f"{word} {values[n]}" for n, word in words.items())
 
 
-def _mean(outcome: Outcome, metric: str) -> float:
-    values = outcome.metrics.get(metric)
+def _mean(outcome: CellOutcome, metric: str) -> float:
+    values = outcome.metrics(outcome.cell.constraint_kinds[0]).get(metric)
     return float(np.nanmean(values)) if values is not None and np.isfinite(values).any() else float("nan")

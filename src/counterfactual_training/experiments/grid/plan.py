@@ -1,4 +1,4 @@
-"""From cells to tasks: fleets by shape, cut so that all workers are busy and members of a fleet need alike."""
+"""From cells to tasks: fleets of one shape, split so that all workers are busy and members take equally long."""
 
 from __future__ import annotations
 
@@ -6,17 +6,24 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from counterfactual_training.experiments.grid.grid import GridCell
+from counterfactual_training.experiments.grid.cell import Cell
 from counterfactual_training.experiments.grid.task import GridTask
 
 MAX_MEMBERS = 135
-# Below this a fleet loses more to overhead per operation than it gains by being alike.
+# A smaller fleet loses more to overhead per operation than it gains by members that take equally long.
 MIN_MEMBERS = 15
 _TASKS_PER_WORKER = 2
-# Features of all counterfactuals of a fleet's epoch; more do not fit into the processor's cache, or into memory.
+# Most values of all counterfactuals of a fleet's epoch; more do not fit into the processor's cache, or into memory.
 _MAX_VALUES = 20_000_000
-# To fit one; a cell's own, however many train together.
+# How much longer a model trains alone than as a member of a fleet.
+_ALONE = 4.0
+# Fitting a gate takes this long per cell, however many train together.
 _GATE_SECONDS = {"none": 0.0, "density": 0.2, "learned": 2.0, "both": 2.2}
+_SHAPE = (
+    "model.hidden", "model.activation", "training.batch_size", "training.epochs", "training.num_counterfactuals",
+    "training.refresh", "training.shuffle", "training.target_rule", "training.adversarial_label", "training.immature",
+    "training.threads", "training.accumulate", "training.positives",
+)  # fmt: skip
 
 
 class Size(NamedTuple):
@@ -26,8 +33,8 @@ class Size(NamedTuple):
     features: int
 
 
-def cost(cell: GridCell, size: Size) -> float:
-    """Seconds on one core as a member of a large fleet, by a fit to measurements; good enough to order and to warn."""
+def cost(cell: Cell, size: Size) -> float:
+    """Seconds on one core, by a fit to measurements; good enough to order tasks and to warn."""
     values, protocol = cell.values, cell.measurement.protocol
     batches = size.rows / values["training.batch_size"]
     hidden = sum(values["model.hidden"]) or 1
@@ -42,14 +49,14 @@ def cost(cell: GridCell, size: Size) -> float:
     measured = 3e-5 * individuals * wide + _GATE_SECONDS[cell.gate]
     if cell.gate in ("density", "both"):  # a thousand kernels per class, at every step
         measured += 4e-3 * individuals
-    return values["training.epochs"] * update + measured
+    return values["training.epochs"] * update * (_ALONE if cell.alone else 1.0) + measured * len(cell.constraint_kinds)
 
 
-def plan(cells: Sequence[GridCell], sizes: Mapping[str, Size], workers: int) -> list[GridTask]:
+def plan(cells: Sequence[Cell], sizes: Mapping[str, Size], workers: int) -> list[GridTask]:
     """Every cell in one task, the longest task first."""
     costs = {cell: cost(cell, sizes[cell.data]) for cell in cells}
     target = sum(costs.values()) / max(1, _TASKS_PER_WORKER * workers)
-    parts: list[list[GridCell]] = []
+    parts: list[list[Cell]] = []
     for fleet in _by_shape(cells):
         for alike in _alike(fleet):
             parts += _cut(alike, sum(costs[cell] for cell in alike) / target, _most(alike[0], sizes[alike[0].data]))
@@ -57,18 +64,24 @@ def plan(cells: Sequence[GridCell], sizes: Mapping[str, Size], workers: int) -> 
     return [GridTask(tuple(part)) for part in parts]
 
 
-def _by_shape(cells: Sequence[GridCell]) -> list[list[GridCell]]:
-    found: dict[object, list[GridCell]] = {}
+def _shape(cell: Cell) -> tuple[object, ...]:
+    """What all members of a fleet have in common; everything else may differ from member to member."""
+    return (cell.data, cell.measurement, *(cell.values.get(name) for name in _SHAPE))
+
+
+def _by_shape(cells: Sequence[Cell]) -> list[list[Cell]]:
+    found: dict[object, list[Cell]] = {}
     for cell in cells:
         # Members without a search would wait for those with one; a latent space cannot be stacked with any other.
-        found.setdefault((cell.shape, cell.is_conventional, cell.generator == "revise"), []).append(cell)
+        key = (_shape(cell), cell.is_conventional, cell.generator == "revise", cell.ungated if cell.alone else None)
+        found.setdefault(key, []).append(cell)
     return list(found.values())
 
 
-def _alike(fleet: list[GridCell]) -> list[list[GridCell]]:
-    """Members with the same number of search steps, for all wait for the slowest; few of a kind join the next."""
+def _alike(fleet: list[Cell]) -> list[list[Cell]]:
+    """Members with the same number of search steps, because all wait for the slowest; small groups join the next."""
     ordered = sorted(fleet, key=_steps)
-    out: list[list[GridCell]] = []
+    out: list[list[Cell]] = []
     for _, same in groupby(ordered, key=_steps):
         group = list(same)
         if out and len(out[-1]) + len(group) <= MIN_MEMBERS:
@@ -78,16 +91,16 @@ def _alike(fleet: list[GridCell]) -> list[list[GridCell]]:
     return out
 
 
-def _steps(cell: GridCell) -> int:
+def _steps(cell: Cell) -> int:
     return int(cell.values.get("generator.max_steps", 0))
 
 
-def _cut(cells: list[GridCell], shares: float, most: int) -> list[list[GridCell]]:
-    """Nearly equal parts: enough of them that none is too long or too large, but none needlessly small.
+def _cut(cells: list[Cell], shares: float, most: int) -> list[list[Cell]]:
+    """Nearly equal parts: enough that none is too long or too large, but none needlessly small.
 
-    Cells that differ by their gate alone stay together: they are trained as one.
+    Cells that differ in their gate only stay together: they are trained as one.
     """
-    models: dict[GridCell, list[GridCell]] = {}
+    models: dict[Cell, list[Cell]] = {}
     for cell in cells:
         models.setdefault(cell.ungated, []).append(cell)
     members = list(models.values())
@@ -96,5 +109,5 @@ def _cut(cells: list[GridCell], shares: float, most: int) -> list[list[GridCell]
     return [[cell for same in members[i::number] for cell in same] for i in range(number)]
 
 
-def _most(cell: GridCell, size: Size) -> int:
+def _most(cell: Cell, size: Size) -> int:
     return max(1, min(MAX_MEMBERS, _MAX_VALUES // (cell.values["training.num_counterfactuals"] * size.features)))

@@ -1,17 +1,19 @@
-"""What a grid gave, as tables: every number, changes against the baseline, one row per setting, means per axis."""
+"""The results of a grid as tables: every number, changes against the baseline, a row per setting, means per axis."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from counterfactual_training.experiments.grid.grid import Grid, GridCell, Point, cells_of
-from counterfactual_training.experiments.grid.store import GridStore, Outcome
+from counterfactual_training.experiments.grid.cell import Cell
+from counterfactual_training.experiments.grid.grid import Grid, Point, cells_of
+from counterfactual_training.experiments.grid.outcome import CellOutcome
+from counterfactual_training.experiments.grid.store import Store
 
 # Compared with the baseline by their ratio.
 RATIOS = ("implausibility", "implausibility_mmd", "cost")
@@ -26,7 +28,7 @@ class GridResults:
     """Tables of the finished points of a grid; ``missing`` points are not in them.
 
     The baseline of a setting is the mean of all conventional models of the grid with the same data set, architecture,
-    epochs, batch size and learning rate: with it, the luck of a single one does not shift a whole figure.
+    epochs, batch size and learning rate, so that a single lucky baseline does not shift a whole figure.
 
     Attributes:
         tidy: a row per setting, metric and λ_energy; means over evaluation runs and their spread.
@@ -48,7 +50,7 @@ class GridResults:
     seconds: float
 
     @classmethod
-    def load(cls, grid: Grid, points: Sequence[Point], store: GridStore) -> GridResults:
+    def load(cls, grid: Grid, points: Sequence[Point], store: Store) -> GridResults:
         """Of all points whose model and baseline are done."""
         done = store.done()
         finished = [p for p in points if p.cell.id in done and p.baseline.id in done]
@@ -56,7 +58,7 @@ class GridResults:
         baselines = _baselines(finished, outcomes)
         tidy, summary, changes, maturity = [], [], [], []
         for point in finished:
-            outcome, baseline = outcomes[point.cell], baselines[_group(point.baseline)]
+            outcome, baseline = outcomes[point.cell], baselines[_group(point)]
             head = _head(point, grid)
             tidy += [{**head, **row} for row in _tidy(outcome, point.cell)]
             summary.append({**head, **_summary(outcome, baseline)})
@@ -87,17 +89,22 @@ class _Baseline:
     numbers: dict[str, float]
 
 
-def _group(baseline: GridCell) -> tuple[Any, ...]:
-    return baseline.data, baseline.settings, baseline.measurement
+def _group(point: Point) -> tuple[Any, ...]:
+    baseline = point.baseline
+    return baseline.data, baseline.settings, baseline.measurement, point.cell.constraint_kinds[0]
 
 
-def _baselines(points: Sequence[Point], outcomes: dict[GridCell, Outcome]) -> dict[tuple[Any, ...], _Baseline]:
-    members: dict[tuple[Any, ...], dict[GridCell, Outcome]] = {}
+def _metrics(outcome: CellOutcome) -> Mapping[str, np.ndarray]:
+    return outcome.metrics(outcome.cell.constraint_kinds[0])
+
+
+def _baselines(points: Sequence[Point], outcomes: dict[Cell, CellOutcome]) -> dict[tuple[Any, ...], _Baseline]:
+    members: dict[tuple[Any, ...], dict[Cell, CellOutcome]] = {}
     for point in points:
-        members.setdefault(_group(point.baseline), {})[point.baseline] = outcomes[point.baseline]
+        members.setdefault(_group(point), {})[point.baseline] = outcomes[point.baseline]
     out = {}
     for key, found in members.items():
-        metrics = {m: _mean(np.stack([o.metrics[m] for o in found.values()]), (0, 2)) for m in _SUMMED}
+        metrics = {m: _mean(np.stack([o.metrics(key[-1])[m] for o in found.values()]), (0, 2)) for m in _SUMMED}
         numbers = {n: float(np.mean([o.numbers[n] for o in found.values()])) for n in _NUMBERS}
         out[key] = _Baseline(metrics, numbers)
     return out
@@ -118,9 +125,9 @@ def _shown(value: Any) -> Any:
     return "-".join(map(str, value)) or "linear" if isinstance(value, tuple) else value
 
 
-def _tidy(outcome: Outcome, cell: GridCell) -> list[dict[str, Any]]:
+def _tidy(outcome: CellOutcome, cell: Cell) -> list[dict[str, Any]]:
     rows = []
-    for metric, values in outcome.metrics.items():
+    for metric, values in _metrics(outcome).items():
         for strength, runs in zip(cell.measurement.protocol.lambda_energy, values, strict=True):
             found = runs[np.isfinite(runs)]
             rows.append(
@@ -136,8 +143,8 @@ def _tidy(outcome: Outcome, cell: GridCell) -> list[dict[str, Any]]:
     return rows
 
 
-def _summary(outcome: Outcome, baseline: _Baseline) -> dict[str, Any]:
-    values = {metric: float(_mean(outcome.metrics[metric])) for metric in _SUMMED}
+def _summary(outcome: CellOutcome, baseline: _Baseline) -> dict[str, Any]:
+    values = {metric: float(_mean(_metrics(outcome)[metric])) for metric in _SUMMED}
     changes = {
         f"{metric} change %": 100 * (values[metric] / float(_mean(baseline.metrics[metric])) - 1) for metric in RATIOS
     }
@@ -156,17 +163,17 @@ def _summary(outcome: Outcome, baseline: _Baseline) -> dict[str, Any]:
     }
 
 
-def _changes(outcome: Outcome, baseline: _Baseline, cell: GridCell) -> list[dict[str, Any]]:
+def _changes(outcome: CellOutcome, baseline: _Baseline, cell: Cell) -> list[dict[str, Any]]:
     rows = []
     for metric in RATIOS:
-        change = 100 * (outcome.metrics[metric] / baseline.metrics[metric][:, None] - 1)
+        change = 100 * (_metrics(outcome)[metric] / baseline.metrics[metric][:, None] - 1)
         for strength, runs in zip(cell.measurement.protocol.lambda_energy, change, strict=True):
             for run, value in enumerate(runs):
                 rows.append({"metric": metric, "evaluation lambda_energy": strength, "run": run, "change": value})
     return rows
 
 
-def _maturity(outcome: Outcome) -> list[dict[str, Any]]:
+def _maturity(outcome: CellOutcome) -> list[dict[str, Any]]:
     shares = outcome.history.get("share_mature", ())
     return [{"epoch": epoch + 1, "share mature": float(share)} for epoch, share in enumerate(shares)]
 
@@ -200,7 +207,7 @@ def _spread(part: pd.DataFrame) -> dict[str, Any]:
 
 
 def _mean(values: np.ndarray, axis: tuple[int, ...] | None = None) -> Any:
-    """Over what there is; NaN where there is nothing."""
+    """Over finite values; NaN where there are none."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         return np.nanmean(values, axis=axis)

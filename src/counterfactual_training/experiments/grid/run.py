@@ -1,4 +1,4 @@
-"""Run a grid: what is missing of it, in fleets, wherever the engine says; a result is safe as soon as it is there."""
+"""Run grids: train and measure what is missing, wherever the engine says; results are saved as they arrive."""
 
 from __future__ import annotations
 
@@ -9,26 +9,35 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
 from counterfactual_training.datasets.catalog import load_dataset
-from counterfactual_training.datasets.dataset import Dataset
+from counterfactual_training.datasets.dataset import Dataset, PaperSettings
+from counterfactual_training.errors import CounterfactualTrainingError
+from counterfactual_training.experiments.engine.engine import reason
 from counterfactual_training.experiments.engine.launch import Engine, Failed, capacity, launch
-from counterfactual_training.experiments.engine.progress import Progress, Running
-from counterfactual_training.experiments.grid.grid import Grid, GridCell, Point, cells_of
+from counterfactual_training.experiments.engine.progress import CellProgress, Running
+from counterfactual_training.experiments.grid.cell import Cell
+from counterfactual_training.experiments.grid.grid import Grid, Point, cells_of
 from counterfactual_training.experiments.grid.leaders import Leaders
+from counterfactual_training.experiments.grid.measure import GridData
+from counterfactual_training.experiments.grid.outcome import check_versions, versions
 from counterfactual_training.experiments.grid.plan import Size, cost, plan
-from counterfactual_training.experiments.grid.settings import published
-from counterfactual_training.experiments.grid.store import GridStore
-from counterfactual_training.experiments.grid.task import Bench, GridTask, TaskResult, run_task
+from counterfactual_training.experiments.grid.settings import published, setting_of
+from counterfactual_training.experiments.grid.store import Store
+from counterfactual_training.experiments.grid.task import GridTask, TaskResult, run_task
 
-# Asked about before it is begun.
+# More settings than this need a confirmation.
 MANY_CELLS = 5000
 _START_SECONDS = 8.0  # of workers and a VAE
 _SAMPLES = 100
+# For cells of a data set that cannot be loaded: they are only listed as failures.
+_NO_SETTINGS = PaperSettings(1, 0.5, 0.0, 1, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,29 +56,51 @@ class GridRun:
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
-    """A grid with its data sets: what is to be trained."""
+class GridWork:
+    """Grids with their data sets: what is to be trained.
 
-    grid: Grid
+    Attributes:
+        unavailable: by name, why a data set could not be loaded; its cells fail.
+    """
+
+    grids: Sequence[Grid]
     data: Mapping[str, Dataset]
     points: Sequence[Point]
-    cells: Sequence[GridCell]
+    cells: Sequence[Cell]
+    unavailable: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, grid: Grid) -> Prepared:
-        """Load the data and make all points; many of them take long, see :attr:`Grid.num_points` before."""
-        data = {name: load_dataset(name, "as_run") for name in grid.data}
-        points = list(grid.points({name: found.settings for name, found in data.items()}))
-        return cls(grid, data, points, cells_of(points))
+    def from_grids(cls, *grids: Grid, strict: bool = True) -> GridWork:
+        """Load the data and make all points; check :attr:`Grid.num_points` first, many take long.
+
+        Args:
+            strict: raise if a data set cannot be loaded; otherwise only its own cells fail.
+        """
+        data: dict[str, Dataset] = {}
+        unavailable: dict[str, str] = {}
+        for name in dict.fromkeys(name for grid in grids for name in grid.data):
+            try:
+                data[name] = load_data(name)
+            except CounterfactualTrainingError as error:
+                if strict:
+                    raise
+                unavailable[name] = reason(error)
+        paper = {name: found.settings for name, found in data.items()} | dict.fromkeys(unavailable, _NO_SETTINGS)
+        points = [point for grid in grids for point in grid.points(paper)]
+        return cls(grids, data, points, cells_of(points), unavailable)
+
+    @property
+    def grid(self) -> Grid:
+        return self.grids[0]
 
     @property
     def sizes(self) -> dict[str, Size]:
         return {name: _size(found) for name, found in self.data.items()}
 
-    def costs(self) -> dict[GridCell, float]:
+    def costs(self) -> dict[Cell, float]:
         """Expected seconds of each cell."""
         sizes = self.sizes
-        return {cell: cost(cell, sizes[cell.data]) for cell in self.cells}
+        return {cell: cost(cell, sizes[cell.data]) for cell in self.cells if cell.data in sizes}
 
     def expected_seconds(self, done: set[str], workers: int) -> float:
         """Of everything that is not done."""
@@ -77,73 +108,89 @@ class Prepared:
         return left / workers + _START_SECONDS if left else 0.0
 
 
+@cache
+def load_data(name: str) -> Dataset:
+    """The data set with the quirks that moved the published numbers."""
+    return load_dataset(name, "as_run")
+
+
 def _size(data: Dataset) -> Size:
     return Size(len(data.y_train) - data.settings.num_validation, data.num_features)
 
 
 def expected_seconds(grid: Grid, workers: int) -> float:
-    """A guess without making all points: a few of them, drawn at random, stand for the others."""
+    """An estimate without making all points, from a random sample of them."""
     rng = np.random.default_rng(0)
     total = 0.0
     for name in grid.data:
-        data = load_dataset(name, "as_run")
+        data = load_data(name)
         default, size = published(data.settings), _size(data)
         for _ in range(_SAMPLES):
             chosen = {key: values[rng.integers(len(values))] for key, values in grid.values}
-            total += cost(grid.point(name, 0, default, chosen).cell, size) / _SAMPLES
-    return total * grid.num_settings * len(grid.seeds) / workers + _START_SECONDS
+            total += len(grid.seeds_of(name)) * cost(grid.point(name, 0, default, chosen).cell, size) / _SAMPLES
+    return total * grid.num_settings / workers + _START_SECONDS
 
 
 def run_grid(
-    prepared: Prepared,
+    work: GridWork,
     root: str | Path,
     engine: Engine | None = None,
     command: str = "",
     stream: TextIO | None = None,
+    **notes: Any,
 ) -> GridRun:
-    """Train and measure every cell of the grid that is not done yet.
+    """Train and measure every cell that is not done yet.
 
     Args:
-        root: folder of finished cells, see :class:`GridStore`; grids share it, and share cells.
-        engine: where the work happens; two processes of this machine if not given.
+        root: folder of finished cells, see :class:`Store`; grids share it, and share cells.
+        engine: where the work runs; two processes of this machine if not given.
+        notes: to remember beside the grids.
     """
     engine = engine or Engine()
     started = time.monotonic()
-    store = GridStore(root)
-    workers = capacity(engine)  # a cluster that does not answer is told before anything is written
-    failures = {}
+    store = Store(root)
+    workers = capacity(engine)  # a cluster that does not answer raises before anything is written
+    failures = {cell.label: work.unavailable[cell.data] for cell in work.cells if cell.data in work.unavailable}
     with store.writing():
-        spent = store.spent(prepared.grid)
-        store.record(prepared.grid, command, spent or None)
+        spent = {grid: store.spent(grid) for grid in work.grids}
+
+        def record(more: float) -> None:
+            for grid, seconds in spent.items():
+                store.record(grid, command, seconds + more or None, **notes)
+
+        record(0.0)
         done = store.done()
-        before = sum(cell.id in done for cell in prepared.cells)
-        costs = prepared.costs()
-        tasks = _tasks(prepared, store, done, engine, workers)
+        finished = [cell for cell in work.cells if cell.id in done]
+        check_versions([store.load(cell) for cell in finished if cell.alone], current=True)
+        costs = work.costs()
+        tasks = _tasks(work, store, done, engine, workers)
         store.clear_heartbeats()
         expected = {task: sum(costs[cell] for cell in task.cells) for task in tasks}
-        benches = _benches(prepared, tasks, store)
-        board = Progress(
-            len(prepared.cells), before, sum(expected.values()), stream or sys.stderr, lambda: _running(expected)
+        total = len(work.cells)
+        board = CellProgress(
+            total, len(finished), sum(expected.values()), stream or sys.stderr, lambda: _running(expected)
         )
-        leaders = Leaders(prepared.points, store, done)
+        leaders = Leaders(work.points, store, done)
         with board:
-            for task, result in launch(run_task, tasks, benches, engine=engine):
+            for label, why in failures.items():
+                board.failed(label, 0.0, why)
+            for task, result in launch(run_task, tasks, _sources(work, tasks, store), engine=engine):
                 if isinstance(result, Failed):
-                    reason = _explained(result.reason, store)
-                    failures[task.label] = reason
-                    board.failed(task.label, expected[task], reason)
+                    why = _explained(result.reason, store)
+                    failures[task.label] = why
+                    board.failed(task.label, expected[task], why)
                 else:
-                    _keep(store, task, result, board, leaders, expected[task])
-                # Piece by piece, so that a run that is killed counts, too.
-                store.record(prepared.grid, command, spent + time.monotonic() - started)
+                    _keep(store, task, result, command, board, leaders, expected[task])
+                # Noted after every task, so that the time of a killed run counts too.
+                record(time.monotonic() - started)
         seconds = time.monotonic() - started
-    return GridRun(len(prepared.cells), before, seconds, failures)
+    return GridRun(total, len(finished), seconds, failures)
 
 
-def _tasks(prepared: Prepared, store: GridStore, done: set[str], engine: Engine, workers: int) -> list[GridTask]:
-    """The same cut whatever is done already, so that a task that was killed finds its checkpoint."""
+def _tasks(work: GridWork, store: Store, done: set[str], engine: Engine, workers: int) -> list[GridTask]:
+    """The same split whatever is done already, so that a killed task finds its checkpoint."""
     out = []
-    for task in plan(prepared.cells, prepared.sizes, workers):
+    for task in plan([cell for cell in work.cells if cell.data in work.data], work.sizes, workers):
         left = GridTask(tuple(cell for cell in task.cells if cell.id not in done))
         if left.cells and engine.name == "processes":
             left = replace(left, checkpoint=str(store.checkpoint(left.id)), heartbeat=str(store.heartbeat(left.id)))
@@ -151,27 +198,40 @@ def _tasks(prepared: Prepared, store: GridStore, done: set[str], engine: Engine,
     return out
 
 
-def _benches(prepared: Prepared, tasks: Sequence[GridTask], store: GridStore) -> dict[str, Bench]:
+def _sources(work: GridWork, tasks: Sequence[GridTask], store: Store) -> dict[str, GridData]:
     """The data that these tasks need, with a VAE where one of them searches by REVISE."""
-    latent = {cell.data for task in tasks for cell in task.cells if cell.generator == "revise"}
-    needed = {cell.data for task in tasks for cell in task.cells}
-    benches = {name: Bench.of(data) for name, data in prepared.data.items() if name in needed}
-    return {
-        name: replace(bench, vae=store.vae(bench.rows["train"][0])) if name in latent else bench
-        for name, bench in benches.items()
-    }
+    latent = {cell.data: cell for task in tasks for cell in task.cells if cell.generator == "revise"}
+    out = {}
+    for name in dict.fromkeys(cell.data for task in tasks for cell in task.cells):
+        source = GridData(replace(work.data[name], _frames=None))  # tables in the user's units are not needed
+        if name in latent:
+            source = replace(source, vae=store.vae(source.rows(latent[name])["train"][0]))
+        out[name] = source
+    return out
 
 
-def _explained(reason: str, store: GridStore) -> str:
-    """Of a worker that met a full disk, what the store itself would say; torch's complaints of memory are others."""
-    full = reason.startswith("OSError") and any(os.strerror(code) in reason for code in (errno.ENOSPC, errno.EDQUOT))
-    return store.no_space() if full else reason
+def _explained(why: str, store: Store) -> str:
+    """The store's message if the worker met a full disk; torch words a lack of memory differently."""
+    full = why.startswith("OSError") and any(os.strerror(code) in why for code in (errno.ENOSPC, errno.EDQUOT))
+    return store.no_space() if full else why
 
 
 def _keep(
-    store: GridStore, task: GridTask, result: TaskResult, board: Progress, leaders: Leaders, expected: float
+    store: Store,
+    task: GridTask,
+    result: TaskResult,
+    command: str,
+    board: CellProgress,
+    leaders: Leaders,
+    expected: float,
 ) -> None:
-    outcomes = {cell.id: outcome for cell, outcome in zip(task.cells, result.outcomes, strict=True)}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    outcomes = {}
+    for cell, outcome in zip(task.cells, result.outcomes, strict=True):
+        made: dict[str, Any] = {"command": command, "versions": versions(), "date": now}
+        if cell.alone:
+            made["settings"] = setting_of(cell.values, cell.seed).describe()
+        outcomes[cell.id] = replace(outcome, made=made)
     store.save(task.id, outcomes)
     store.clear([task.id])
     for note in result.notes:
@@ -184,7 +244,7 @@ def _keep(
 
 
 def _running(expected: Mapping[GridTask, float]) -> list[Running]:
-    """What the workers say of themselves."""
+    """What the workers write about themselves."""
     out = []
     for task, seconds in expected.items():
         with contextlib.suppress(OSError, ValueError, TypeError):

@@ -1,9 +1,9 @@
-"""The settings that a grid may give or vary, by dotted name: their types, their published values, what they build."""
+"""The settings of a grid by dotted name: types, published values, and what they build."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import PaperSettings
-from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.errors import InputError, check_name
 from counterfactual_training.gates import KINDS as GATES
 from counterfactual_training.models import mlp
 from counterfactual_training.models.classifiers import ACTIVATIONS
@@ -23,12 +23,14 @@ from counterfactual_training.training import OBJECTIVES, Objective, Setting, Tra
 Settings = dict[str, Any]
 
 _PENALTIES = tuple(name for name in ecco().numbers() if name not in NUMBERS)
-# Of TrainConfig. They are part of every cell's identity: one more would make strangers of all results stored before.
+# Of TrainConfig. They are part of every cell's identity, so no name may be added here: stored results would be lost.
 _TRAINING = (
     "epochs", "batch_size", "learning_rate", "num_counterfactuals", "burn_in", "refresh", "shuffle", "target_rule",
     "adversarial_label", "immature", "max_bad_updates",
 )  # fmt: skip
-# Of Objective, for the same reason: those of Eq. 2.
+# Also of TrainConfig, but part of the identity only where they differ from the default.
+_LATER = ("threads", "accumulate", "positives")
+# Of Objective, those of Eq. 2; fixed for the same reason.
 _WEIGHTS = ("lambda_class", "lambda_div", "lambda_reg", "lambda_adv")
 TYPES: dict[type, str] = {
     int: "a whole number",
@@ -64,12 +66,8 @@ class Key:
         return given
 
 
-def _among(what: str, valid: Mapping[str, Any]) -> Callable[[Any], None]:
-    def check(value: Any) -> None:
-        if value not in valid:
-            raise InputError(unknown(what, value, valid))
-
-    return check
+def _among(what: str, valid: Collection[str]) -> Callable[[Any], None]:
+    return lambda value: check_name(what, value, valid)
 
 
 def _weight(value: float) -> None:
@@ -86,7 +84,8 @@ def _make_keys() -> dict[str, Key]:
     default = TrainConfig()
     keys = [
         Key("protected", bool, lambda value: None),
-        Key("gate", str, _among("gate", dict.fromkeys(["none", *GATES]))),
+        Key("alone", bool, lambda value: None),
+        Key("gate", str, _among("gate", ["none", *GATES])),
         Key("model.hidden", tuple, _widths),
         Key("model.activation", str, _among("activation", ACTIVATIONS)),
         Key("generator.name", str, _among("generator", GENERATORS)),
@@ -98,6 +97,7 @@ def _make_keys() -> dict[str, Key]:
         kind = int if name == "max_steps" else float
         keys.append(Key(f"generator.{name}", kind, _partial(_search_only, name)))
     keys += [Key(f"training.{n}", type(getattr(default, n)), _partial(TrainConfig, n)) for n in _TRAINING]
+    keys += [Key(f"training.{n}", int, _partial(TrainConfig, n)) for n in _LATER]
     return {key.name: key for key in keys}
 
 
@@ -113,7 +113,7 @@ KEYS = _make_keys()
 
 
 def published(paper: PaperSettings) -> Settings:
-    """Every setting as the paper had it for a data set; it had no gates."""
+    """Every setting as published for a data set, without a gate."""
     generator = ecco(decision_threshold=paper.decision_threshold)
     config = TrainConfig(batch_size=paper.batch_size, num_counterfactuals=paper.num_counterfactuals)
     return {
@@ -130,17 +130,20 @@ def published(paper: PaperSettings) -> Settings:
 
 
 def canonical(settings: Settings) -> Settings:
-    """The same settings without those that decide nothing, so that equal training runs look equal.
+    """The same settings without those that have no effect, so that equal training runs look equal.
 
-    An objective is its weights. A conventional model knows no counterfactuals; only ECCo knows an energy penalty. A
-    cell without a gate does not name it, as cells did before there were gates.
+    An objective is its weights. A conventional model has no counterfactuals; only ECCo has an energy penalty. Settings
+    that came later (gates, models trained alone, a few of :class:`TrainConfig`) are left out at their default, so that
+    results stored before are still found.
     """
-    out = {name: value for name, value in settings.items() if (name, value) != ("gate", "none")}
+    default = TrainConfig()
+    later = {"gate": "none", "alone": False, **{f"training.{name}": getattr(default, name) for name in _LATER}}
+    out = {name: value for name, value in settings.items() if name not in later or value != later[name]}
     objective = _objective(settings)
-    del out["objective.name"]
+    out.pop("objective.name", None)
     out |= {f"objective.{name}": float(getattr(objective, name)) for name in _WEIGHTS}
     if not objective.needs_counterfactuals:
-        default = TrainConfig()
+        out.pop("training.positives", None)
         for name in ("num_counterfactuals", "burn_in", "refresh", "target_rule", "adversarial_label", "immature"):
             out[f"training.{name}"] = getattr(default, name)
         return {key: value for key, value in out.items() if not key.startswith("generator.")} | {"protected": False}
@@ -161,7 +164,8 @@ def setting_of(
     vae: VAE | None = None,
 ) -> Setting:
     """What these settings mean for :func:`train`; ``x_train`` or ``vae`` serve generators that need a VAE."""
-    config = TrainConfig(**{name: settings[f"training.{name}"] for name in _TRAINING}, seed=seed)
+    given = {name: settings[f"training.{name}"] for name in (*_TRAINING, *_LATER) if f"training.{name}" in settings}
+    config = TrainConfig(**given, seed=seed)
     return Setting(_generator(settings, x_train, vae), constraints, _objective(settings), config)
 
 

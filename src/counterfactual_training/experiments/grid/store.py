@@ -1,7 +1,8 @@
-"""A folder of finished grid cells: one small file each, whole or not there, safe against a kill at any moment.
+"""A folder of finished cells: one small file each, complete or absent, safe against a kill at any moment.
 
-A task ends with many cells at once. Its results are first written as one file under ``pending``, then cell by cell;
-what a kill interrupts is finished by whoever opens the folder next, so nothing is lost and nothing runs twice.
+A fleet finishes many cells at once. Its results are first written as one file under ``pending``, then cell by cell;
+whoever opens the folder next finishes what a kill interrupted, so nothing is lost and nothing runs twice. Arrays and
+weights of a model that trained alone are in a file of tensors beside its cell, written before it.
 """
 
 from __future__ import annotations
@@ -9,83 +10,62 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from counterfactual_training.datasets.lock import locked
 from counterfactual_training.errors import FileError
-from counterfactual_training.experiments.grid.grid import FORMAT, Grid, GridCell
-from counterfactual_training.experiments.paper.store import versions
+from counterfactual_training.experiments.grid.cell import FORMAT, Cell
+from counterfactual_training.experiments.grid.grid import Grid
+from counterfactual_training.experiments.grid.legacy import OLD_MARKER, convert, read_json
+from counterfactual_training.experiments.grid.outcome import CellOutcome, versions
 from counterfactual_training.models.vae import VAE, fit_vae
 from counterfactual_training.persistence import atomic_write, load_file, load_weights, save_file
 
 _MARKER, _LOCK = "grid-store.json", ".lock"
-_VAE = "VAE of a grid"
+_VAE, _TENSORS = "VAE of a grid", "tensors of a cell"
 
 
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """What is known of a finished cell.
+class Store:
+    """Outcomes by the content of their cells, all of one version of the package.
 
-    Attributes:
-        cell: its content.
-        metrics: by name, ``(λ, runs)`` means over individuals; NaN where nothing is valid.
-        numbers: single ones, such as the accuracy.
-        history: by name, one value per epoch.
-        stopped: why training ended early, if it did.
-        seconds: of the task divided by its members: ``train`` and ``evaluate``.
+    A folder of `ct reproduce` that an earlier version wrote is converted first.
+
+    Args:
+        any_version: open a folder of another version too, to read it.
     """
 
-    cell: Mapping[str, Any]
-    metrics: Mapping[str, np.ndarray]
-    numbers: Mapping[str, float]
-    history: Mapping[str, np.ndarray]
-    stopped: str | None
-    seconds: Mapping[str, float]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "cell": self.cell,
-            "metrics": {name: _plain(value) for name, value in self.metrics.items()},
-            "numbers": {name: _plain(value) for name, value in self.numbers.items()},
-            "history": {name: _plain(value) for name, value in self.history.items()},
-            "stopped": self.stopped,
-            "seconds": dict(self.seconds),
-        }
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Outcome:
-        return cls(
-            content["cell"],
-            {name: np.array(value, dtype=float) for name, value in content["metrics"].items()},
-            {name: math.nan if value is None else float(value) for name, value in content["numbers"].items()},
-            {name: np.array(value, dtype=float) for name, value in content["history"].items()},
-            content["stopped"],
-            content["seconds"],
-        )
-
-
-class GridStore:
-    """Outcomes by the content of their cells, all of one version of the package."""
-
-    def __init__(self, root: str | Path) -> None:
+    def __init__(self, root: str | Path, any_version: bool = False) -> None:
         self.root = Path(root)
         if self.root.exists() and not self.root.is_dir():
-            raise FileError(f"{str(self.root)!r} is a file; results of grids need a folder.")
+            raise FileError(f"{str(self.root)!r} is a file; results need a folder.")
         marker = self.root / _MARKER
+        if (self.root / OLD_MARKER).exists():
+            self._convert()
         if marker.exists():
-            self._check_marker(_read(marker))
+            if any_version:
+                return
+            self._check_marker(read_json(marker))
         elif (self.root / "cells").is_dir() and any((self.root / "cells").iterdir()):
-            raise FileError(f"{str(self.root)!r} holds cells but no {_MARKER} that says by which version they are.")
-        elif (self.root / "store.json").exists():
-            raise FileError(f"{str(self.root)!r} holds models of `ct reproduce`; name another folder for grids.")
+            raise FileError(f"{str(self.root)!r} holds cells but no {_MARKER} with their version.")
+
+    def _convert(self) -> None:
+        with self._space(), _alone(self.root / _LOCK, self.root):
+            outcomes, kinds, finish = convert(self.root)
+            self.save("converted", {outcome.cell.id: outcome for outcome in outcomes})
+            for number, (kind, cells) in enumerate(kinds):
+                self._note(f"converted-{number}", {"kind": kind, "cells": [cell.id for cell in cells]})
+            made = {outcome.made["versions"].get("counterfactual-training") for outcome in outcomes}
+            mine = _identity()
+            atomic_write(
+                self.root / _MARKER, _bytes({**mine, "version": made.pop() if len(made) == 1 else mine["version"]})
+            )
+            finish()  # from here on the folder is of this format
 
     def _check_marker(self, found: Mapping[str, Any]) -> None:
         mine = _identity()
@@ -93,12 +73,12 @@ class GridStore:
             raise FileError(
                 f"{str(self.root)!r} was written by version {found.get('version')} of the package (format "
                 f"{found.get('format')}), this is {mine['version']} (format {FORMAT}). Numbers of different versions "
-                "do not belong in one table: name another folder, or delete this one."
+                "do not belong in one table: use another folder, or delete this one."
             )
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Alone with the folder, made if need be, and with everything finished that a kill interrupted."""
+        """Hold the folder alone; create it if needed, and finish what a kill interrupted."""
         with self._space():
             self.root.mkdir(parents=True, exist_ok=True)
             with _alone(self.root / _LOCK, self.root):
@@ -108,22 +88,25 @@ class GridStore:
                 yield
 
     def _tidy_up(self) -> None:
-        """Finish what a kill interrupted, and remove the files it left half-written."""
+        """Finish what a kill interrupted, and remove half-written files."""
         for folder in ("cells", "pending"):
             for half in (self.root / folder).glob(".*"):
                 half.unlink(missing_ok=True)
         for pending in sorted((self.root / "pending").glob("*.json")):
-            self._settle(pending, _read(pending))
+            self._settle(pending, read_json(pending))
 
     def done(self) -> set[str]:
         """Identities of all finished cells."""
         return {path.stem for path in (self.root / "cells").glob("*.json")}
 
-    def save(self, task: str, outcomes: Mapping[str, Outcome]) -> None:
+    def save(self, task: str, outcomes: Mapping[str, CellOutcome]) -> None:
         """All cells of a task, by identity."""
         pending = self.root / "pending" / f"{task}.json"
         content = {name: outcome.to_json() for name, outcome in outcomes.items()}
         with self._space():
+            for name, outcome in outcomes.items():
+                if outcome.weights:
+                    save_file(self._tensors(name), _TENSORS, outcome.tensors(), {})
             atomic_write(pending, _bytes(content))
             self._settle(pending, content)
 
@@ -133,21 +116,34 @@ class GridStore:
                 atomic_write(self._path(name), _bytes(outcome))
         pending.unlink()
 
-    def load(self, cell: GridCell) -> Outcome:
-        """A finished cell."""
-        path = self._path(cell.id)
+    def load(self, cell: Cell | str) -> CellOutcome:
+        """A finished cell, or the one with this identity."""
+        name = cell if isinstance(cell, str) else cell.id
+        path = self._path(name)
         if not path.exists():
-            raise FileError(f"{cell.id} is not among the finished cells of {str(self.root)!r}; run its grid first.")
+            label = name if isinstance(cell, str) else cell.label
+            raise FileError(f"{label} is not among the finished cells of {str(self.root)!r}; run it first.")
+        content = read_json(path)
         try:
-            return Outcome.from_json(_read(path))
+            tensors = load_file(self._tensors(name), _TENSORS)[0] if content.get("tensors") else None
+            return CellOutcome.from_json(content, tensors)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FileError(f"{str(path)!r} is damaged ({error}); delete it to redo that cell.") from error
+
+    def has_model(self, cell: Cell) -> bool:
+        """Whether the cell is done and its weights are kept."""
+        return self._path(cell.id).exists() and self._tensors(cell.id).exists()
+
+    def load_model(self, cell: Cell, model: nn.Module) -> nn.Module:
+        """Put the cell's weights into a model of its shape."""
+        load_weights(model, self.load(cell).weights, str(self._tensors(cell.id)))
+        return model
 
     def checkpoint(self, task: str) -> Path:
         return self.root / "checkpoints" / f"{task}.safetensors"
 
     def heartbeat(self, task: str) -> Path:
-        """Where a worker says how far it is."""
+        """Where a worker writes how far it is."""
         return self.root / "running" / task
 
     def vae(self, x: Tensor) -> VAE:
@@ -163,46 +159,64 @@ class GridStore:
         return vae.eval().requires_grad_(False)
 
     def clear_heartbeats(self) -> None:
-        """Whoever left them is dead: this process is alone with the folder."""
+        """Remove what earlier runs left: this process holds the folder alone."""
         folder = self.root / "running"
         folder.mkdir(exist_ok=True)
         for left in folder.iterdir():
             left.unlink(missing_ok=True)
 
     def clear(self, tasks: Sequence[str]) -> None:
-        """Forget how far these tasks were."""
+        """Remove checkpoints and heartbeats of finished tasks."""
         for task in tasks:
             self.heartbeat(task).unlink(missing_ok=True)
             for part in self.checkpoint(task).parent.glob(f"{task}*"):  # one per group of the fleet
                 part.unlink(missing_ok=True)
 
     def spent(self, grid: Grid) -> float:
-        """Seconds that runs of this very grid have taken so far; an edited one begins anew."""
-        with suppress(FileError):  # there is no note yet, or it is damaged and written anew
-            found = _read(self._record(grid))
-            if found.get("grid") == json.loads(json.dumps(asdict(grid))):
+        """Seconds that runs of this very grid have taken so far; an edited one begins at zero."""
+        with suppress(FileError, KeyError, TypeError, ValueError):  # no note yet, or a damaged one that is rewritten
+            found = read_json(self._record(grid))
+            if Grid.from_content(found["grid"]) == grid:
                 return float(found.get("seconds") or 0.0)
         return 0.0
 
-    def record(self, grid: Grid, command: str, seconds: float | None = None) -> None:
+    def record(self, grid: Grid, command: str, seconds: float | None = None, **more: Any) -> None:
         """Remember which grid was run here, and for how long altogether."""
-        entry = {"grid": asdict(grid), "command": command, "versions": versions(), "seconds": seconds}
+        entry = {"grid": asdict(grid), "command": command, "versions": versions(), "seconds": seconds, **more}
         with self._space():
-            atomic_write(self._record(grid), _bytes(entry))
+            self._note(self._record(grid).stem, entry)
+
+    def _note(self, name: str, entry: Mapping[str, Any]) -> None:
+        path, content = self.root / "grids" / f"{name}.json", _bytes(entry)
+        if not path.exists() or path.read_bytes() != content:
+            atomic_write(path, content)
 
     def grids(self) -> dict[str, dict[str, Any]]:
         """What :meth:`record` noted, by name."""
-        return {path.stem: _read(path) for path in sorted((self.root / "grids").glob("*.json"))}
+        return {path.stem: read_json(path) for path in sorted((self.root / "grids").glob("*.json"))}
+
+    def kinds(self) -> list[tuple[Any, list[str]]]:
+        """Of the paper's experiments: how much of them was run, and the finished cells of each such kind."""
+        done, found = self.done(), dict[str, tuple[Any, dict[str, None]]]()
+        for note in self.grids().values():
+            if "kind" in note:
+                _, cells = found.setdefault(json.dumps(note["kind"], sort_keys=True), (note["kind"], {}))
+                cells |= {name: None for name in note["cells"] if name in done}
+        return [(kind, list(cells)) for kind, cells in found.values() if cells]
 
     def _record(self, grid: Grid) -> Path:
-        return self.root / "grids" / f"{grid.name}.json"
+        # The paper's experiments are run on parts of their data one after the other; each part keeps its note.
+        return self.root / "grids" / f"{grid.id if grid.alone else grid.name}.json"
 
     def _path(self, name: str) -> Path:
         return self.root / "cells" / f"{name}.json"
 
+    def _tensors(self, name: str) -> Path:
+        return self.root / "cells" / f"{name}.safetensors"
+
     @contextmanager
     def _space(self) -> Iterator[None]:
-        """A full disk, said so that the reader knows what is safe."""
+        """Explain a full disk."""
         try:
             yield
         except OSError as error:
@@ -211,27 +225,27 @@ class GridStore:
             raise FileError(self.no_space()) from error
 
     def no_space(self) -> str:
-        """What to say of a full disk."""
+        """The message about a full disk."""
         return (
             f"There is no space left for {str(self.root)!r}. The {len(self.done())} cells that are finished are "
-            "kept; make room, and the same command goes on from there."
+            "kept; free some space, and the same command continues from there."
         )
 
 
 def is_full(error: OSError) -> bool:
-    """Whether the disk, or what we may use of it, is used up."""
+    """Whether the disk, or the user's quota, is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
 def _alone(lock: Path, root: Path) -> Iterator[None]:
-    """Refuse a second run on the folder instead of letting it wait for hours."""
+    """Raise if another run holds the folder, instead of waiting for hours."""
     with ExitStack() as stack:
         try:
             stack.enter_context(locked(lock, 0.0))
         except FileError as error:
             text = "Another run is writing to it" if error.__cause__ is None else str(error)
-            raise FileError(f"{str(root)!r} cannot be written to now. {text}; wait, or name another folder.") from error
+            raise FileError(f"{str(root)!r} cannot be written to now. {text}; wait, or use another folder.") from error
         yield
 
 
@@ -239,24 +253,5 @@ def _identity() -> dict[str, Any]:
     return {"format": FORMAT, "version": versions()["counterfactual-training"]}
 
 
-def _plain(value: Any) -> Any:
-    """Numbers as JSON knows them: what is none becomes null, and digits beyond float32 are noise."""
-    if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
-    if isinstance(value, list):
-        return [_plain(entry) for entry in value]
-    return float(f"{value:.8g}") if math.isfinite(value) else None
-
-
 def _bytes(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content, separators=(",", ":")) + "\n").encode()
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FileError(f"{str(path)!r} is damaged ({type(error).__name__}); delete it to redo that cell.") from error
-    if not isinstance(content, dict):
-        raise FileError(f"{str(path)!r} is damaged: it holds no table.")
-    return content

@@ -14,8 +14,8 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.catalog import load_dataset
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.evaluation.plausibility import implausibility
-from counterfactual_training.experiments.panels import Panel, make_panel
-from counterfactual_training.experiments.paper.cells import FULL, Effort
+from counterfactual_training.experiments.fitting import with_weights
+from counterfactual_training.experiments.panels import DecisionPanel, make_panel
 from counterfactual_training.models import linear
 from counterfactual_training.search import generic
 from counterfactual_training.training import TrainConfig, make_objective, train
@@ -34,47 +34,54 @@ _AXES = ("age (standardised)", "debt (standardised)")
 _CLASSES = ("loan withheld", "loan granted")
 
 
-def figure1(effort: Effort = FULL) -> tuple[list[Panel], pd.DataFrame]:
+def figure1(epochs: int | None = None) -> tuple[list[DecisionPanel], pd.DataFrame]:
     """Panels (a) to (d), and what they show in numbers: the boundary's slope, and where counterfactuals end.
 
     Conventional and CT, everything mutable; both again with *age* immutable. Columns ``panel, share_age,
     implausibility, cost, validity``; ``share_age`` is what *age* contributes to the slope,
     ``|θ_age| / (|θ_age| + |θ_debt|)``.
+
+    Args:
+        epochs: at most this many.
     """
     data = load_dataset("LS", "as_run")
     free, protected = data.constraints, data.protect(data.constraints)
     # Conventional training knows nothing of constraints: (a) and (c) show the same model.
-    conventional = _trained(data, "vanilla", free, effort)
+    conventional = _trained(data, "vanilla", free, epochs)
     found = [
         _panel(data, "(a) conventional training, all mutable", conventional, free),
-        _panel(data, "(b) counterfactual training, all mutable", _trained(data, "full", free, effort), free),
+        _panel(data, "(b) counterfactual training, all mutable", _trained(data, "full", free, epochs), free),
         _panel(data, "(c) conventional training, age immutable", conventional, protected),
         _panel(
-            data, "(d) counterfactual training, age immutable", _trained(data, "full", protected, effort), protected
+            data, "(d) counterfactual training, age immutable", _trained(data, "full", protected, epochs), protected
         ),
     ]
     return [panel for panel, _ in found], pd.DataFrame([row for _, row in found])
 
 
-def _trained(data: Dataset, objective: str, constraints: Constraints, effort: Effort) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(_SEED)
-        model = linear(data.num_features, data.num_classes)
+def _trained(data: Dataset, objective: str, constraints: Constraints, epochs: int | None) -> nn.Module:
     result = train(
-        model,
+        with_weights(_SEED, lambda: linear(data.num_features, data.num_classes)),
         data.x_train,
         data.y_train,
         generic(),
         constraints,
         make_objective(objective, **_OBJECTIVE),
-        TrainConfig(epochs=min(_EPOCHS, effort.epochs), batch_size=_BATCH_SIZE, burn_in=_BURN_IN, seed=_SEED),
+        TrainConfig(
+            epochs=_EPOCHS if epochs is None else min(_EPOCHS, epochs),
+            batch_size=_BATCH_SIZE,
+            burn_in=_BURN_IN,
+            seed=_SEED,
+        ),
         optimizer=lambda parameters: torch.optim.Adam(parameters, lr=_LEARNING_RATE, amsgrad=True),
         progress=False,
     )
     return result.model
 
 
-def _panel(data: Dataset, title: str, model: nn.Module, constraints: Constraints) -> tuple[Panel, dict[str, Any]]:
+def _panel(
+    data: Dataset, title: str, model: nn.Module, constraints: Constraints
+) -> tuple[DecisionPanel, dict[str, Any]]:
     panel = make_panel(data, model, generic(max_steps=_MAX_STEPS), constraints, title, GRANTED, NUM_FACTUALS)
     weight = next(model.parameters()).detach()
     age, debt = (weight[GRANTED] - weight[1 - GRANTED]).abs().tolist()

@@ -1,4 +1,4 @@
-"""Every number the paper published, tidy. ``published.csv`` beside this file is the source; here is how to ask it.
+"""Every number the paper published, from ``published.csv`` beside this file.
 
 Tables in it: ``main`` (reductions in %, with ± and asterisk), ``means`` (absolute values, and the difference with its
 99 % interval), ``unconstrained`` (cost reduction without protected features), ``validity``, ``attribution`` (median,
@@ -16,7 +16,7 @@ from io import StringIO
 
 import pandas as pd
 
-from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.errors import check_name
 
 KEYS = ["table", "data", "metric", "quantity", "detail", "source"]
 
@@ -33,16 +33,9 @@ def published(table: str | None = None, source: str | None = "satml") -> pd.Data
     numbers = _numbers()
     for column, wanted in (("table", table), ("source", source)):
         if wanted is not None:
-            if wanted not in set(numbers[column]):
-                raise InputError(unknown(f"{column} of published numbers", wanted, sorted(set(numbers[column]))))
+            check_name(f"{column} of published numbers", wanted, sorted(set(numbers[column])))
             numbers = numbers[numbers[column] == wanted]
     return numbers[numbers["data"] != "Avg."].reset_index(drop=True)
-
-
-def printed_averages() -> pd.DataFrame:
-    """The rows "Avg." of the paper's tables."""
-    numbers = _numbers()
-    return numbers[numbers["data"] == "Avg."].reset_index(drop=True)
 
 
 def value(

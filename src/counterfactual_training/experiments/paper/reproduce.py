@@ -1,98 +1,130 @@
-"""The paper's experiments by name: which cells they need, and which tables they give."""
+"""The paper's experiments by name: each is a grid file, and gives tables and figure material."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
 import pandas as pd
 
-from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.errors import check_name
 from counterfactual_training.evaluation.findings import check_seeds, warn
 from counterfactual_training.experiments.engine.launch import Engine
-from counterfactual_training.experiments.panels import Panel
+from counterfactual_training.experiments.fitting import untrained
+from counterfactual_training.experiments.grid.cell import ALL_ROWS, Cell
+from counterfactual_training.experiments.grid.file import load_grid
+from counterfactual_training.experiments.grid.grid import Grid
+from counterfactual_training.experiments.grid.outcome import versions
+from counterfactual_training.experiments.grid.run import GridWork, load_data, run_grid
+from counterfactual_training.experiments.grid.store import Store
+from counterfactual_training.experiments.names import IMAGES
+from counterfactual_training.experiments.panels import DecisionPanel
 from counterfactual_training.experiments.paper import summaries
-from counterfactual_training.experiments.paper.cells import (
-    FULL,
-    IMAGES,
-    PAPER_ORDER,
-    SYNTHETIC,
-    Cell,
-    Effort,
-    make_cells,
-)
 from counterfactual_training.experiments.paper.digits import Digits, digits, pick_factuals
 from counterfactual_training.experiments.paper.figure1 import figure1
-from counterfactual_training.experiments.paper.fitting import untrained
 from counterfactual_training.experiments.paper.results import Results
-from counterfactual_training.experiments.paper.run import Failure, load_data, run_cells
-from counterfactual_training.experiments.paper.store import Store, versions
 
 Summary = Callable[[Results], pd.DataFrame]
+ALL, FIGURE1, MNIST_FIGURES = "all", "figure1", "mnist-figures"
+_OTHER_DIFFERENCES = ("mutability", "ablation", "robustness", "attribution")
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One part of the paper: the models it compares, on which data by default, and the tables made of them."""
+    """One part of the paper: its title and the tables made of its models; the grid file of its name says the rest."""
 
     title: str
-    models: tuple[str, ...]
-    tables: dict[str, Summary] = field(default_factory=dict)
-    data: tuple[str, ...] = PAPER_ORDER
+    tables: Mapping[str, Summary] = field(default_factory=dict)
 
 
-EXPERIMENTS = {
-    "main": Experiment(
-        "Plausibility and cost of counterfactuals: CT against the baseline",
-        ("vanilla", "full", "full protected"),
-        {
-            "main": summaries.main_table,
-            "main_paired": summaries.paired_table,
-            "main_by_seed": summaries.by_seed_table,
-            "performance": summaries.performance_table,
-            "by_lambda": summaries.by_lambda_table,
-            "maturity": summaries.maturity_table,
-        },
-    ),
-    "mutability": Experiment(
-        "Cost and validity under mutability constraints",
-        ("vanilla", "full", "full protected"),
-        {"mutability": summaries.mutability_table},
-    ),
-    "ablation": Experiment(
-        "Which term of the objective does what",
-        ("vanilla", "full", "divergence", "adversarial"),
-        {"ablation": summaries.ablation_table, "maturity": summaries.maturity_table},
-    ),
-    "robustness": Experiment(
-        "Accuracy under attack",
-        ("vanilla", "full", "divergence", "adversarial"),
-        {"robustness": summaries.robustness_table, "performance": summaries.performance_table},
-    ),
-    "attribution": Experiment(
-        "Sensitivity to protected features by integrated gradients",
-        ("vanilla", "full protected"),
-        {"attribution": summaries.attribution_table},
-    ),
-    "synthetic": Experiment(
-        "CT against the baseline on the synthetic data, seed by seed",
-        ("vanilla", "full"),
-        {"synthetic": summaries.synthetic_table, "maturity": summaries.maturity_table},
-        SYNTHETIC,
-    ),
-    "figure1": Experiment("Figure 1: counterfactuals of linear classifiers", (), data=("LS",)),
-    "mnist-figures": Experiment("MNIST: counterfactual images", ("vanilla", "full", "full protected"), data=IMAGES),
+_TABLES: dict[str, dict[str, Summary]] = {
+    "main": {
+        "main": summaries.main_table,
+        "main_paired": summaries.paired_table,
+        "main_by_seed": summaries.by_seed_table,
+        "performance": summaries.performance_table,
+        "by_lambda": summaries.by_lambda_table,
+        "maturity": summaries.maturity_table,
+    },
+    "mutability": {"mutability": summaries.mutability_table},
+    "ablation": {"ablation": summaries.ablation_table, "maturity": summaries.maturity_table},
+    "robustness": {"robustness": summaries.robustness_table, "performance": summaries.performance_table},
+    "attribution": {"attribution": summaries.attribution_table},
+    "synthetic": {"synthetic": summaries.synthetic_table, "maturity": summaries.maturity_table},
+    FIGURE1: {},
+    MNIST_FIGURES: {},
 }
-ALL = "all"
+EXPERIMENTS = {
+    name: Experiment(
+        "Figure 1: counterfactuals of linear classifiers" if name == FIGURE1 else load_grid(name).title, tables
+    )
+    for name, tables in _TABLES.items()
+}
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long models are trained and how thoroughly they are measured. The defaults are the published ones.
+
+    Attributes:
+        name: ``full``, or ``quick`` for a quick look.
+        epochs: of training.
+        num_runs: repetitions of the published evaluation.
+        num_individuals: of one repetition; by default the paper's number for that kind of data.
+        paired_individuals: of the paired evaluation; by default every test row.
+        num_epsilons: budgets of the attacks.
+        attribution_rounds: of the sensitivity to protected features.
+    """
+
+    name: str = "full"
+    epochs: int = 100
+    num_runs: int = 100
+    num_individuals: int | None = None
+    paired_individuals: int | None = None
+    num_epsilons: int = 10
+    attribution_rounds: int = 100
+
+    @classmethod
+    def from_grid(cls, grid: Grid) -> Effort:
+        measurement, protocol = grid.measurement, grid.measurement.protocol
+        return cls(
+            "quick" if grid.quick else "full",
+            dict(grid.values)["training.epochs"][0],
+            protocol.num_runs,
+            None if grid.individuals else protocol.num_individuals,
+            None if measurement.paired == ALL_ROWS else int(measurement.paired),
+            len(protocol.epsilons),
+            protocol.attribution_rounds,
+        )
+
+    def describe(self) -> str:
+        return f"{self.epochs} epochs, {self.num_runs} evaluation runs"
+
+
+FULL = Effort()
+
+
+def kind_of_grid(grid: Grid) -> list[Any]:
+    """Which results belong in one table: those of one effort and the same changed settings."""
+    changes = [[name.removeprefix("training."), value] for name, value in grid.changes]
+    return [asdict(Effort.from_grid(grid)), changes]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A cell that ended in an error; the others are not affected."""
+
+    cell: Cell
+    reason: str
 
 
 @dataclass(frozen=True, eq=False)
 class Reproduction:
-    """What an experiment gave: tables by name, and the material of its figures.
+    """The result of an experiment: tables by name, and the material of its figures.
 
     Attributes:
         failures: cells that ended in an error; tables are made of the others.
@@ -103,7 +135,7 @@ class Reproduction:
     title: str
     effort: Effort
     tables: dict[str, pd.DataFrame]
-    panels: list[Panel] = field(default_factory=list)
+    panels: list[DecisionPanel] = field(default_factory=list)
     digits: list[Digits] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -113,28 +145,18 @@ def experiment_names() -> list[str]:
     return [*EXPERIMENTS, ALL]
 
 
-def experiment_cells(
+def experiment_grids(
     name: str,
     data: Sequence[str] | None = None,
     seeds: int | None = None,
-    effort: Effort = FULL,
-    changes: dict[str, Any] | None = None,
-) -> list[Cell]:
-    """The cells an experiment needs; ``all`` needs each of them once."""
-    if name == ALL:
-        found = [c for one in EXPERIMENTS for c in experiment_cells(one, data, seeds, effort, changes)]
-        return list(dict.fromkeys(found))
-    if name not in EXPERIMENTS:
-        raise InputError(unknown("experiment", name, experiment_names()))
-    experiment = EXPERIMENTS[name]
-    if not experiment.models:
-        return []
-    # A taste must not need files that have to be fetched first.
-    default = tuple(d for d in experiment.data if d in SYNTHETIC) or experiment.data
-    chosen = data or (experiment.data if effort == FULL else default)
-    if name == "mnist-figures":
-        chosen, seeds = experiment.data, 1
-    return make_cells(chosen, experiment.models, seeds, effort, changes)
+    quick: bool = False,
+    changes: Mapping[str, Any] | None = None,
+) -> dict[str, Grid]:
+    """The grid of an experiment, or those of all; Figure 1 has none."""
+    check_name("experiment", name, experiment_names())
+    names = [one for one in EXPERIMENTS if one != FIGURE1 and name in (one, ALL)]
+    grids = {one: load_grid(one, quick, changes) for one in names}
+    return {one: grid if one == MNIST_FIGURES else grid.changed(data, seeds) for one, grid in grids.items()}
 
 
 def reproduce(
@@ -142,9 +164,9 @@ def reproduce(
     root: str | Path,
     data: Sequence[str] | None = None,
     seeds: int | None = None,
-    effort: Effort = FULL,
+    quick: bool = False,
     workers: int = 2,
-    changes: dict[str, Any] | None = None,
+    changes: Mapping[str, Any] | None = None,
     command: str = "",
     stream: TextIO | None = None,
     engine: Engine | None = None,
@@ -154,62 +176,68 @@ def reproduce(
     Args:
         name: see :data:`EXPERIMENTS`, or ``all``.
         root: folder of finished cells; grows.
-        data: the paper's short names; by default all that the experiment uses (with less than full effort, those that
-            need no files).
-        seeds: training seeds of every cell; by default five, three of MNIST.
-        changes: settings of :class:`TrainConfig` other than the published ones.
-        engine: where to run; by default that many ``workers`` here.
+        data: the paper's short names; by default all that the experiment uses (for a quick look, those that need no
+            files).
+        seeds: training seeds of every cell; by default five, three of MNIST, and two for a quick look.
+        changes: settings other than the published ones, by dotted name; without a dot, of :class:`TrainConfig`.
+        engine: where to run; by default ``workers`` processes of this machine.
     """
-    cells = experiment_cells(name, data, seeds, effort, changes)
-    failures = run_cells(cells, root, workers, command, stream, engine)
-    names = [one for one in EXPERIMENTS if name in (one, ALL)]
-    if name == ALL and not any(cell.data in IMAGES for cell in cells):
-        names.remove("mnist-figures")
-    return [
-        summarise(one, Store(root), experiment_cells(one, data, seeds, effort, changes), effort, failures, command)
-        for one in names
-    ]
+    engine = Engine(workers=workers) if engine is None else engine
+    grids = experiment_grids(name, data, seeds, quick, changes)
+    if name == ALL and not any(image in grids["main"].data for image in IMAGES):
+        del grids[MNIST_FIGURES]
+    failures: dict[str, str] = {}
+    if grids:
+        work = GridWork.from_grids(*grids.values(), strict=False)
+        kind = kind_of_grid(work.grid)
+        cells = [cell.id for cell in work.cells]
+        failures = run_grid(work, root, engine, command, stream, kind=kind, cells=cells).failures
+    out = []
+    effort = Effort.from_grid(load_grid("main", quick, changes))
+    for one in EXPERIMENTS:
+        if one in grids or (one == FIGURE1 and name in (FIGURE1, ALL)):
+            own_cells = GridWork.from_grids(grids[one], strict=False).cells if one in grids else ()
+            own = [Failure(cell, failures[cell.label]) for cell in own_cells if cell.label in failures]
+            out.append(summarise(one, Store(root), own_cells, effort, own, command))
+    return out
 
 
 def summarise(
     name: str,
     store: Store,
-    cells: Sequence[Cell],
+    cells: Iterable[Cell | str],
     effort: Effort = FULL,
     failures: Sequence[Failure] = (),
     command: str = "",
 ) -> Reproduction:
-    """Tables and figure material of one experiment from the finished cells among these."""
-    experiment = EXPERIMENTS[name]
+    """Tables and figure material of one experiment from the finished cells among these, or those of these ids."""
     results = Results.load(store, cells)
-    tables = {table: make(results) for table, make in experiment.tables.items()}
+    tables = {table: make(results) for table, make in EXPERIMENTS[name].tables.items()}
     if tables and results.cells:
         warn(check_seeds(min(len(seeds) for seeds in results.cells.values())))
     if name == "main":
         tables["main_differences"] = summaries.differences(tables["main"], tables["main_by_seed"])
-    elif name in ("mutability", "ablation", "robustness", "attribution"):
+    elif name in _OTHER_DIFFERENCES:
         tables[f"{name}_differences"] = summaries.other_differences(name, tables[name])
-    panels: list[Panel] = []
+    panels: list[DecisionPanel] = []
     started = time.perf_counter()
-    if name == "figure1":
-        panels, tables["figure1"] = figure1(effort)
-    images = _digits(store, cells) if name == "mnist-figures" else []
-    mine = [failure for failure in failures if failure.cell in set(cells)]
+    if name == FIGURE1:
+        panels, tables["figure1"] = figure1(effort.epochs)
+    images = _digits(store, results) if name == MNIST_FIGURES else []
     provenance = _provenance(results, effort, command)
     if panels:  # trained here and now, not stored as cells
         now = datetime.now(UTC).isoformat(timespec="seconds")
         seconds = {"train": round(time.perf_counter() - started, 1), "evaluate": 0.0}
         provenance |= {"cells": len(panels), "first": now, "last": now, "seconds": seconds}
-    return Reproduction(name, experiment.title, effort, tables, panels, images, mine, provenance)
+    return Reproduction(name, EXPERIMENTS[name].title, effort, tables, panels, images, list(failures), provenance)
 
 
-def _digits(store: Store, cells: Sequence[Cell]) -> list[Digits]:
-    images = [cell for cell in cells if cell.data in IMAGES and store.is_trained(cell)]
-    by_model = {cell.model: cell for cell in sorted(images, key=lambda cell: -cell.seed)}  # the first seed wins
-    if not {"vanilla", "full", "full protected"} <= set(by_model):
+def _digits(store: Store, results: Results) -> list[Digits]:
+    images = {model: found[0].cell for (data, model), found in results.cells.items() if data in IMAGES}
+    if not {"vanilla", "full", "full protected"} <= set(images):
         return []
-    data = load_data(by_model["vanilla"])
-    models = {name: store.load_model(cell, untrained(data, 0)) for name, cell in by_model.items()}
+    data = load_data(images["vanilla"].data)
+    models = {name: store.load_model(cell, untrained(data, 0)) for name, cell in images.items()}
     factuals = pick_factuals([models["vanilla"], models["full"]], data)
     return [
         digits("conventional training", models["vanilla"], models["vanilla"], data, factuals),
@@ -218,14 +246,14 @@ def _digits(store: Store, cells: Sequence[Cell]) -> list[Digits]:
 
 
 def _provenance(results: Results, effort: Effort, command: str) -> dict[str, Any]:
-    done = [result.done for result in results.all]
-    dates = sorted(d["date"] for d in done)
+    dates = sorted(outcome.made["date"] for outcome in results.all)
+    parts = ("train", "evaluate")
     return {
         "command": command,
         "versions": versions(),
         "effort": effort.describe() + ("" if effort == FULL else f" ({effort.name}: not the published settings)"),
-        "cells": len(done),
+        "cells": len(dates),
         "first": dates[0] if dates else "",
         "last": dates[-1] if dates else "",
-        "seconds": {part: round(sum(d["seconds"][part] for d in done), 1) for part in ("train", "evaluate")},
+        "seconds": {part: round(sum(outcome.seconds[part] for outcome in results.all), 1) for part in parts},
     }

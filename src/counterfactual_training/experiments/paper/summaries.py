@@ -19,8 +19,7 @@ from counterfactual_training.evaluation.bootstrap import (
     percentile_interval,
     published_reduction,
 )
-from counterfactual_training.experiments.paper.cells import PAPER_ORDER
-from counterfactual_training.experiments.paper.measure import epsilons
+from counterfactual_training.experiments.names import PAPER_ORDER
 from counterfactual_training.experiments.paper.published import value
 from counterfactual_training.experiments.paper.results import Array, Results
 
@@ -130,7 +129,8 @@ def robustness_table(results: Results) -> pd.DataFrame:
             seeds = results.seeds(data, objective)
             for attack in ("fgsm", "pgd"):
                 curves = results.stack(data, objective, f"attack/{attack}", seeds)
-                for epsilon, column in zip(epsilons(curves.shape[1]), curves.T, strict=True):
+                epsilons = results.cells[data, objective][0].cell.measurement.protocol.epsilons
+                for epsilon, column in zip(epsilons, curves.T, strict=True):
                     read_off = value("robustness", data, attack, objective, f"{round(epsilon, 4):g}")
                     row = _row(data, attack, objective, read_off, _mean(column[:, None]))
                     rows.append({**row, "epsilon": epsilon})
@@ -204,9 +204,9 @@ def maturity_table(results: Results) -> pd.DataFrame:
     parts = []
     for data, model in results.present(MODELS[1:]):
         found = results.cells[data, model]
-        shares = pd.concat([r.history.set_index("epoch")["share_mature"] for r in found], axis=1)
+        shares = pd.concat([pd.Series(r.history["share_mature"], r.history["epoch"]) for r in found], axis=1)
         frame = pd.DataFrame({"ours": shares.mean(axis=1), "low": shares.min(axis=1), "high": shares.max(axis=1)})
-        parts.append(frame.assign(data=data, model=model, seeds=len(found)).reset_index())
+        parts.append(frame.rename_axis("epoch").assign(data=data, model=model, seeds=len(found)).reset_index())
     columns = ["data", "model", "epoch", "ours", "low", "high", "seeds"]
     return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
 
@@ -218,7 +218,7 @@ def synthetic_table(results: Results) -> pd.DataFrame:
         seeds = results.seeds(data, "vanilla", "full")
         ct, baseline = _pair(results, data, MAIN[0], "published", seeds)
         reductions = 100 * (1 - np.nanmean(ct, axis=1) / np.nanmean(baseline, axis=1))
-        mature = [result.history["share_mature"].mean() for result in results.of_model(data, "full", seeds)]
+        mature = [pd.Series(result.history["share_mature"]).mean() for result in results.of_model(data, "full", seeds)]
         rows.append(
             {
                 "data": data,
@@ -293,7 +293,7 @@ def _pair(results: Results, data: str, contrast: Contrast, protocol: str, seeds:
         return ct, baseline
     ct, baseline = results.both_over_lambda(data, (contrast.ct, "vanilla"), name, seeds)
     drawn = np.flatnonzero(~np.isnan(ct).all(0))
-    drawn = drawn if len(drawn) else np.array([0])  # of nobody at all the mean is NaN, not an error
+    drawn = drawn if len(drawn) else np.array([0])  # the mean over nobody is NaN, not an error
     return ct[:, drawn], baseline[:, drawn]
 
 

@@ -1,4 +1,4 @@
-"""What the pictures of *What the published gains are made of* show: models of the first seed, looked at closely.
+"""Tables behind the pictures of *What the published gains are made of*, from models of the first seed.
 
 Each table is made once and kept beside the results of :mod:`truth`; the rows to fit, to explain and to judge are the
 same.
@@ -24,9 +24,9 @@ from counterfactual_training.evaluation.stepfree import (
     decider,
     stepfree_table,
 )
-from counterfactual_training.experiments.paper.cells import IMAGES, seeds_of
+from counterfactual_training.experiments.names import IMAGES, seeds_of
 from counterfactual_training.experiments.truth.methods import UNCAPPED, Caps, Fit
-from counterfactual_training.experiments.truth.truth import Bench, Place, Scope, fit_of, make_bench
+from counterfactual_training.experiments.truth.truth import Place, Scope, TruthBench, fit_of, make_bench
 from counterfactual_training.gates import search_gated
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.search import generic, make_generator, search
@@ -43,7 +43,7 @@ _PREFERRED = ("CH", "GMSC")
 # The published gains are explained on models trained as published.
 AS_PUBLISHED = UNCAPPED
 
-Make = Callable[[Bench, Fit], pd.DataFrame]
+Make = Callable[[TruthBench, Fit], pd.DataFrame]
 
 
 def picture_tables(scope: Scope, data: Sequence[str]) -> dict[str, pd.DataFrame]:
@@ -77,7 +77,7 @@ def _made(place: Place, name: str, makers: Mapping[str, Make], caps: Caps) -> di
 # ---- overshoot -------------------------------------------------------------------------------------------------------
 
 
-def overshoot_table(bench: Bench, fit: Fit) -> pd.DataFrame:
+def overshoot_table(bench: TruthBench, fit: Fit) -> pd.DataFrame:
     """How far people move and what probability they get: by the published steps and by the line search, τ = .5.
 
     Returns:
@@ -124,7 +124,7 @@ def _along(model: nn.Module, points: Tensor, factuals: Tensor, y_target: Tensor)
     return pd.DataFrame({"distance": cost(points, factuals).numpy(), "probability": chance.numpy()})
 
 
-def _undecided(models: Mapping[str, nn.Module], bench: Bench, num: int) -> Individuals:
+def _undecided(models: Mapping[str, nn.Module], bench: TruthBench, num: int) -> Individuals:
     """The first individuals whom no model decides as their target."""
     who = bench.individuals
     asked = torch.ones(len(who.row), dtype=torch.bool)
@@ -137,7 +137,7 @@ def _undecided(models: Mapping[str, nn.Module], bench: Bench, num: int) -> Indiv
 # ---- the rescaled baseline -------------------------------------------------------------------------------------------
 
 
-def rescaled_table(bench: Bench, fit: Fit) -> pd.DataFrame:
+def rescaled_table(bench: TruthBench, fit: Fit) -> pd.DataFrame:
     """The baseline with its logits times each factor, and CT as it is (``factor`` 1), by both searches, τ = .5.
 
     Returns:
@@ -164,7 +164,7 @@ def rescaled_table(bench: Bench, fit: Fit) -> pd.DataFrame:
 # ---- images ----------------------------------------------------------------------------------------------------------
 
 
-def digits_table(bench: Bench, fit: Fit, methods: Sequence[str] = ("BL", "CT", "G")) -> pd.DataFrame:
+def digits_table(bench: TruthBench, fit: Fit, methods: Sequence[str] = ("BL", "CT", "G")) -> pd.DataFrame:
     """Of every class the first image that all models get right, and its counterfactuals at .95*, free of steps.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What the truth tables compare: a method makes a classifier from rows; a new one is a function and a line here.
+"""The methods of the truth tables: each makes a classifier from rows. A new one is a function and a line in METHODS.
 
 >>> def smoother(fit: Fit) -> nn.Module:
 ...     return Rescaled(fit.model("BL"), 0.5)
@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import Dataset
-from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.errors import lookup
 from counterfactual_training.estimator.parameters import DEFAULT, usual_batch_size
 from counterfactual_training.evaluation.plausibility import implausibility_by_class
 from counterfactual_training.evaluation.stepfree import FIXED_STEPS, Rescaled, draw_individuals, scale_of
-from counterfactual_training.experiments.paper.cells import FULL, IMAGES, Cell
-from counterfactual_training.experiments.paper.fitting import untrained
+from counterfactual_training.experiments.fitting import untrained, with_weights
+from counterfactual_training.experiments.grid.settings import published, setting_of
+from counterfactual_training.experiments.names import IMAGES
 from counterfactual_training.gates import fit_gate
 from counterfactual_training.models import bend, mlp
 from counterfactual_training.search import search
@@ -36,11 +36,11 @@ Known = dict[tuple[str, bool], nn.Module]
 
 @dataclass(frozen=True)
 class Caps:
-    """How much of everything, so that nine data sets and five seeds take two processors an evening.
+    """Limits that let nine data sets and five seeds finish on two processors in an evening.
 
     Attributes:
         rows: most rows that are fitted, validation rows among them; ``None`` takes all.
-        individuals: who is explained.
+        individuals: number of people explained.
         judge_rows: most rows that judges are fitted to.
         epochs: of training.
         batch_size: at most this, or the published one if that is smaller; ``None`` takes the published one.
@@ -56,12 +56,12 @@ class Caps:
 
 
 # Training exactly as published.
-UNCAPPED = Caps(rows=None, epochs=FULL.epochs, batch_size=None)
+UNCAPPED = Caps(rows=None, epochs=100, batch_size=None)
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """All that a method may look at. The rows it will be measured on are not in here.
+    """Everything a method may use. The rows it will be measured on are not included.
 
     Attributes:
         name: the paper's short name of the data set.
@@ -99,10 +99,15 @@ class Fit:
 
     def setting(self, objective: str) -> Setting:
         """The published settings of an objective, with epochs and batches as capped."""
-        most, published = self.caps.batch_size, self.data.settings.batch_size
-        size = published if most is None else min(most, published)
-        effort = replace(FULL, epochs=self.caps.epochs)
-        return Cell(self.name, objective, self.protected, self.seed, effort, (("batch_size", size),)).setting(self.data)
+        most, usual = self.caps.batch_size, self.data.settings.batch_size
+        size = usual if most is None else min(most, usual)
+        rules = self.data.training_constraints
+        settings = {"objective.name": objective, "training.epochs": self.caps.epochs, "training.batch_size": size}
+        return setting_of(
+            {**published(self.data.settings), **settings},
+            self.seed,
+            self.data.protect(rules) if self.protected else rules,
+        )
 
     def trained(self, setting: Setting, model: nn.Module | None = None) -> nn.Module:
         """A model, the paper's network by default, trained by the setting on these rows."""
@@ -111,11 +116,10 @@ class Fit:
 
     def model(self, method: str) -> nn.Module:
         """What another method makes of the same rows and seed; made once."""
-        if method not in METHODS:
-            raise InputError(unknown("method", method, METHODS))
-        known = (method, self.protected and METHODS[method].protects)
+        recipe = lookup("method", method, METHODS)
+        known = (method, self.protected and recipe.protects)
         if known not in self.known:
-            made = METHODS[method].make(replace(self, protected=known[1]))
+            made = recipe.make(replace(self, protected=known[1]))
             self.known[known] = made.eval().requires_grad_(False)
         return self.known[known]
 
@@ -128,7 +132,7 @@ class Method:
         make: a module with k outputs, or gated with k + 1, from a :class:`Fit`.
         twin: the method it is compared with.
         protects: whether it trains anew where features are protected; else one model serves both settings.
-        images: whether it takes images too; a density of pixels says little.
+        images: whether it takes images too; a density of pixels means little.
     """
 
     make: Callable[[Fit], nn.Module]
@@ -164,9 +168,8 @@ def default_network(fit: Fit) -> nn.Module:
     Width, activation, asinh, bends, batches and patience are the default's, epochs as capped; numbers come standardised
     here, not by median and quartiles.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(fit.seed)
-        model = mlp(fit.x.shape[-1], fit.data.num_classes, DEFAULT.hidden, DEFAULT.activation, squash=True)
+    shape = (fit.x.shape[-1], fit.data.num_classes, DEFAULT.hidden, DEFAULT.activation)
+    model = with_weights(fit.seed, lambda: mlp(*shape, squash=True))
     bend(model, fit.x, DEFAULT.bent)
     size = usual_batch_size(len(fit.x))
     config = replace(DEFAULT.setting.config, epochs=fit.caps.epochs, batch_size=size, seed=fit.seed)
@@ -197,7 +200,7 @@ def rescaled_baseline(fit: Fit) -> nn.Module:
 
 
 def gated(kind: str, method: str = "BL") -> Callable[[Fit], nn.Module]:
-    """What another method makes, with a gate at the scale of .95*; its decisions stay."""
+    """The model of another method with a gate at the scale of .95*; its decisions do not change."""
 
     def make(fit: Fit) -> nn.Module:
         model, scale = fit.model(method), scale_of(fit.model(method), fit.x, fit.y)

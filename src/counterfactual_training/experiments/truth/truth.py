@@ -1,4 +1,4 @@
-"""The truth tables: methods side by side by the protocol that knows neither step size nor scale.
+"""The truth tables: methods compared by a protocol that depends on neither step size nor scale.
 
 Rows are of three kinds that never mix: those that models fit (and validate on), the individuals who are explained, and
 those that judges are fitted to. For *tuning* the last two are cut from the training rows; the test rows are looked at
@@ -27,7 +27,7 @@ from counterfactual_training.constraints import Constraints, Domain
 from counterfactual_training.datasets.catalog import load_dataset
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.datasets.synthetic import stratified_split
-from counterfactual_training.errors import InputError, unknown
+from counterfactual_training.errors import InputError, lookup
 from counterfactual_training.evaluation.evaluate import performance
 from counterfactual_training.evaluation.judges import Judge
 from counterfactual_training.evaluation.performance import predict_logits
@@ -40,11 +40,13 @@ from counterfactual_training.evaluation.stepfree import (
     floor_table,
     stepfree_table,
 )
+from counterfactual_training.experiments.engine.engine import attempt
 from counterfactual_training.experiments.engine.launch import Engine, Failed, launch
-from counterfactual_training.experiments.engine.worker import attempt
-from counterfactual_training.experiments.paper.cells import IMAGES, PAPER_ORDER, Cell, seeds_of, short_name
-from counterfactual_training.experiments.paper.fitting import untrained
-from counterfactual_training.experiments.paper.store import Store, versions
+from counterfactual_training.experiments.fitting import untrained
+from counterfactual_training.experiments.grid.cell import Cell
+from counterfactual_training.experiments.grid.outcome import versions
+from counterfactual_training.experiments.grid.store import Store
+from counterfactual_training.experiments.names import IMAGES, PAPER_ORDER, seeds_of, short_name
 from counterfactual_training.experiments.truth.methods import METHODS, Caps, Fit, Known
 from counterfactual_training.gates import search_gated
 from counterfactual_training.persistence import atomic_write
@@ -59,7 +61,7 @@ _SPLIT_SEED = 1000
 _TARGET_SEED = 3
 
 
-class Bench(NamedTuple):
+class TruthBench(NamedTuple):
     """A data set as the experiment uses it."""
 
     data: Dataset  # its training rows are those to fit, and it has no test rows
@@ -72,10 +74,11 @@ class Bench(NamedTuple):
 
 @dataclass(frozen=True)
 class Place:
-    """Where results of one kind of rows, caps and stored models lie: of each model a CSV and a JSON file, the marker.
+    """The folder of results of one kind of rows, caps and stored models: per model a CSV file and a JSON file, last.
 
     Attributes:
-        cells: the effort and changes of the cells whose models are measured; empty where methods train their own.
+        cells: how much of the paper's experiments was run, and what was changed in them, if it is their models that
+            are measured; empty where methods train their own.
     """
 
     root: Path
@@ -111,13 +114,14 @@ class Scope:
     """Which models are measured, and on which rows.
 
     Attributes:
-        root: folder of results; grows. What is there is not done again, also after a change of a method's code: name
+        root: folder of results; grows. Results that exist are not made again, even if the code of a method changes: use
             another folder, or delete its files.
         data: the paper's short names; by default all nine.
         seeds: training seeds; by default five, three of MNIST.
         methods: of :data:`METHODS`; by default all. Their twins come along.
         on_test: measure on the test rows instead of rows cut from the training rows.
         cells: finished cells of the paper's experiments, whose models are BL and CT.
+        kind: how much of these experiments was run, see :attr:`Place.cells`.
     """
 
     root: str | Path
@@ -127,21 +131,20 @@ class Scope:
     on_test: bool = False
     caps: Caps = field(default_factory=Caps)
     cells: Sequence[Cell] = ()
+    kind: str = ""
 
     @property
     def place(self) -> Place:
-        kinds = sorted({json.dumps([asdict(cell.effort), cell.changes], sort_keys=True) for cell in self.cells})
-        return Place(Path(self.root), self.on_test, self.caps, "".join(kinds))
+        return Place(Path(self.root), self.on_test, self.caps, self.kind)
 
     @property
     def names(self) -> list[str]:
         """The methods in the order of :data:`METHODS`, with the twins they are compared with."""
         wanted = list(METHODS) if self.methods is None else list(self.methods)
         for name in wanted:
-            if name not in METHODS:
-                raise InputError(unknown("method", name, METHODS))
-            if METHODS[name].twin not in wanted:
-                wanted.append(METHODS[name].twin)
+            twin = lookup("method", name, METHODS).twin
+            if twin not in wanted:
+                wanted.append(twin)
         return [name for name in METHODS if name in wanted]
 
     @property
@@ -153,7 +156,7 @@ class Scope:
         return [Piece(name, seed) for name in order for seed in seeds_of(name, self.seeds)]
 
 
-class Plan(NamedTuple):
+class TruthPlan(NamedTuple):
     """What all pieces have in common."""
 
     place: Place
@@ -164,7 +167,7 @@ class Plan(NamedTuple):
 
 
 class TruthFailure(NamedTuple):
-    """A model that could not be made or measured; the others are not touched by it."""
+    """A model that could not be trained or measured; the others are not affected."""
 
     data: str
     seed: int
@@ -187,7 +190,7 @@ def run_truth(
     """
     place, names = scope.place, scope.names
     pieces = [piece for piece in scope.pieces if not _finished(place, piece, names)]
-    plan = Plan(place, names, generator, scope.cells, None if store is None else Path(store))
+    plan = TruthPlan(place, names, generator, scope.cells, None if store is None else Path(store))
     failures: list[TruthFailure] = []
     engine = engine or Engine()
     if engine.name != "processes":
@@ -214,7 +217,7 @@ def _meant_for(piece: Piece, methods: Sequence[str]) -> list[str]:
 # ---- one data set and seed -------------------------------------------------------------------------------------------
 
 
-def _run_piece(plan: Plan, piece: Piece) -> list[TruthFailure]:
+def _run_piece(plan: TruthPlan, piece: Piece) -> list[TruthFailure]:
     """Every method that is not done yet. Runs in a worker, which writes each result as soon as there is one."""
     place = plan.place
     bench = make_bench(piece.data, place.on_test, place.caps)
@@ -235,18 +238,18 @@ def _run_piece(plan: Plan, piece: Piece) -> list[TruthFailure]:
 _STORED = {"vanilla": ("BL", False), "full": ("CT", False), "full protected": ("CT", True)}
 
 
-def _stored(plan: Plan, bench: Bench, piece: Piece) -> Known:
+def _stored(plan: TruthPlan, bench: TruthBench, piece: Piece) -> Known:
     """The models of finished cells, as far as there are any of this data set and seed."""
     known: Known = {}
     store = None if plan.store is None else Store(plan.store)
     for cell in plan.cells:
-        if store is not None and (cell.data, cell.seed) == piece and cell.model in _STORED and store.is_trained(cell):
+        if store is not None and (cell.data, cell.seed) == piece and cell.model in _STORED and store.has_model(cell):
             model = store.load_model(cell, untrained(bench.data, cell.seed))
             known[_STORED[cell.model]] = model.eval().requires_grad_(False)
     return known
 
 
-def _run_method(shared: tuple[Plan, Bench, Known, Piece], name: str) -> None:
+def _run_method(shared: tuple[TruthPlan, TruthBench, Known, Piece], name: str) -> None:
     plan, bench, known, piece = shared
     place = plan.place
     rows, seconds = [], 0.0
@@ -279,7 +282,7 @@ def _run_method(shared: tuple[Plan, Bench, Known, Piece], name: str) -> None:
 
 
 @lru_cache(maxsize=1)
-def make_bench(name: str, on_test: bool, caps: Caps) -> Bench:
+def make_bench(name: str, on_test: bool, caps: Caps) -> TruthBench:
     """Rows to fit, individuals and a judge; the same for all seeds."""
     data = load_dataset(name)
     # The authors searched with continuous dummies in training; at evaluation categories are categories.
@@ -297,7 +300,7 @@ def make_bench(name: str, on_test: bool, caps: Caps) -> Bench:
     x, y = data.x_train[fitted], data.y_train[fitted]
     size = min(caps.individuals, len(y_held) // 2)
     judged = slice(size, size + caps.judge_rows)
-    return Bench(
+    return TruthBench(
         data=replace(data, x_train=x, y_train=y, x_test=x[:0], y_test=y[:0]),
         individuals=draw_individuals(x_held, y_held, data.num_classes, size, _TARGET_SEED),
         x_held=x_held[: judged.stop],
@@ -308,7 +311,7 @@ def make_bench(name: str, on_test: bool, caps: Caps) -> Bench:
     )
 
 
-def fit_of(bench: Bench, name: str, seed: int, caps: Caps, protected: bool, known: Known | None = None) -> Fit:
+def fit_of(bench: TruthBench, name: str, seed: int, caps: Caps, protected: bool, known: Known | None = None) -> Fit:
     """What a method sees: the bench's rows to fit, less the seed's validation rows."""
     data = bench.data
     size = min(data.settings.num_validation, len(data.y_train) // 5)

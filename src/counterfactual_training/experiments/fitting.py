@@ -1,9 +1,10 @@
-"""A data set's classifier before and after its training."""
+"""Classifiers of a data set, before and after training."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -12,12 +13,19 @@ from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.models import mlp
 from counterfactual_training.training import History, Setting, train
 
+M = TypeVar("M", bound=nn.Module)
 
-def untrained(data: Dataset, seed: int, hidden: Sequence[int] = (32,)) -> nn.Module:
-    """A classifier of the data set, the paper's by default, with weights drawn by the seed."""
+
+def with_weights(seed: int, make: Callable[[], M]) -> M:
+    """A model whose weights are drawn by the seed; torch's global random state stays as it is."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return mlp(data.num_features, data.num_classes, hidden)
+        return make()
+
+
+def untrained(data: Dataset, seed: int, hidden: Sequence[int] = (32,)) -> nn.Module:
+    """A classifier of the data set, by default the paper's, with weights drawn by the seed."""
+    return with_weights(seed, lambda: mlp(data.num_features, data.num_classes, hidden))
 
 
 def fit_model(

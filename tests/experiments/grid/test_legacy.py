@@ -1,0 +1,120 @@
+"""Folders of earlier versions: converted once, nothing lost, the same cells."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from counterfactual_training.datasets.catalog import load_dataset
+from counterfactual_training.errors import FileError
+from counterfactual_training.experiments.fitting import untrained
+from counterfactual_training.experiments.grid.file import load_grid
+from counterfactual_training.experiments.grid.outcome import versions
+from counterfactual_training.experiments.grid.run import GridWork
+from counterfactual_training.experiments.grid.settings import setting_of
+from counterfactual_training.experiments.grid.store import Store
+from counterfactual_training.experiments.paper.reproduce import FULL, kind_of_grid
+from counterfactual_training.persistence import save_file
+
+EFFORT = {
+    "name": "full", "epochs": 100, "num_runs": 100, "num_individuals": None, "paired_individuals": None,
+    "num_epsilons": 10, "attribution_rounds": 100,
+}  # fmt: skip
+
+
+@pytest.fixture
+def cells():
+    """The cells of one data set and seed, as the present version makes them."""
+    return GridWork.from_grids(load_grid("main").changed(["LS"], 1)).cells
+
+
+def old_folder(root, cells, effort=EFFORT, changes=()):
+    """What version 0.1 wrote for these cells."""
+    data = load_dataset("LS", "as_run")
+    (root / "store.json").write_text(json.dumps({"format": 1}))
+    for cell in cells:
+        folder = root / f"{cell.label.replace(' ', '-')}-0123456789"
+        history = [{"epoch": 1, "loss": 0.1 + 0.2, "share_mature": float("nan"), "seconds": 1.0}]
+        model = untrained(data, cell.seed)
+        save_file(folder / "model.safetensors", "trained cell", model.state_dict(), {"history": history, "seconds": 1})
+        tensors = {"published/free/cost": torch.arange(6.0).reshape(2, 3) / 7}
+        save_file(folder / "measured.safetensors", "measured cell", tensors, {"numbers": {"accuracy": 0.1 + 0.2}})
+        old = {"data": cell.data, "objective": cell.objective, "protected": cell.protected, "seed": cell.seed}
+        settings = {**cell.values, "generator.name": "ecco", **generator(cell, cells)}
+        done = {
+            "cell": {**old, "effort": effort, "changes": [list(pair) for pair in changes]},
+            "settings": setting_of(settings, cell.seed).describe(),
+            "command": "ct reproduce main", "versions": versions(), "date": "2026-01-01T00:00:00+00:00",
+            "seconds": {"train": 1.5, "evaluate": 2.5},
+        }  # fmt: skip
+        (folder / "done.json").write_text(json.dumps(done))
+
+
+def generator(cell, cells):
+    """Conventional cells were noted with the generator they never used."""
+    full = next(one for one in cells if one.objective == "full")
+    return {name: value for name, value in full.values.items() if name.startswith("generator.")}
+
+
+def test_an_old_folder_is_converted_once_and_its_cells_are_those_of_today(tmp_path, cells, capsys):
+    old_folder(tmp_path, cells)
+    (tmp_path / "LS-full-seed-9-unfinished").mkdir()
+    store = Store(tmp_path)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "Converted 3 finished models" in said and "1 unfinished" in said
+    assert store.done() == {cell.id for cell in cells}
+    found = store.load(cells[0])
+    assert found.cell == cells[0] and found.numbers["accuracy"] == 0.1 + 0.2
+    np.testing.assert_array_equal(found.array("published/free/cost"), (torch.arange(6.0).reshape(2, 3) / 7).double())
+    assert found.history["loss"][0] == 0.1 + 0.2 and np.isnan(found.history["share_mature"][0])
+    assert found.seconds == {"train": 1.5, "evaluate": 2.5} and found.made["command"] == "ct reproduce main"
+    data = load_dataset("LS", "as_run")
+    model = store.load_model(cells[0], untrained(data, 5))
+    assert all(a.equal(b) for a, b in zip(model.parameters(), untrained(data, 0).parameters(), strict=True))
+    [(kind, names)] = store.kinds()
+    assert kind == kind_of_grid(load_grid("main")) and set(names) == store.done()
+    assert (tmp_path / "old-format" / "store.json").exists() and not (tmp_path / "store.json").exists()
+    assert Store(tmp_path).done() == store.done() and capsys.readouterr().err == ""
+
+
+def test_a_quick_folder_too(tmp_path, capsys):
+    effort = {**EFFORT, "name": "quick", "epochs": 20, "num_runs": 10, "num_individuals": 50}
+    effort |= {"paired_individuals": 300, "num_epsilons": 4, "attribution_rounds": 10}
+    cells = GridWork.from_grids(load_grid("main", quick=True).changed(["LS"], 1)).cells
+    old_folder(tmp_path, cells, effort)
+    store = Store(tmp_path)
+    assert store.done() == {cell.id for cell in cells}
+    assert store.kinds()[0][0] == kind_of_grid(load_grid("main", quick=True)) == [effort, []]
+
+
+def test_a_conversion_that_was_killed_is_repeated(tmp_path, cells, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    old_folder(tmp_path, cells)
+    with monkeypatch.context() as patch:
+        patch.setattr("counterfactual_training.experiments.grid.legacy._put_away", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Store(tmp_path)
+    assert (tmp_path / "store.json").exists()
+    assert Store(tmp_path).done() == {cell.id for cell in cells}
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"cell": {}}'])
+def test_a_damaged_cell_is_named_and_nothing_is_moved(tmp_path, cells, content):
+    old_folder(tmp_path, cells)
+    next(tmp_path.glob("*/done.json")).write_text(content)
+    with pytest.raises(FileError, match=r"done\.json"):
+        Store(tmp_path)
+    assert (tmp_path / "store.json").exists() and not (tmp_path / "old-format").exists()
+
+
+def test_an_unknown_format_raises(tmp_path):
+    (tmp_path / "store.json").write_text(json.dumps({"format": 2}))
+    with pytest.raises(FileError, match="unknown format"):
+        Store(tmp_path)
+
+
+def test_the_published_effort_is_that_of_the_file():
+    assert kind_of_grid(load_grid("main"))[0] == EFFORT == vars(FULL)

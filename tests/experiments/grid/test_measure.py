@@ -1,0 +1,49 @@
+"""What is measured of a cell, and which draws depend on its seed."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from counterfactual_training.datasets.catalog import load_dataset
+from counterfactual_training.experiments.fitting import untrained
+from counterfactual_training.experiments.grid.file import load_grid
+from counterfactual_training.experiments.grid.measure import GridData, measure
+
+
+@pytest.fixture
+def measured(tiny):
+    """A model of LS measured as a cell of seed 0, 1 and 0 again, without and with protected features."""
+    whole = load_dataset("LS", "as_run")
+    data = replace(whole, x_test=whole.x_test[:80], y_test=whole.y_test[:80])
+    points = list(load_grid("main", changes=tiny).changed(["LS"], 2).points({"LS": data.settings}))
+    cells = {(point.cell.model, point.cell.seed): point.cell for point in points}
+    model, source = untrained(data, 0), GridData(data)
+
+    def of(name, seed):
+        return measure([model], [cells[name, seed]], source)[0]
+
+    return of
+
+
+def test_published_draws_follow_the_seed_of_the_cell(measured):
+    first, other, again = (measured("full", seed)[0]["published/free/cost"] for seed in (0, 1, 0))
+    assert first.shape == (5, 3) and np.isfinite(first).any()
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(np.nan_to_num(first), np.nan_to_num(other))
+
+
+def test_paired_rows_are_the_same_for_every_cell(measured):
+    first, other = (measured("full", seed)[0]["paired/free/implausibility"] for seed in (0, 1))
+    assert first.shape == (5, 80) and 0 < np.isfinite(first).sum(1).max() <= 40
+    np.testing.assert_array_equal(first, other)
+
+
+def test_constraints_of_the_searches_are_those_of_training_and_both_for_a_conventional_model(measured):
+    vanilla, full, protected = (set(measured(name, 0)[0]) for name in ("vanilla", "full", "full protected"))
+    assert {"published/free/cost", "published/protected/cost", "attack/pgd", "attribution"} <= vanilla
+    assert "published/protected/cost" not in full and "attack/fgsm" in full and "attribution" not in full
+    assert "published/free/cost" not in protected and "attack/fgsm" not in protected and "attribution" in protected
+    arrays, numbers = measured("vanilla", 0)
+    assert arrays["attack/pgd"].shape == (3,) and arrays["attribution"].shape == (2,)
+    assert 0 <= numbers["accuracy"] <= 1 and numbers["missing/free"] == 0

@@ -1,0 +1,22 @@
+"""Names of the paper's data sets."""
+
+import pytest
+
+from counterfactual_training.errors import InputError
+from counterfactual_training.experiments.names import PAPER_ORDER, kind_of, seeds_of, short_name
+
+
+def test_data_sets_go_by_the_papers_names_and_a_typo_gets_a_suggestion():
+    names = ("moons", "circ", "california_housing", "mnist")
+    assert [short_name(name) for name in names] == ["Moon", "Circ", "CH", "MNIST"]
+    with pytest.raises(InputError, match="Did you mean 'Adult'"):
+        short_name("Adlt")
+    assert [kind_of(name) for name in ("LS", "CH", "MNIST")] == ["synthetic", "tabular", "images"]
+    assert len(PAPER_ORDER) == 9
+
+
+def test_five_seeds_and_three_of_mnist_unless_told_otherwise():
+    assert [len(seeds_of(name, None)) for name in ("LS", "MNIST")] == [5, 3]
+    assert list(seeds_of("MNIST", 2)) == [0, 1]
+    with pytest.raises(InputError, match="seeds"):
+        seeds_of("LS", 0)
