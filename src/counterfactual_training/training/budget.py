@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
-from torch.optim import Optimizer
 
 from counterfactual_training.errors import InputError
 from counterfactual_training.training.adam import Adam
@@ -43,7 +42,7 @@ class AccuracyBudget(Callback):
         if not _WEAKEST <= start <= _STRONGEST:
             raise InputError(f"start lies in [{_WEAKEST}, {_STRONGEST}], got {start!r}.")
         self.budget, self.start = budget, start
-        self.twin: Run | None = None
+        self.twin: Run = None  # type: ignore[assignment]  # made when training begins
         self.kept: dict[int, dict[str, Tensor]] = {}  # weights of the last epoch within the budget, by member
 
     def on_train_begin(self, run: Run) -> None:
@@ -55,7 +54,7 @@ class AccuracyBudget(Callback):
                 run.strength[i] = self.start
 
     def on_epoch_end(self, run: Run) -> None:
-        twin = self._twin()
+        twin = self.twin
         if twin.running:
             advance(twin)
         for i in self._bound(run):
@@ -80,8 +79,7 @@ class AccuracyBudget(Callback):
             self.on_stop(run, i)
 
     def keep(self, rows: Tensor) -> None:
-        twin = self._twin()
-        twin.keep([twin.slots[row] for row in rows.tolist()])
+        self.twin.keep([self.twin.slots[row] for row in rows.tolist()])
 
     def state_dict(self) -> dict[str, Any]:
         twin = self.twin
@@ -99,7 +97,7 @@ class AccuracyBudget(Callback):
         return {"kept": self.kept, "twin": state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        twin, saved = self._twin(), state["twin"]
+        twin, saved = self.twin, state["twin"]
         self.kept = state["kept"]
         twin.epoch = saved["epoch"]
         twin.model.load_state_dict(saved["model"])
@@ -118,11 +116,6 @@ class AccuracyBudget(Callback):
         needs = [i for i in run.slots if run.settings[i].objective.needs_counterfactuals]
         return [i for i in needs if self._of(run, i) < math.inf]
 
-    def _twin(self) -> Run:
-        if self.twin is None:
-            raise TypeError("a budget has a twin as soon as training begins")
-        return self.twin
-
 
 def budgets(settings: Sequence[Setting]) -> list[AccuracyBudget]:
     """The callback that keeps the budgets of these settings, if any has one."""
@@ -131,7 +124,6 @@ def budgets(settings: Sequence[Setting]) -> list[AccuracyBudget]:
 
 def conventional_twin(run: Run) -> Run:
     """A run with the class loss only for every row of the stack, from its members' current weights."""
-    optimizer: Optimizer | None = None
     if not run.lead and not isinstance(run.optimizer, Adam):
         # Copied together, so that the optimizer's copy holds the parameters of the model's copy.
         models, optimizer = copy.deepcopy((run.models, run.optimizer))

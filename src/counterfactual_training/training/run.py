@@ -136,26 +136,15 @@ class Run:
         else:
             self.model.load_state_dict(weights)
 
-    @property
-    def stateful_callbacks(self) -> list[Callback]:
-        """Callbacks whose state a checkpoint saves."""
-        return self.listeners("state_dict")
-
-    @property
-    def seeds(self) -> list[int]:
-        return [self.settings[i].config.seed for i in self.slots]
-
     def listeners(self, event: str) -> list[Callback]:
         """The callbacks that override this event."""
         return [callback for callback in self.callbacks if overrides(callback, event)]
 
     def explaining(self) -> list[bool]:
         """For each row of the stack, whether it trains with counterfactuals in this epoch."""
-        running = [(self.settings[i], self.histories[i].stopped is None) for i in self.slots]
-        return [
-            trains and own.objective.needs_counterfactuals and self.epoch >= own.config.burn_in_epochs
-            for own, trains in running
-        ]
+        running, settings = self.running, self.settings
+        search = [i for i in running if settings[i].objective.needs_counterfactuals]
+        return [i in search and self.epoch >= settings[i].config.burn_in_epochs for i in self.slots]
 
     def objective_for(self, explaining: Sequence[bool]) -> Objective:
         """Eq. 2 at the members' strength; in a fleet, with weights of 0 for members without counterfactuals."""
@@ -198,11 +187,11 @@ class Run:
         else:
             self.model.load_state_dict(self.good)
         self._end(i, reason)
-        who, kept = "Training stopped after", "The weights of the last sound epoch are kept."
-        if len(self.members) > 1:
-            who = f"Member {self.members[i]} of the fleet stopped in"
-            kept = "The weights of its last sound epoch are kept; the other members are not touched."
+        fleet = len(self.members) > 1
+        who = f"Member {self.members[i]} of the fleet stopped in" if fleet else "Training stopped after"
+        others = "; the other members are not touched" if fleet else ""
         advice = "A larger lambda_reg or a smaller learning rate usually helps."
+        kept = f"The weights of {'its' if fleet else 'the'} last sound epoch are kept{others}."
         warnings.warn(f"{who} epoch {epoch}: {reason}. {kept} {advice}", stacklevel=4)
 
     def agree(self) -> None:
@@ -284,9 +273,8 @@ class Run:
         self.histories[i].stopped = reason
         if self.lead:
             self.ended[i] = self.snapshot(i).state_dict()
-            self.parameters[0].data[self.slots.index(i)] = (
-                0  # non-finite weights would make the search of the whole stack fail
-            )
+            # Non-finite weights would make the search of the whole stack fail.
+            self.parameters[0].data[self.slots.index(i)] = 0
 
     def _weights(self) -> dict[str, Tensor]:
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}

@@ -75,7 +75,14 @@ def train(
     data = arguments.training_rows(inner, x, y, 1, sample_weight, class_weight)
     arguments.try_model(inner, data, data.num_classes)
     held = arguments.validation_rows(inner, validation, data)
-    chosen = _combined(setting, generator, constraints, objective, config, x if isinstance(x, Tensor) else None)
+    base = preset(setting) if isinstance(setting, str) else setting or Setting()
+    chosen = replace(
+        base,
+        generator=make_generator(generator or base.generator, x_train=x if isinstance(x, Tensor) else None),
+        constraints=constraints if constraints is not None else base.constraints,
+        objective=make_objective(objective) if isinstance(objective, str) else objective or base.objective,
+        config=config or base.config,
+    )
     chosen = arguments.with_constraints(chosen, data)
     arguments.check_modes(inner, chosen, data, ranks)
     listeners = [*budgets([chosen]), *arguments.checked_callbacks(callbacks), EpochProgress(progress)]
@@ -86,22 +93,3 @@ def train(
     arguments.check_ranks(run)
     fit(run, None if checkpoint is None else Checkpoint(checkpoint, run))
     return run.results()[0]
-
-
-def _combined(
-    setting: Setting | str | None,
-    generator: Generator | str | None,
-    constraints: Constraints | None,
-    objective: Objective | str | None,
-    config: TrainConfig | None,
-    x_train: Tensor | None,
-) -> Setting:
-    """The setting, with the parts that are given replaced."""
-    base = preset(setting) if isinstance(setting, str) else setting or Setting()
-    return replace(
-        base,
-        generator=make_generator(generator or base.generator, x_train=x_train),
-        constraints=constraints if constraints is not None else base.constraints,
-        objective=make_objective(objective) if isinstance(objective, str) else objective or base.objective,
-        config=config or base.config,
-    )
