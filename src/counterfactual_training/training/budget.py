@@ -12,9 +12,8 @@ from torch import Tensor
 from counterfactual_training.errors import InputError
 from counterfactual_training.training.adam import Adam
 from counterfactual_training.training.callbacks import Callback, column
-from counterfactual_training.training.history import History
 from counterfactual_training.training.loop import advance
-from counterfactual_training.training.run import Run
+from counterfactual_training.training.run import History, Run
 from counterfactual_training.training.setting import Setting
 
 _PACE = 0.15

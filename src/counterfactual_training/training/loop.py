@@ -64,7 +64,7 @@ def _epoch(run: Run) -> Tally:
         # A generator, so that each gradient is computed after the update before it.
         for gradients in run.learner.gradients(objective, batches, run.config.accumulate):  # ∇ of Eq. 2
             _update(run, gradients, tally)
-        tally.add(batches, run.learner.terms)
+        tally.add(batches, run.learner.gradient.terms)
     return tally
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from types import EllipsisType
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -21,7 +22,6 @@ from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.search.stack_generators import stack_generators
 from counterfactual_training.training.callbacks import Callback, overrides
 from counterfactual_training.training.distributed import Ranks, unwrapped
-from counterfactual_training.training.history import History
 from counterfactual_training.training.learner import Gradients, Learner
 from counterfactual_training.training.objective import Objective
 from counterfactual_training.training.rows import TrainingRows
@@ -29,6 +29,32 @@ from counterfactual_training.training.setting import Setting
 
 # Stopped members stay in the stack, ignored, until so small a share still trains: restacking costs time.
 _COMPACT_AT = 0.75
+
+
+@dataclass
+class History:
+    """One record per epoch, and why training stopped early, if it did.
+
+    Columns: ``epoch``, ``loss`` and its terms ``class_loss``, ``divergence``, ``ridge`` and ``adversarial``;
+    ``accuracy`` on the training batches; ``validation_loss`` and ``validation_accuracy``; ``share_mature`` and
+    ``mean_steps`` of the search; ``skipped`` updates; ``seconds``. NaN where a value does not apply. Callbacks may add
+    columns.
+
+    Attributes:
+        records: one dict per epoch.
+        stopped: the reason; ``None`` if all epochs were run.
+    """
+
+    records: list[dict[str, Any]] = field(default_factory=list)
+    stopped: str | None = None
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per epoch."""
+        return pd.DataFrame(self.records)
+
+    def last(self, column: str) -> float:
+        """The value of the last epoch; NaN without any."""
+        return float(self.records[-1][column]) if self.records else float("nan")
 
 
 @dataclass(frozen=True)
