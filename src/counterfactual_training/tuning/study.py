@@ -49,6 +49,11 @@ class TuningTrial:
     reason: str = ""
     seconds: float = math.nan
 
+    @property
+    def finished(self) -> bool:
+        """Whether it was measured, or pruned on purpose."""
+        return self.state in ("COMPLETE", "PRUNED")
+
 
 class Study:
     """Asks Optuna for trials and tells it the results, with signs of life for the other processes."""

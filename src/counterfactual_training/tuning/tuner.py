@@ -13,7 +13,7 @@ from counterfactual_training.errors import InputError
 from counterfactual_training.training import TrainConfig
 from counterfactual_training.tuning.batch import Look, Pruner, Task, mean_accuracy, train_batch
 from counterfactual_training.tuning.goal import Goal
-from counterfactual_training.tuning.result import Tuning, num_finished
+from counterfactual_training.tuning.result import Tuning
 from counterfactual_training.tuning.space import GATE, Choice, Space, make_space, neighbours
 from counterfactual_training.tuning.storage import Storage, open_study
 from counterfactual_training.tuning.study import Study, TuningTrial
@@ -143,8 +143,7 @@ class _Tuner:
         self.references = self._references()
         while True:
             self.study.recover()
-            trials = self.study.trials()
-            left = self.plan.num_trials - num_finished(trials) - sum(t.state == "RUNNING" for t in trials)
+            left = self.plan.num_trials - sum(t.finished or t.state == "RUNNING" for t in self.study.trials())
             asked = self.study.ask(self.space, min(left, self.plan.batch), self.plan.num_trials) if left > 0 else []
             if not asked:
                 return replace(self._state(), importances=self.study.importances())
