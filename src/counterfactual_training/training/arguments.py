@@ -17,7 +17,8 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError
 from counterfactual_training.search import evaluating
 from counterfactual_training.search.model_checks import check_inputs, first_logits
-from counterfactual_training.training.callbacks import Callback, overrides
+from counterfactual_training.training.budget import AccuracyBudget
+from counterfactual_training.training.callbacks import Callback, EpochProgress, overrides
 from counterfactual_training.training.distributed import Ranks
 from counterfactual_training.training.fingerprint import fingerprint_of_given
 from counterfactual_training.training.rows import FetchedRows, Read, TrainingRows
@@ -217,10 +218,12 @@ def check_ranks(run: Run) -> None:
         )
 
 
-def checked_callbacks(callbacks: Sequence[Callback]) -> list[Callback]:
+def listeners(callbacks: Sequence[Callback], settings: Sequence[Setting], progress: bool | None) -> list[Callback]:
+    """The user's callbacks, checked, after the one that keeps budgets and before the status line."""
     if not isinstance(callbacks, list | tuple):
         raise InputError(f"callbacks is a list of ct.Callback, got {type(callbacks).__name__}; write [callback].")
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise InputError(f"Callbacks derive from ct.Callback, got {type(callback).__name__}.")
-    return list(callbacks)
+    budgets = [AccuracyBudget()] if any(own.budget is not None for own in settings) else []
+    return [*budgets, *callbacks, EpochProgress(progress)]

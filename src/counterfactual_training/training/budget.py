@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -14,7 +13,6 @@ from counterfactual_training.training.adam import Adam
 from counterfactual_training.training.callbacks import Callback, column
 from counterfactual_training.training.loop import advance
 from counterfactual_training.training.run import History, Run
-from counterfactual_training.training.setting import Setting
 
 _PACE = 0.15
 _WEAKEST, _STRONGEST = 0.02, 1.0
@@ -114,11 +112,6 @@ class AccuracyBudget(Callback):
         """Members in the stack with a budget and with counterfactual terms."""
         needs = [i for i in run.slots if run.settings[i].objective.needs_counterfactuals]
         return [i for i in needs if self._of(run, i) < math.inf]
-
-
-def budgets(settings: Sequence[Setting]) -> list[AccuracyBudget]:
-    """The callback that keeps the budgets of these settings, if any has one."""
-    return [AccuracyBudget()] if any(own.budget is not None for own in settings) else []
 
 
 def conventional_twin(run: Run) -> Run:

@@ -23,8 +23,7 @@ from counterfactual_training.models.stack import StackedModel, UnstackableError,
 from counterfactual_training.search import Generator
 from counterfactual_training.search.stack_generators import compatible, generator_structure
 from counterfactual_training.training import arguments
-from counterfactual_training.training.budget import budgets
-from counterfactual_training.training.callbacks import Callback, EpochProgress
+from counterfactual_training.training.callbacks import Callback
 from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.distributed import unwrapped
 from counterfactual_training.training.loop import fit
@@ -108,7 +107,7 @@ class Fleet:
                 if rows is not None:
                     arguments.try_model(model, rows.for_members(i), data.num_classes)
         settings = [arguments.with_constraints(own.setting, data, i) for i, own in enumerate(self.members)]
-        listeners = [*budgets(settings), *arguments.checked_callbacks(callbacks), EpochProgress(progress)]
+        listeners = arguments.listeners(callbacks, settings, progress)
 
         def train_stack(group: list[int]) -> dict[int, TrainResult]:
             models, own = [self.models[i] for i in group], [settings[i] for i in group]

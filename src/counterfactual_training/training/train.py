@@ -13,8 +13,7 @@ from torch.optim import Optimizer
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.search import Generator, make_generator
 from counterfactual_training.training import arguments
-from counterfactual_training.training.budget import budgets
-from counterfactual_training.training.callbacks import Callback, EpochProgress
+from counterfactual_training.training.callbacks import Callback
 from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.config import TrainConfig
 from counterfactual_training.training.distributed import Ranks, unwrapped
@@ -85,7 +84,7 @@ def train(
     )
     chosen = arguments.with_constraints(chosen, data)
     arguments.check_modes(inner, chosen, data, ranks)
-    listeners = [*budgets([chosen]), *arguments.checked_callbacks(callbacks), EpochProgress(progress)]
+    listeners = arguments.listeners(callbacks, [chosen], progress)
     if optimizer is not None:
         optimizer = optimizer if isinstance(optimizer, Optimizer) else optimizer(inner.parameters())
         arguments.check_optimizer(inner, optimizer, chosen, ranks, listeners)
