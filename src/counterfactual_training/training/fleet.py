@@ -99,13 +99,8 @@ class Fleet:
             progress: show a status line; by default on a terminal.
             keep_memory: keep freed memory until training is over, which saves page faults (:mod:`allocator`).
         """
-        count = len(self.members)
-        data = arguments.training_rows(self.models[0], x, y, count, sample_weight, class_weight)
-        held = arguments.validation_rows(self.models[0], validation, data, count)
-        for i, model in enumerate(self.models):
-            for rows in (data, held):
-                if rows is not None:
-                    arguments.try_model(model, rows.for_members(i), data.num_classes)
+        data = arguments.training_rows(self.models, x, y, sample_weight, class_weight)
+        held = arguments.validation_rows(self.models, validation, data)
         settings = [arguments.with_constraints(own.setting, data, i) for i, own in enumerate(self.members)]
         listeners = arguments.listeners(callbacks, settings, progress)
 
@@ -120,11 +115,13 @@ class Fleet:
         results: dict[int, TrainResult] = {}
         free = free_memory(data.y.device)
         each = memory_per_member(self.models[0], data.num_features, data.num_rows, settings[0].config)
-        most = count if free is None else max(1, int(0.6 * free / each))  # members at once, with memory to spare
+        most = (
+            len(settings) if free is None else max(1, int(0.6 * free / each))
+        )  # members at once, with memory to spare
         with keeping_memory(keep_memory):
             for group in self._groups(settings, data):
                 results |= _in_halves(train_stack, group, most)
-        return [results[i] for i in range(count)]
+        return [results[i] for i in range(len(settings))]
 
     def _groups(self, settings: Sequence[Setting], data: TrainingRows) -> list[list[int]]:
         """Members that train as one stack, because they differ in numbers only; others train alone."""

@@ -71,9 +71,8 @@ def train(
         model, y = model.to(device), None if y is None else y.to(device)
         x = x.to(device) if isinstance(x, Tensor) else x
     inner, ranks = unwrapped(model), Ranks.from_model(model)
-    data = arguments.training_rows(inner, x, y, 1, sample_weight, class_weight)
-    arguments.try_model(inner, data, data.num_classes)
-    held = arguments.validation_rows(inner, validation, data)
+    data = arguments.training_rows([inner], x, y, sample_weight, class_weight)
+    held = arguments.validation_rows([inner], validation, data)
     base = preset(setting) if isinstance(setting, str) else setting or Setting()
     chosen = replace(
         base,
