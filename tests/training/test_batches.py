@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from counterfactual_training import Constraints, TrainConfig, ecco, mlp, search
+from counterfactual_training.training import Run, Setting
 from counterfactual_training.training.batches import explain_round
 from counterfactual_training.training.rows import TrainingRows
 
@@ -28,7 +29,8 @@ def explain(setting, constraints=None, num=40, seed=1, generator=GENERATOR, **co
     model, data = setting
     rules = constraints if constraints is not None else Constraints.infer(data.x)
     rng = torch.Generator().manual_seed(seed)
-    return explain_round(model, data, generator, rules, TrainConfig(**config), num, rng)
+    run = Run([model], [Setting(generator, rules, config=TrainConfig(**config))], data)
+    return explain_round(run, num, rng)
 
 
 def rows_of(values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

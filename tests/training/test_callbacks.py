@@ -492,7 +492,7 @@ def test_a_callback_that_switches_to_eval_mode_changes_nothing(blobs):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Schedule(PER_EPOCH["StepLR"], per="batch"), "'epoch' or per 'update'"),
+        (lambda: Schedule(PER_EPOCH["StepLR"], per="batch"), "Unknown value of per: 'batch'. Valid: 'epoch', 'update'"),
         (lambda: ClipGradient(0.0), "max_norm is a positive number, got 0.0"),
         (lambda: AverageWeights(1.0), r"decay lies in \[0, 1\)"),
         (lambda: BestEpoch(mode="highest"), "Unknown mode"),

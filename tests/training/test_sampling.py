@@ -50,7 +50,7 @@ def shares_of(targets: torch.Tensor) -> list[float]:
 )
 def test_targets_follow_their_rule(rule, expected, predictions):
     logits, y = predictions
-    targets = draw_targets(logits, y, rule, torch.tensor([10, 20, 30, 40]), seeded(1))[: DRAWS // 2]
+    targets = draw_targets(rule, seeded(1), logits, y, torch.tensor([10, 20, 30, 40]))[: DRAWS // 2]
     # Four standard deviations of a share of 3000 draws are below 0.036.
     assert shares_of(targets) == pytest.approx(expected, abs=0.036)
     for share, wanted in zip(shares_of(targets), expected, strict=True):
@@ -59,7 +59,7 @@ def test_targets_follow_their_rule(rule, expected, predictions):
 
 def test_binary_targets_are_the_other_class():
     logits = torch.randn(100, 2)
-    targets = draw_targets(logits, torch.zeros(100).long(), "not_predicted", torch.ones(2), seeded())
+    targets = draw_targets("not_predicted", seeded(), logits, torch.zeros(100).long(), torch.ones(2))
     assert torch.equal(targets, 1 - logits.argmax(-1))
 
 

@@ -149,7 +149,7 @@ def test_refresh_per_batch_searches_for_every_batch(blobs, monkeypatch):
     real = batches.explain_round
 
     def counting(*args):
-        rounds.append(args[5])
+        rounds.append(args[1])
         return real(*args)
 
     monkeypatch.setattr(batches, "explain_round", counting)

@@ -12,7 +12,6 @@ from counterfactual_training.training.callbacks import (
 )
 from counterfactual_training.training.config import TrainConfig
 from counterfactual_training.training.fleet import Fleet, Member
-from counterfactual_training.training.history import History
 from counterfactual_training.training.objective import (
     OBJECTIVES,
     CounterfactualBatch,
@@ -20,7 +19,7 @@ from counterfactual_training.training.objective import (
     Objective,
     make_objective,
 )
-from counterfactual_training.training.run import Run, TrainResult
+from counterfactual_training.training.run import History, Run, TrainResult
 from counterfactual_training.training.setting import AS_PRINTED, AS_RUN, CHEAP_RECOURSE, Setting, preset
 from counterfactual_training.training.train import train
 

@@ -50,7 +50,7 @@ class Adam(Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """One update with the ``.grad`` of the parameters."""
-        self.apply([_gradient(p) for p in self.tensors], None)
+        self.apply([torch.zeros_like(p) if p.grad is None else p.grad for p in self.tensors], None)
 
     def _fused(self, grads: Sequence[Tensor | None], numbers: tuple[float, ...], bad: Tensor | None) -> None:
         rate, beta1, beta2 = numbers
@@ -109,7 +109,3 @@ class Adam(Optimizer):
                 raise ValueError(f"moments of shape {tuple(its.shape)} for weights of {tuple(mine.shape)}")
             mine.copy_(its)
         self.even = bool((self.updates == self.updates.flatten()[0]).all())
-
-
-def _gradient(parameter: Tensor) -> Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

@@ -17,7 +17,8 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError
 from counterfactual_training.search import evaluating
 from counterfactual_training.search.model_checks import check_inputs, first_logits
-from counterfactual_training.training.callbacks import Callback, overrides
+from counterfactual_training.training.budget import AccuracyBudget
+from counterfactual_training.training.callbacks import Callback, EpochProgress, overrides
 from counterfactual_training.training.distributed import Ranks
 from counterfactual_training.training.fingerprint import fingerprint_of_given
 from counterfactual_training.training.rows import FetchedRows, Read, TrainingRows
@@ -30,18 +31,18 @@ ClassWeight = Mapping[int, float] | str | Tensor
 
 
 def training_rows(
-    model: nn.Module,
+    models: Sequence[nn.Module],
     x: Source,
     y: Tensor | None,
-    members: int = 1,
-    sample_weight: Tensor | None = None,
-    class_weight: ClassWeight | None = None,
+    sample_weight: Tensor | None,
+    class_weight: ClassWeight | None,
 ) -> TrainingRows:
-    """Rows that fit the model."""
+    """Rows that fit the models."""
+    members = len(models)
     if isinstance(x, Tensor):
         if y is None:
             raise InputError("Training needs classes: pass y (n,) beside x, or a Dataset of pairs.")
-        check_inputs(model, x, y)
+        check_inputs(models[0], x, y)
         if y.dim() > 2 or y.numel() == 0 or (y.dim() == 2 and len(y) != members):
             shapes = "(n,)" if members == 1 else f"(n,) or ({members}, n)"
             raise InputError(f"Training needs rows: x (n, *features) and y {shapes}, got y of shape {tuple(y.shape)}.")
@@ -60,11 +61,12 @@ def training_rows(
         num_classes = _num_classes(read.y)
         _row_weights(read.y, read.weight, read.example)
         by_class = _class_weights(read.y, num_classes, class_weight, read.example)
-        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        device = next((p.device for p in models[0].parameters()), torch.device("cpu"))
         rows = FetchedRows(x, read, num_classes, device, None if by_class is None else by_class[0])
-        check_inputs(model, *rows.first(64))
+        check_inputs(models[0], *rows.first(64))
     if rows.weight is not None and not bool((rows.weight.sum(-1) > 0).all()):
         raise InputError("All rows have a weight of 0; nothing is left to train on.")
+    _try_models(models, rows)
     return rows
 
 
@@ -117,31 +119,32 @@ def _sound(weights: Tensor) -> bool:
 
 
 def validation_rows(
-    model: nn.Module, validation: Validation | None, data: TrainingRows, members: int = 1
+    models: Sequence[nn.Module], validation: Validation | None, data: TrainingRows
 ) -> TrainingRows | None:
-    """Validation rows that fit the model and have no other classes."""
+    """Validation rows that fit the models and have no other classes."""
     if validation is None:
         return None
     if isinstance(validation, tuple | list):
         x, y = (part.to(data.y.device) for part in validation)
-        check_inputs(model, x, y)
-        if y.dim() > 2 or (y.dim() == 2 and len(y) != members):
-            raise InputError(f"Validation rows are given for {len(y)} members of a fleet of {members}.")
+        check_inputs(models[0], x, y)
+        if y.dim() > 2 or (y.dim() == 2 and len(y) != len(models)):
+            raise InputError(f"Validation rows are given for {len(y)} members of a fleet of {len(models)}.")
         rows = TrainingRows(x, y.long(), data.num_classes)
     else:
         rows = FetchedRows(validation, Read.all(validation), data.num_classes, data.y.device)
-        check_inputs(model, *rows.first(64))
-    try_model(model, rows.for_members(0), data.num_classes)
+        check_inputs(models[0], *rows.first(64))
+    _try_models(models, rows)
     if rows.num_rows and not 0 <= int(rows.y.min()) <= int(rows.y.max()) < data.num_classes:
         raise InputError(f"Validation classes must lie in 0..{data.num_classes - 1}, got {rows.y.unique().tolist()}.")
     return rows
 
 
-def try_model(model: nn.Module, data: TrainingRows, num_classes: int) -> None:
-    """Raise unless the model returns logits of these classes."""
-    x, y = data.first(64)
-    with evaluating(model), torch.no_grad():
-        first_logits(model, x, y, num_classes=num_classes)
+def _try_models(models: Sequence[nn.Module], rows: TrainingRows) -> None:
+    """Raise unless every model returns logits of the rows' classes."""
+    for i, model in enumerate(models):
+        x, y = rows.for_members(i).first(64)
+        with evaluating(model), torch.no_grad():
+            first_logits(model, x, y, num_classes=rows.num_classes)
 
 
 def with_constraints(setting: Setting, data: TrainingRows, member: int = 0) -> Setting:
@@ -217,10 +220,12 @@ def check_ranks(run: Run) -> None:
         )
 
 
-def checked_callbacks(callbacks: Sequence[Callback]) -> list[Callback]:
+def listeners(callbacks: Sequence[Callback], settings: Sequence[Setting], progress: bool | None) -> list[Callback]:
+    """The user's callbacks, checked, after the one that keeps budgets and before the status line."""
     if not isinstance(callbacks, list | tuple):
         raise InputError(f"callbacks is a list of ct.Callback, got {type(callbacks).__name__}; write [callback].")
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise InputError(f"Callbacks derive from ct.Callback, got {type(callback).__name__}.")
-    return list(callbacks)
+    budgets = [AccuracyBudget()] if any(own.budget is not None for own in settings) else []
+    return [*budgets, *callbacks, EpochProgress(progress)]

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from counterfactual_training.constraints import Constraints
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import ModelError
-from counterfactual_training.search import Generator, SearchResult, Status, evaluating, search
-from counterfactual_training.training.config import Immature, TrainConfig
+from counterfactual_training.search import SearchResult, Status, evaluating, search
+from counterfactual_training.training.config import Immature
 from counterfactual_training.training.objective import Batch, CounterfactualBatch
-from counterfactual_training.training.rows import TrainingRows
 from counterfactual_training.training.run import Run
 from counterfactual_training.training.sampling import Streams, draw_rows, draw_targets, each
 from counterfactual_training.training.tally import Tally
@@ -80,7 +79,7 @@ def _searched(run: Run, num: int, rng: Streams, tally: Tally, mine: Tensor | Non
         mask = torch.tensor(active, device=run.device) if run.lead else None
         error, found = None, None
         try:
-            found = explain_round(run.model, run.data, run.generator, run.constraints, run.config, num, rng, mask, mine)
+            found = explain_round(run, num, rng, mask, mine)
         except ModelError as caught:
             error = caught
         if not run.ranks.any(error is not None, run.device):
@@ -106,17 +105,7 @@ def _unusable(run: Run) -> list[int]:
     return bad.nonzero().flatten().tolist()
 
 
-def explain_round(
-    model: nn.Module,
-    data: TrainingRows,
-    generator: Generator,
-    constraints: Constraints,
-    config: TrainConfig,
-    num: int,
-    rng: Streams,
-    active: Tensor | None = None,
-    mine: Tensor | None = None,
-) -> Round:
+def explain_round(run: Run, num: int, rng: Streams, active: Tensor | None = None, mine: Tensor | None = None) -> Round:
     """Search ``num`` counterfactuals of training rows for the current model, or for every model of a fleet.
 
     Args:
@@ -124,15 +113,12 @@ def explain_round(
         active: ``(members,)`` mask of the members to search for.
         mine: which of the ``num`` to search here, where several processes share them; all draw alike.
     """
-    rows = each(lambda own: draw_rows(data.num_rows, num, own), rng)
-    x, y, weight = data.at(rows)
-    with evaluating(model), torch.no_grad():
-        logits = at_least_single(model(x))
-
-    def targets(own: torch.Generator, logits: Tensor, y: Tensor, counts: Tensor) -> Tensor:
-        return draw_targets(logits, y, config.target_rule, counts, own)
-
-    y_target = each(targets, rng, logits, y, data.class_counts.expand(*y.shape[:-1], -1))
+    data, config = run.data, run.config
+    x, y, weight = data.at(each(lambda own: draw_rows(data.num_rows, num, own), rng))
+    with evaluating(run.model), torch.no_grad():
+        logits = at_least_single(run.model(x))
+    counts = data.class_counts.expand(*y.shape[:-1], -1)
+    y_target = each(partial(draw_targets, config.target_rule), rng, logits, y, counts)
     y_adv = y if config.adversarial_label == "true" else logits.argmax(-1)
     if active is not None:  # a row that asks for its own class is done before the search starts
         y_target = torch.where(active.unsqueeze(-1), y_target, logits.argmax(-1))
@@ -140,7 +126,8 @@ def explain_round(
     if mine is not None:
         x, y_target, y_adv = x[mine], y_target[mine], y_adv[mine]
         weight = None if weight is None else weight[mine]
-    found = search(model, x, y_target, generator, constraints, rng, diagnose=False, threads=torch.get_num_threads())
+    threads = torch.get_num_threads()
+    found = search(run.model, x, y_target, run.generator, run.constraints, rng, diagnose=False, threads=threads)
 
     def positives() -> Tensor:
         rows = data.positives(everyone, rng)
@@ -154,9 +141,9 @@ def explain_round(
         x_pos = torch.where(_broadcast(nearer, x), other, x_pos)
     if config.immature == "replace":
         x_cf = torch.where(_broadcast(mature, x), x_cf, x_pos)
-    x_pos = constraints.to(x).protect(x_pos.flatten(lead), x_cf.flatten(lead)).reshape(x.shape)  # §3.4
-    counts = _weight(found, config.immature)
-    explanations = CounterfactualBatch(x_cf, x_pos, found.x_adv, y_target, y_adv, counts, weight)
+    x_pos = run.constraints.to(x).protect(x_pos.flatten(lead), x_cf.flatten(lead)).reshape(x.shape)  # §3.4
+    counted = _weight(found, config.immature)
+    explanations = CounterfactualBatch(x_cf, x_pos, found.x_adv, y_target, y_adv, counted, weight)
     return Round(explanations, mature.float().mean(-1), found.num_steps.float().mean(-1))
 
 

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
-from torch.optim import Optimizer
 
 from counterfactual_training.errors import InputError
 from counterfactual_training.training.adam import Adam
 from counterfactual_training.training.callbacks import Callback, column
-from counterfactual_training.training.history import History
 from counterfactual_training.training.loop import advance
-from counterfactual_training.training.run import Run
-from counterfactual_training.training.setting import Setting
+from counterfactual_training.training.run import History, Run
 
 _PACE = 0.15
 _WEAKEST, _STRONGEST = 0.02, 1.0
@@ -43,7 +39,7 @@ class AccuracyBudget(Callback):
         if not _WEAKEST <= start <= _STRONGEST:
             raise InputError(f"start lies in [{_WEAKEST}, {_STRONGEST}], got {start!r}.")
         self.budget, self.start = budget, start
-        self.twin: Run | None = None
+        self.twin: Run = None  # type: ignore[assignment]  # made when training begins
         self.kept: dict[int, dict[str, Tensor]] = {}  # weights of the last epoch within the budget, by member
 
     def on_train_begin(self, run: Run) -> None:
@@ -55,7 +51,7 @@ class AccuracyBudget(Callback):
                 run.strength[i] = self.start
 
     def on_epoch_end(self, run: Run) -> None:
-        twin = self._twin()
+        twin = self.twin
         if twin.running:
             advance(twin)
         for i in self._bound(run):
@@ -80,8 +76,7 @@ class AccuracyBudget(Callback):
             self.on_stop(run, i)
 
     def keep(self, rows: Tensor) -> None:
-        twin = self._twin()
-        twin.keep([twin.slots[row] for row in rows.tolist()])
+        self.twin.keep([self.twin.slots[row] for row in rows.tolist()])
 
     def state_dict(self) -> dict[str, Any]:
         twin = self.twin
@@ -99,7 +94,7 @@ class AccuracyBudget(Callback):
         return {"kept": self.kept, "twin": state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        twin, saved = self._twin(), state["twin"]
+        twin, saved = self.twin, state["twin"]
         self.kept = state["kept"]
         twin.epoch = saved["epoch"]
         twin.model.load_state_dict(saved["model"])
@@ -118,20 +113,9 @@ class AccuracyBudget(Callback):
         needs = [i for i in run.slots if run.settings[i].objective.needs_counterfactuals]
         return [i for i in needs if self._of(run, i) < math.inf]
 
-    def _twin(self) -> Run:
-        if self.twin is None:
-            raise TypeError("a budget has a twin as soon as training begins")
-        return self.twin
-
-
-def budgets(settings: Sequence[Setting]) -> list[AccuracyBudget]:
-    """The callback that keeps the budgets of these settings, if any has one."""
-    return [AccuracyBudget()] if any(own.budget is not None for own in settings) else []
-
 
 def conventional_twin(run: Run) -> Run:
     """A run with the class loss only for every row of the stack, from its members' current weights."""
-    optimizer: Optimizer | None = None
     if not run.lead and not isinstance(run.optimizer, Adam):
         # Copied together, so that the optimizer's copy holds the parameters of the model's copy.
         models, optimizer = copy.deepcopy((run.models, run.optimizer))

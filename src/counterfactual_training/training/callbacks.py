@@ -112,7 +112,7 @@ class Schedule(Callback):
     def __init__(
         self, make: Callable[[Optimizer], LRScheduler], per: Literal["epoch", "update"] = "epoch", metric: str = "loss"
     ) -> None:
-        check_name("schedule, per", per, ("epoch", "update"))
+        check_name("value of per:", per, ("epoch", "update"))
         self.make, self.per, self.metric = make, per, metric
         self.schedulers = list[LRScheduler]()
 

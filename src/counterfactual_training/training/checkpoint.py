@@ -52,7 +52,7 @@ class Checkpoint:
         with self._restoring(run):
             state = unflatten_state(tensors, content["state"])
             run.restore({**state, "epoch": content["epoch"], "records": content["records"]})
-            if len(state["listeners"]) != len(run.stateful_callbacks):
+            if len(state["listeners"]) != len(run.listeners("state_dict")):
                 raise ValueError("it has other callbacks")
             self.pending = state
 
@@ -70,7 +70,7 @@ class Checkpoint:
         state, self.pending = self.pending, None
         with self._restoring(run):
             run.optimizer.load_state_dict(state["optimizer"])
-            for callback, own in zip(run.stateful_callbacks, state["listeners"], strict=True):
+            for callback, own in zip(run.listeners("state_dict"), state["listeners"], strict=True):
                 callback.load_state_dict(own)
 
     def save(self, run: Run) -> None:
@@ -79,7 +79,7 @@ class Checkpoint:
         last = run.epoch == run.epochs or not run.running
         if run.ranks.rank > 0 or (not last and started - self.saved < _SPARING * self.took):
             return
-        state = {**run.state(), "listeners": [callback.state_dict() for callback in run.stateful_callbacks]}
+        state = {**run.state(), "listeners": [callback.state_dict() for callback in run.listeners("state_dict")]}
         plain = {"epoch": state.pop("epoch"), "records": state.pop("records")}
         tensors, table = flatten_state(state)
         save_file(self.path, _KIND, tensors, {"fingerprint": self.fingerprint, **plain, "state": table})

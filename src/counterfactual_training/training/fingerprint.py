@@ -7,7 +7,7 @@ import functools
 import hashlib
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from enum import Enum
 from pickle import PickleError
@@ -40,7 +40,7 @@ def fingerprint(run: Run) -> str:
     groups = run.optimizer.param_groups
     digest.add([run.members, type(run.optimizer), [group.get("initial_lr", group["lr"]) for group in groups]])
     digest.add([{k: v for k, v in group.items() if k not in _SCHEDULED} for group in groups])
-    deciding = [c for c in run.callbacks if c in run.stateful_callbacks or c in run.listeners("before_step")]
+    deciding = [c for c in run.callbacks if c in run.listeners("state_dict") or c in run.listeners("before_step")]
     for callback in deciding:
         digest.add([type(callback), {k: v for k, v in vars(callback).items() if k not in _state_names(callback)}])
     if deciding and run.validation is not None:
@@ -147,33 +147,6 @@ class Digest:
             self.sha.update(block.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
 
 
-def _parts(value: Any) -> Any:
-    """The parts of a value, which can be digested in turn."""
-    if isinstance(value, Mapping):
-        return [[key, item] for key, item in value.items()]
-    if isinstance(value, set | frozenset):
-        return sorted(_digest(item) for item in value)
-    if isinstance(value, np.generic | np.ndarray):
-        return [str(value.dtype), value.shape, value.tolist() if value.dtype.hasobject else value.tobytes()]
-    if isinstance(value, types.FunctionType):
-        return _parts_of_function(value)
-    if isinstance(value, types.CodeType):
-        return [value.co_code, value.co_consts, value.co_names, value.co_freevars]
-    if isinstance(value, types.CellType):
-        return _parts_of_cell(value)
-    if isinstance(value, types.ModuleType):
-        return value.__name__
-    if isinstance(value, type):
-        return _parts_of_class(value)
-    if isinstance(value, torch.device):
-        return value.type  # each process has its own index
-    if isinstance(value, property):
-        return value.fget
-    if hasattr(value, "__wrapped__"):  # methods of a class, static ones, cached functions
-        return value.__wrapped__
-    return _parts_of_instance(value)
-
-
 def _parts_of_function(function: types.FunctionType) -> list[Any]:
     told = [function.__qualname__, list(function.__closure__ or ())]
     if _is_known(function.__module__):
@@ -224,6 +197,29 @@ def _parts_of_instance(value: Any) -> list[Any]:
             part = {k: v for k, v in part.items() if not isinstance(getattr(type(value), str(k), None), cached)}
         told.append(list(part) if isinstance(part, Iterator) else part)
     return told
+
+
+# The parts of a value, which can be digested in turn; the first kind that fits counts.
+_PARTS: list[tuple[Any, Callable[[Any], Any]]] = [
+    (Mapping, lambda value: [[key, item] for key, item in value.items()]),
+    (set | frozenset, lambda value: sorted(_digest(item) for item in value)),
+    (np.generic | np.ndarray, lambda v: [str(v.dtype), v.shape, v.tolist() if v.dtype.hasobject else v.tobytes()]),
+    (types.FunctionType, _parts_of_function),
+    (types.CodeType, lambda code: [code.co_code, code.co_consts, code.co_names, code.co_freevars]),
+    (types.CellType, _parts_of_cell),
+    (types.ModuleType, lambda module: module.__name__),
+    (type, _parts_of_class),
+    (torch.device, lambda device: device.type),  # each process has its own index
+    (property, lambda value: value.fget),
+]
+
+
+def _parts(value: Any) -> Any:
+    for kind, parts in _PARTS:
+        if isinstance(value, kind):
+            return parts(value)
+    # Methods of a class, static ones and cached functions wrap a function.
+    return value.__wrapped__ if hasattr(value, "__wrapped__") else _parts_of_instance(value)
 
 
 def _is_known(module: str | None) -> bool:

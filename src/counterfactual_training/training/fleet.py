@@ -23,8 +23,7 @@ from counterfactual_training.models.stack import StackedModel, UnstackableError,
 from counterfactual_training.search import Generator
 from counterfactual_training.search.stack_generators import compatible, generator_structure
 from counterfactual_training.training import arguments
-from counterfactual_training.training.budget import budgets
-from counterfactual_training.training.callbacks import Callback, EpochProgress
+from counterfactual_training.training.callbacks import Callback
 from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.distributed import unwrapped
 from counterfactual_training.training.loop import fit
@@ -100,34 +99,29 @@ class Fleet:
             progress: show a status line; by default on a terminal.
             keep_memory: keep freed memory until training is over, which saves page faults (:mod:`allocator`).
         """
-        count = len(self.members)
-        data = arguments.training_rows(self.models[0], x, y, count, sample_weight, class_weight)
-        held = arguments.validation_rows(self.models[0], validation, data, count)
-        for i, model in enumerate(self.models):
-            for rows in (data, held):
-                if rows is not None:
-                    arguments.try_model(model, rows.for_members(i), data.num_classes)
+        data = arguments.training_rows(self.models, x, y, sample_weight, class_weight)
+        held = arguments.validation_rows(self.models, validation, data)
         settings = [arguments.with_constraints(own.setting, data, i) for i, own in enumerate(self.members)]
-        listeners = [*budgets(settings), *arguments.checked_callbacks(callbacks), EpochProgress(progress)]
+        listeners = arguments.listeners(callbacks, settings, progress)
 
         def train_stack(group: list[int]) -> dict[int, TrainResult]:
             models, own = [self.models[i] for i in group], [settings[i] for i in group]
-            run = Run(models, own, _rows_of(data, group), held and _rows_of(held, group), group, callbacks=listeners)
+            whose = group if len(group) > 1 else group[0]  # a lone member's rows have no leading dimension
+            rows = data.for_members(whose), held and held.for_members(whose)
+            run = Run(models, own, *rows, group, callbacks=listeners)
             fit(run, None if checkpoint is None else Checkpoint(checkpoint, run, shared=True))
             return dict(zip(group, run.results(), strict=True))
 
         results: dict[int, TrainResult] = {}
-        most = self._most_at_once(data)
+        free = free_memory(data.y.device)
+        each = memory_per_member(self.models[0], data.num_features, data.num_rows, settings[0].config)
+        most = (
+            len(settings) if free is None else max(1, int(0.6 * free / each))
+        )  # members at once, with memory to spare
         with keeping_memory(keep_memory):
             for group in self._groups(settings, data):
                 results |= _in_halves(train_stack, group, most)
-        return [results[i] for i in range(count)]
-
-    def _most_at_once(self, data: TrainingRows) -> int:
-        """Members that fit into the free memory, with some to spare."""
-        config, free = self.members[0].setting.config, free_memory(data.y.device)
-        each = memory_per_member(self.models[0], data.num_features, data.num_rows, config)
-        return len(self.members) if free is None else max(1, int(0.6 * free / each))
+        return [results[i] for i in range(len(settings))]
 
     def _groups(self, settings: Sequence[Setting], data: TrainingRows) -> list[list[int]]:
         """Members that train as one stack, because they differ in numbers only; others train alone."""
@@ -200,8 +194,3 @@ def _check_stacked(models: Sequence[nn.Module], data: TrainingRows) -> None:
                 slack = 1e-3 if alone.dtype.itemsize < 8 else 1e-8
                 if not torch.allclose(together[i], alone, rtol=slack, atol=slack * (1 + float(alone.abs().max()))):
                     raise UnstackableError(f"member {i} gives other logits in a stack than alone.")
-
-
-def _rows_of(rows: TrainingRows, group: list[int]) -> TrainingRows:
-    """The rows of a group; for a lone member without a leading dimension."""
-    return rows.for_members(group) if len(group) > 1 else rows.for_members(group[0])

@@ -67,19 +67,6 @@ def _of_part(objective: Objective, rows: float, contrast: float, adversarial: fl
     return replace(objective, **{name: getattr(objective, name) * share for name, share in shares.items()})
 
 
-def _accumulated(every: Iterator[Gradients], size: int) -> Iterator[Gradients]:
-    """Means over ``size`` consecutive gradients; the last group may be smaller."""
-    if size == 1:
-        yield from every
-        return
-    copies = (
-        [None if grad is None else grad.clone() for grad in found] for found in every
-    )  # the next backward overwrites them
-    while held := list(islice(copies, size)):
-        given = [[grad for grad in column if grad is not None] for column in zip(*held, strict=True)]
-        yield [torch.stack(grads).sum(0) / len(held) if grads else None for grads in given]
-
-
 def _modules_to_train(model: nn.Module) -> list[nn.Module]:
     """The modules in training mode; for a model in eval mode, those that its own ``train()`` puts there."""
     if model.training:
@@ -131,8 +118,16 @@ class Learner:
         return ByBackward(self.whole, self.parameters) if walk is None else ByHand(walk, self.num_classes)
 
     def gradients(self, objective: Objective, batches: Sequence[Batch], accumulate: int = 1) -> Iterator[Gradients]:
-        """∇ of Eq. 2 for every update, each the mean over ``accumulate`` batches."""
-        return _accumulated(self.gradient.gradients(objective, batches), accumulate)
+        """∇ of Eq. 2 for every update, each the mean over ``accumulate`` batches; the last group may be smaller."""
+        every = self.gradient.gradients(objective, batches)
+        if accumulate == 1:
+            yield from every
+            return
+        # The next backward pass overwrites the gradients, so they are copied.
+        copies = ([None if grad is None else grad.clone() for grad in found] for found in every)
+        while held := list(islice(copies, accumulate)):
+            given = [[grad for grad in column if grad is not None] for column in zip(*held, strict=True)]
+            yield [torch.stack(grads).sum(0) / len(held) if grads else None for grads in given]
 
     def begin_epoch(self) -> None:
         """Choose the way to the gradient anew, because hooks may have come or gone, and set the modes."""
@@ -164,19 +159,14 @@ class Learner:
         self.optimizer.keep(rows, self.model.weights)
         self.none = self.none[rows]
 
-    @property
-    def terms(self) -> Tensor:
-        return self.gradient.terms
-
     def bad(self, gradients: Gradients, idle: Tensor | None = None) -> Tensor:
         """``(*lead)``: 1.0 where a member is idle, or its loss or gradient is not finite. Does not wait for a GPU."""
         given = [grad for grad in gradients if grad is not None]
         witnesses, self.gradient.witnesses = self.gradient.witnesses, []
         if self.lead:
             sums = sum(witnesses, at_least_single(given[0]).sum(-1))
-            if (
-                idle is None and sums.device.type == "cpu" and isfinite(float(sums.sum()))
-            ):  # reading a value is free on a CPU
+            # Reading a value is free on a CPU.
+            if idle is None and sums.device.type == "cpu" and isfinite(float(sums.sum())):
                 return self.none
             bad = (sums - sums != 0).to(torch.float32)  # ∞ − ∞ and NaN − NaN are NaN, which is not 0
             return bad if idle is None else torch.maximum(bad, idle)

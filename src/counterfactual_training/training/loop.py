@@ -64,7 +64,7 @@ def _epoch(run: Run) -> Tally:
         # A generator, so that each gradient is computed after the update before it.
         for gradients in run.learner.gradients(objective, batches, run.config.accumulate):  # ∇ of Eq. 2
             _update(run, gradients, tally)
-        tally.add(batches, run.learner.terms)
+        tally.add(batches, run.learner.gradient.terms)
     return tally
 
 
@@ -141,7 +141,7 @@ def _torch_settings(run: Run) -> Iterator[None]:
 
 def _seed_epoch(run: Run) -> list[torch.Generator]:
     """The random generators of this epoch, one per row of the stack; also seeds torch and the data."""
-    rngs = [epoch_rng(seed, run.epoch) for seed in run.seeds]
+    rngs = [epoch_rng(run.settings[i].config.seed, run.epoch) for i in run.slots]
     for rng in rngs:
         _draw(rng)
     # Members share a loader's batches, so these are seeded by the first setting, even when that member has stopped.

@@ -32,28 +32,17 @@ def free_memory(device: torch.device) -> int | None:
     """Free bytes; ``None`` if unknown."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    found = [free for free in (_machine(), _container(), _process()) if free is not None]
-    return min(found, default=None)
-
-
-def _machine() -> int | None:
-    try:
+    found = [_container()]
+    with contextlib.suppress(OSError, LookupError, ValueError):  # of the machine
         lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        return int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, LookupError, ValueError):
-        return None
-
-
-def _process() -> int | None:
-    """What the limit of this process's address space leaves (``ulimit -v``); ``None`` without one."""
-    try:
+        found.append(int(lines["MemAvailable"].split()[0]) * 1024)
+    with contextlib.suppress(ImportError, OSError, ValueError):  # of this process, if `ulimit -v` limits it
         import resource
 
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-        return None if limit == resource.RLIM_INFINITY else max(limit - pages * resource.getpagesize(), 0)
-    except (ImportError, OSError, ValueError):
-        return None
+        found += [max(limit - pages * resource.getpagesize(), 0)] if limit != resource.RLIM_INFINITY else []
+    return min((free for free in found if free is not None), default=None)
 
 
 def _container(folder: Path = Path("/sys/fs/cgroup")) -> int | None:

@@ -195,32 +195,32 @@ class Objective:
         parts, rows = self.parts(x, y, weight, explanations), y.dim() - 1
         joined = at_least_single(model(torch.cat([part.x for part in parts], rows)) if len(parts) > 1 else model(x))
         split = joined.split([part.x.shape[rows] for part in parts], rows)
-        logits = {part.role: own for part, own in zip(parts, split, strict=True)}
-        classes = class_loss(logits[CLASS], y, weight)
-        divergence = ridge = adversarial = torch.zeros_like(classes)
-        contrast = recourse = None
-        if explanations is not None and POSITIVE in logits:
-            pairs = (logits[POSITIVE], logits[COUNTERFACTUAL], explanations.y_target, explanations.weight)
+        found = {part.role: (logits, part.label, part.weight) for part, logits in zip(parts, split, strict=True)}
+        classes = class_loss(*found[CLASS])
+        divergence = ridge = torch.zeros_like(classes)
+        contrast = None
+        if POSITIVE in found:
+            pairs = (found[POSITIVE][0], *found[COUNTERFACTUAL])
             divergence, ridge = contrastive_divergence(*pairs), energy_ridge(*pairs)
             contrast = logistic_contrast(*pairs) if _nonzero(self.lambda_contrast) else None
-        if explanations is not None and ADVERSARIAL in logits:
-            adversarial = adversarial_loss(logits[ADVERSARIAL], explanations.y_adv, explanations.weight_adv)
-        if explanations is not None and RECOURSE in logits:
-            recourse = class_loss(logits[RECOURSE], explanations.y_target, explanations.weight_adv)
+        adversarial = adversarial_loss(*found[ADVERSARIAL]) if ADVERSARIAL in found else torch.zeros_like(classes)
+        recourse = class_loss(*found[RECOURSE]) if RECOURSE in found else None
         total = self.total(classes, divergence, ridge, adversarial)
         for weight_of, term in ((self.lambda_contrast, contrast), (self.lambda_recourse, recourse)):
             total = total if term is None else total + weight_of * term
-        return LossTerms(total, classes, divergence, ridge, adversarial, logits[CLASS], contrast, recourse)
+        return LossTerms(total, classes, divergence, ridge, adversarial, found[CLASS][0], contrast, recourse)
 
     def parts(self, x: Tensor, y: Tensor, weight: Tensor | None, found: CounterfactualBatch | None) -> list[Part]:
         """The rows that count in the loss."""
         parts = [Part(CLASS, x, y, weight)]
-        if found is not None and self.needs_divergence:
+        if found is None:
+            return parts
+        if self.needs_divergence:
             parts.append(Part(POSITIVE, found.x_pos, found.y_target, found.weight))
             parts.append(Part(COUNTERFACTUAL, found.x_cf, found.y_target, found.weight))
-        if found is not None and self.needs_adversarial:
+        if self.needs_adversarial:
             parts.append(Part(ADVERSARIAL, found.x_adv, found.y_adv, found.weight_adv))
-        if found is not None and self.needs_recourse:
+        if self.needs_recourse:
             parts.append(Part(RECOURSE, found.x_adv, found.y_target, found.weight_adv))
         return parts
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -123,8 +123,7 @@ class FetchedRows(TrainingRows):
 
     def at(self, rows: Tensor | slice) -> Labelled:
         rows = torch.arange(self.num_rows)[rows] if isinstance(rows, slice) else rows
-        items = [self.dataset[i] for i in rows.flatten().tolist()]
-        x, y, weight = self._placed(*_unpacked(_collated(self.collate, items)))
+        x, y, weight = self._placed(*_fetched(self.dataset, self.collate, rows.flatten().tolist()))
         weight = None if weight is None else weight.reshape(rows.shape)
         return x.reshape(*rows.shape, *x.shape[1:]), y.reshape(rows.shape), weight
 
@@ -186,7 +185,7 @@ class Read(NamedTuple):
         low, high = torch.tensor(torch.inf), torch.tensor(-torch.inf)
         for start in range(0, num, block):
             stop = min(start + block, num)
-            x, y, weight = _unpacked(_collated(collate, [dataset[i] for i in range(start, stop)]))
+            x, y, weight = _fetched(dataset, collate, range(start, stop))
             classes.append(y.cpu())
             weights += [] if weight is None else [weight.cpu()]
             rows = x.flatten(1).cpu().double()
@@ -221,13 +220,15 @@ def _opened(source: Dataset | DataLoader) -> tuple[Any, Any]:
     return dataset, default_collate if loader is None else loader.collate_fn
 
 
-def _collated(collate: Any, items: list[Any]) -> Any:
-    """Items as a batch; an error names the kind of items."""
+def _fetched(dataset: Any, collate: Any, rows: Iterable[int]) -> Labelled:
+    """The items of these rows as a batch; an error names the kind of items."""
+    items = [dataset[i] for i in rows]
     try:
-        return collate(items)
+        batch = collate(items)
     except (TypeError, RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"The data set's items, such as {_kinds(items[0])}, do not make a batch: {reason}") from error
+    return _unpacked(batch)
 
 
 def _kinds(item: Any) -> str:

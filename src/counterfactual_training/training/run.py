@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from types import EllipsisType
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -21,7 +22,6 @@ from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.search.stack_generators import stack_generators
 from counterfactual_training.training.callbacks import Callback, overrides
 from counterfactual_training.training.distributed import Ranks, unwrapped
-from counterfactual_training.training.history import History
 from counterfactual_training.training.learner import Gradients, Learner
 from counterfactual_training.training.objective import Objective
 from counterfactual_training.training.rows import TrainingRows
@@ -29,6 +29,32 @@ from counterfactual_training.training.setting import Setting
 
 # Stopped members stay in the stack, ignored, until so small a share still trains: restacking costs time.
 _COMPACT_AT = 0.75
+
+
+@dataclass
+class History:
+    """One record per epoch, and why training stopped early, if it did.
+
+    Columns: ``epoch``, ``loss`` and its terms ``class_loss``, ``divergence``, ``ridge`` and ``adversarial``;
+    ``accuracy`` on the training batches; ``validation_loss`` and ``validation_accuracy``; ``share_mature`` and
+    ``mean_steps`` of the search; ``skipped`` updates; ``seconds``. NaN where a value does not apply. Callbacks may add
+    columns.
+
+    Attributes:
+        records: one dict per epoch.
+        stopped: the reason; ``None`` if all epochs were run.
+    """
+
+    records: list[dict[str, Any]] = field(default_factory=list)
+    stopped: str | None = None
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per epoch."""
+        return pd.DataFrame(self.records)
+
+    def last(self, column: str) -> float:
+        """The value of the last epoch; NaN without any."""
+        return float(self.records[-1][column]) if self.records else float("nan")
 
 
 @dataclass(frozen=True)
@@ -136,26 +162,15 @@ class Run:
         else:
             self.model.load_state_dict(weights)
 
-    @property
-    def stateful_callbacks(self) -> list[Callback]:
-        """Callbacks whose state a checkpoint saves."""
-        return self.listeners("state_dict")
-
-    @property
-    def seeds(self) -> list[int]:
-        return [self.settings[i].config.seed for i in self.slots]
-
     def listeners(self, event: str) -> list[Callback]:
         """The callbacks that override this event."""
         return [callback for callback in self.callbacks if overrides(callback, event)]
 
     def explaining(self) -> list[bool]:
         """For each row of the stack, whether it trains with counterfactuals in this epoch."""
-        running = [(self.settings[i], self.histories[i].stopped is None) for i in self.slots]
-        return [
-            trains and own.objective.needs_counterfactuals and self.epoch >= own.config.burn_in_epochs
-            for own, trains in running
-        ]
+        running, settings = self.running, self.settings
+        search = [i for i in running if settings[i].objective.needs_counterfactuals]
+        return [i in search and self.epoch >= settings[i].config.burn_in_epochs for i in self.slots]
 
     def objective_for(self, explaining: Sequence[bool]) -> Objective:
         """Eq. 2 at the members' strength; in a fleet, with weights of 0 for members without counterfactuals."""
@@ -198,11 +213,11 @@ class Run:
         else:
             self.model.load_state_dict(self.good)
         self._end(i, reason)
-        who, kept = "Training stopped after", "The weights of the last sound epoch are kept."
-        if len(self.members) > 1:
-            who = f"Member {self.members[i]} of the fleet stopped in"
-            kept = "The weights of its last sound epoch are kept; the other members are not touched."
+        fleet = len(self.members) > 1
+        who = f"Member {self.members[i]} of the fleet stopped in" if fleet else "Training stopped after"
+        others = "; the other members are not touched" if fleet else ""
         advice = "A larger lambda_reg or a smaller learning rate usually helps."
+        kept = f"The weights of {'its' if fleet else 'the'} last sound epoch are kept{others}."
         warnings.warn(f"{who} epoch {epoch}: {reason}. {kept} {advice}", stacklevel=4)
 
     def agree(self) -> None:
@@ -284,9 +299,8 @@ class Run:
         self.histories[i].stopped = reason
         if self.lead:
             self.ended[i] = self.snapshot(i).state_dict()
-            self.parameters[0].data[self.slots.index(i)] = (
-                0  # non-finite weights would make the search of the whole stack fail
-            )
+            # Non-finite weights would make the search of the whole stack fail.
+            self.parameters[0].data[self.slots.index(i)] = 0
 
     def _weights(self) -> dict[str, Tensor]:
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}

@@ -31,7 +31,7 @@ def draw_rows(num_rows: int, num: int, rng: torch.Generator) -> Tensor:
     return torch.cat([torch.randperm(num_rows, generator=rng) for _ in range(rounds)])[:num]
 
 
-def draw_targets(logits: Tensor, y: Tensor, rule: TargetRule, class_counts: Tensor, rng: torch.Generator) -> Tensor:
+def draw_targets(rule: TargetRule, rng: torch.Generator, logits: Tensor, y: Tensor, class_counts: Tensor) -> Tensor:
     """A target class per row ``(n,)`` by the given rule; logits ``(n, k)`` of the factuals, y their true labels."""
     n, k = logits.shape
     if rule == "uniform":

@@ -63,9 +63,9 @@ class Tally:
             self._gather()
         terms = self._on_host(self.terms, 6)
         bad = self._on_host([torch.stack(self.bad).unsqueeze(1)] if self.bad else [], 1)[:, 0] > 0
-        bad |= _any_of(
-            ~np.isfinite(terms[:, 0]), run.config.accumulate, len(bad)
-        )  # an infinite loss may have a finite gradient
+        # An infinite loss may have a finite gradient; one such batch spoils its update.
+        starts = np.arange(0, len(terms), run.config.accumulate)
+        bad |= np.logical_or.reduceat(~np.isfinite(terms[:, 0]), starts, 0) if len(bad) else bad
         limits = [run.settings[i].config.max_bad_updates for i in run.slots]
         ends = [self.ends.get(slot, (len(bad), 0))[0] for slot in range(slots)]
         made, skipped, streaks = admitted(bad, run.bad_updates, limits, ends)
@@ -138,12 +138,6 @@ class Tally:
         means = sums / max(rows, 1)
         told = torch.where(torch.isfinite(means), means, torch.nan).tolist()  # of overflowing weights
         return [[float("nan") if slot in self.ends else value for slot, value in enumerate(own)] for own in told]
-
-
-def _any_of(flags: np.ndarray, size: int, groups: int) -> np.ndarray:
-    """``(groups, rows)``: whether any of ``size`` consecutive flags is set; the last group may be smaller."""
-    padded = np.pad(flags, ((0, groups * size - len(flags)), (0, 0)))
-    return np.asarray(padded.reshape(groups, size, flags.shape[1]).any(1))
 
 
 def admitted(

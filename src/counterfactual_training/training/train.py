@@ -13,8 +13,7 @@ from torch.optim import Optimizer
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.search import Generator, make_generator
 from counterfactual_training.training import arguments
-from counterfactual_training.training.budget import budgets
-from counterfactual_training.training.callbacks import Callback, EpochProgress
+from counterfactual_training.training.callbacks import Callback
 from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.config import TrainConfig
 from counterfactual_training.training.distributed import Ranks, unwrapped
@@ -72,13 +71,19 @@ def train(
         model, y = model.to(device), None if y is None else y.to(device)
         x = x.to(device) if isinstance(x, Tensor) else x
     inner, ranks = unwrapped(model), Ranks.from_model(model)
-    data = arguments.training_rows(inner, x, y, 1, sample_weight, class_weight)
-    arguments.try_model(inner, data, data.num_classes)
-    held = arguments.validation_rows(inner, validation, data)
-    chosen = _combined(setting, generator, constraints, objective, config, x if isinstance(x, Tensor) else None)
+    data = arguments.training_rows([inner], x, y, sample_weight, class_weight)
+    held = arguments.validation_rows([inner], validation, data)
+    base = preset(setting) if isinstance(setting, str) else setting or Setting()
+    chosen = replace(
+        base,
+        generator=make_generator(generator or base.generator, x_train=x if isinstance(x, Tensor) else None),
+        constraints=constraints if constraints is not None else base.constraints,
+        objective=make_objective(objective) if isinstance(objective, str) else objective or base.objective,
+        config=config or base.config,
+    )
     chosen = arguments.with_constraints(chosen, data)
     arguments.check_modes(inner, chosen, data, ranks)
-    listeners = [*budgets([chosen]), *arguments.checked_callbacks(callbacks), EpochProgress(progress)]
+    listeners = arguments.listeners(callbacks, [chosen], progress)
     if optimizer is not None:
         optimizer = optimizer if isinstance(optimizer, Optimizer) else optimizer(inner.parameters())
         arguments.check_optimizer(inner, optimizer, chosen, ranks, listeners)
@@ -86,22 +91,3 @@ def train(
     arguments.check_ranks(run)
     fit(run, None if checkpoint is None else Checkpoint(checkpoint, run))
     return run.results()[0]
-
-
-def _combined(
-    setting: Setting | str | None,
-    generator: Generator | str | None,
-    constraints: Constraints | None,
-    objective: Objective | str | None,
-    config: TrainConfig | None,
-    x_train: Tensor | None,
-) -> Setting:
-    """The setting, with the parts that are given replaced."""
-    base = preset(setting) if isinstance(setting, str) else setting or Setting()
-    return replace(
-        base,
-        generator=make_generator(generator or base.generator, x_train=x_train),
-        constraints=constraints if constraints is not None else base.constraints,
-        objective=make_objective(objective) if isinstance(objective, str) else objective or base.objective,
-        config=config or base.config,
-    )

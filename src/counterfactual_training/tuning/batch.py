@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,7 +56,7 @@ class Task:
         return self.start.with_numbers(numbers), str(settings.get(GATE, self.gate))
 
     def gated(self, models: Sequence[nn.Module], gate: str) -> list[nn.Module]:
-        """TrainedTrial models, each with a gate of this kind, by the training rows and the rules of the measure."""
+        """Trained models, each with a gate of this kind, by the training rows and the rules of the measure."""
         if gate == "none":
             return list(models)
         rules, seed = self.measure.constraints, self.start.config.seed
@@ -63,12 +64,12 @@ class Task:
 
 
 class Look(NamedTuple):
-    """One trial after an epoch."""
+    """One trial after an epoch, with a function that copies its models."""
 
     trial: int  # its place in the batch
     epoch: int
     histories: list[History]
-    models: Callable[[], list[nn.Module]]
+    models: Callable[[], Iterable[nn.Module]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,29 +87,19 @@ def train_batch(task: Task, settings: Sequence[Setting], watch: Watch | None = N
     groups: dict[int, list[int]] = defaultdict(list)
     for place, setting in enumerate(settings):
         groups[setting.config.num_counterfactuals].append(place)
-    outcomes: dict[int, TrainedTrial] = {}
-    for places in groups.values():
-        outcomes |= zip(places, _train_fleet(task, settings, places, watch), strict=True)
-    return [outcomes[place] for place in range(len(settings))]
-
-
-def _train_fleet(
-    task: Task, settings: Sequence[Setting], places: Sequence[int], watch: Watch | None
-) -> list[TrainedTrial]:
-    members = [
-        Member(task.make_model(seed), settings[place].seeded(seed))
-        for place in places
-        for seed in range(settings[place].config.seed, settings[place].config.seed + task.num_seeds)
-    ]
-    watcher = _Watcher(places, task.num_seeds, watch)
+    trained: dict[int, TrainedTrial] = {}
     validation = (task.measure.x, task.measure.y)
-    results = Fleet(members).train(task.x, task.y, validation=validation, callbacks=[watcher], progress=False)
-    outcomes = []
-    for trial, place in enumerate(places):
-        own = results[trial * task.num_seeds : (trial + 1) * task.num_seeds]
-        stopped = watcher.reasons.get(place) or next((r.history.stopped for r in own if r.history.stopped), None)
-        outcomes.append(TrainedTrial([r.model for r in own], [r.history for r in own], stopped))
-    return outcomes
+    for places in groups.values():
+        every = [(settings[place], settings[place].config.seed + i) for place in places for i in range(task.num_seeds)]
+        fleet = Fleet([Member(task.make_model(seed), setting.seeded(seed)) for setting, seed in every])
+        watcher = _Watcher(places, task.num_seeds, watch)
+        results = iter(fleet.train(task.x, task.y, validation=validation, callbacks=[watcher], progress=False))
+        for place in places:
+            own = list(islice(results, task.num_seeds))
+            reasons = [watcher.reasons.get(place), *(result.history.stopped for result in own)]
+            stopped = next((reason for reason in reasons if reason), None)
+            trained[place] = TrainedTrial([r.model for r in own], [r.history for r in own], stopped)
+    return [trained[place] for place in range(len(settings))]
 
 
 class _Watcher(Callback):
@@ -122,12 +113,13 @@ class _Watcher(Callback):
         running: dict[int, list[int]] = defaultdict(list)
         for i in run.running:
             running[self.places[run.members[i] // self.num_seeds]].append(i)
+        if self.watch is None or not running:  # the last ones may just have diverged
+            return
         looks = [
-            Look(place, run.epoch, [run.histories[i] for i in own], partial(_models, run, own))
+            Look(place, run.epoch, [run.histories[i] for i in own], partial(map, run.snapshot, own))
             for place, own in running.items()
         ]
-        # If the last ones have just diverged there is nothing to look at.
-        for place, reason in (self.watch(looks) if self.watch is not None and looks else {}).items():
+        for place, reason in self.watch(looks).items():
             self.reasons[place] = reason
             for i in running[place]:
                 run.stop(reason, i)
@@ -139,16 +131,9 @@ def mean_accuracy(histories: Sequence[History]) -> list[float]:
     return [float(np.mean([record["validation_accuracy"] for record in epoch])) for epoch in records]
 
 
-def _models(run: Run, own: Sequence[int]) -> list[nn.Module]:
-    return [run.snapshot(i) for i in own]
-
-
 @dataclass(eq=False)
 class Pruner:
-    """Stops trials whose accuracy has collapsed and, with one objective, those behind the median of earlier trials.
-
-    Optuna prunes with one objective only.
-    """
+    """Stops trials whose accuracy has collapsed and, with one objective, those behind the median of earlier trials."""
 
     study: Study
     numbers: Sequence[int]  # of the trials of the batch
@@ -166,7 +151,7 @@ class Pruner:
         self.on_epoch(looks[0].epoch)
         reasons = {look.trial: reason for look in looks if (reason := self._collapsed(look)) is not None}
         hopeful = [look for look in looks if look.trial not in reasons and self._at_rung(look)]
-        models = [self.finish(look.trial, look.models()) for look in hopeful]
+        models = [self.finish(look.trial, list(look.models())) for look in hopeful]
         for look, metrics in zip(hopeful, self.measure.quick(models), strict=True):
             if self.study.report(self.numbers[look.trial], look.epoch, self._standing(metrics)):
                 self.violations[look.trial] = self.limits.violations(metrics)

@@ -43,24 +43,19 @@ class Measure:
                 f"Validation needs rows of every class; {len(self.y)} rows hold {self.y.unique().tolist()}."
             )
 
+    def quick(self, trials: Sequence[Sequence[nn.Module]]) -> list[dict[str, float]]:
+        """The measures from fewer individuals, while the models still train."""
+        return replace(self, protocol=self.glance)(trials)
+
     def __call__(self, trials: Sequence[Sequence[nn.Module]], quiet: bool = True) -> list[dict[str, float]]:
         """:data:`METRICS` of each trial, averaged over its models; ``quiet`` mutes measurement warnings."""
-        return self._means(trials, self.protocol, quiet)
-
-    def quick(self, trials: Sequence[Sequence[nn.Module]]) -> list[dict[str, float]]:
-        """The same from fewer individuals, while the models still train."""
-        return self._means(trials, self.glance, quiet=True)
-
-    def _means(
-        self, trials: Sequence[Sequence[nn.Module]], protocol: EvaluationProtocol, quiet: bool
-    ) -> list[dict[str, float]]:
         models = [model for trial in trials for model in trial]
         if not models:
             return []
         with warnings.catch_warnings():
             # Small groups concern IP* only, which is not used here.
             warnings.filterwarnings("ignore", "" if quiet else "small_groups", MeasurementWarning)
-            table = evaluate(models, (self.x, self.y), protocol, self.constraints, search_gated)
+            table = evaluate(models, (self.x, self.y), self.protocol, self.constraints, search_gated)
         numbers = summarise(table).unstack("metric").reindex(columns=list(METRICS)).sort_index()
         ends = np.cumsum([len(trial) for trial in trials])
         parts = np.split(numbers.to_numpy(dtype=np.float64), ends[:-1])

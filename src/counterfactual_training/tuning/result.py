@@ -39,15 +39,15 @@ class Tuning:
 
     @property
     def num_finished(self) -> int:
-        return num_finished(self.trials)
+        return sum(trial.finished for trial in self.trials)
 
     @property
     def published(self) -> TuningTrial:
         """The trial of the setting that tuning started from."""
-        for trial in self.complete:
-            if trial.published:
-                return trial
-        raise InputError("The study has no trial of the setting it started from yet.")
+        found = next((trial for trial in self.complete if trial.published), None)
+        if found is None:
+            raise InputError("The study has no trial of the setting it started from yet.")
+        return found
 
     @property
     def front(self) -> list[TuningTrial]:
@@ -93,11 +93,6 @@ class Tuning:
             for trial in ended
         ]
         return pd.DataFrame(rows)
-
-
-def num_finished(trials: Sequence[TuningTrial]) -> int:
-    """Trials that count: measured, or pruned on purpose."""
-    return sum(trial.state in ("COMPLETE", "PRUNED") for trial in trials)
 
 
 def _gain(values: Sequence[float], start: Sequence[float]) -> float:

@@ -136,55 +136,48 @@ def make_space(
 def neighbours(space: Space, start: Mapping[str, Any], num: int, seed: int) -> list[dict[str, Choice]]:
     """Settings near the start: each differs in a third of the values, by a little."""
     rng = random.Random(seed)  # noqa: S311 - not security-sensitive
-    found: list[dict[str, Choice]] = []
-    for _ in range(num):
-        moved = set(rng.sample(sorted(space), -(-len(space) // 3)))
-        found.append(
-            {name: own.near(start[name], rng) if name in moved else start[name] for name, own in space.items()}
-        )
-    return found
+
+    def neighbour() -> dict[str, Choice]:
+        moved = rng.sample(sorted(space), -(-len(space) // 3))
+        return {name: own.near(start[name], rng) if name in moved else start[name] for name, own in space.items()}
+
+    return [neighbour() for _ in range(num)]
 
 
 def _domain(name: str, given: Any) -> Values:
-    if name == GATE:
-        return _gates(given)
-    if isinstance(given, Range | Choices):
+    if isinstance(given, Range) and name != GATE:
         return given
-    if isinstance(given, Mapping):
-        return _from_table(name, given)
-    if isinstance(given, tuple) and len(given) == 2 and all(_is_number(value) for value in given):
-        return Range(*given, log=_usual_log(name, given[0]), whole=name in WHOLE)
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        return Choices(tuple(_number(name, value) for value in given))
+    table = _table(name, given)
+    choices = given.values if isinstance(given, Choices) else table.get("choices", given)
+    if name == GATE:
+        if not isinstance(choices, list | tuple):
+            raise InputError(f"{GATE} = {given!r} is not a list of choices, such as {list(GATES)}.")
+        for kind in choices:
+            check_name("gate", kind, GATES)
+        return Choices(tuple(choices))
+    if "low" in table:
+        low, high = (_number(name, table[key]) for key in ("low", "high"))
+        usual = RANGES.get(name)
+        usual_log = isinstance(usual, Range) and usual.log and low > 0
+        return Range(low, high, log=bool(table.get("log", usual_log)), whole=name in WHOLE)
+    if isinstance(choices, Sequence) and not isinstance(choices, str):
+        return Choices(tuple(_number(name, value) for value in choices))
     raise InputError(f"{name} = {given!r} is not a range: give (low, high), a list of choices, or {FIXED!r}.")
 
 
-def _gates(given: Any) -> Choices:
-    kinds = given.values if isinstance(given, Choices) else given
-    kinds = kinds["choices"] if isinstance(kinds, Mapping) and set(kinds) == {"choices"} else kinds
-    if not isinstance(kinds, list | tuple):
-        raise InputError(f"{GATE} = {given!r} is not a list of choices, such as {list(GATES)}.")
-    for kind in kinds:
-        check_name("gate", kind, GATES)
-    return Choices(tuple(kinds))
-
-
-def _from_table(name: str, table: Mapping[str, Any]) -> Values:
-    for key in table:
+def _table(name: str, given: Any) -> Mapping[str, Any]:
+    """A table of ``low``, ``high`` and ``log``, or of ``choices``, checked; empty for anything else than these."""
+    if isinstance(given, tuple) and len(given) == 2 and all(_is_number(value) for value in given):
+        return dict(zip(("low", "high"), given, strict=True))
+    if not isinstance(given, Mapping):
+        return {}
+    for key in given:
         check_name(f"key in the range of {name}:", key, ("low", "high", "log", "choices"))
-    if "choices" in table:
-        if len(table) > 1:
-            raise InputError(f"{name}: give either choices, or low, high and log.")
-        return _domain(name, list(table["choices"]))
-    if not {"low", "high"} <= set(table):
-        raise InputError(f"{name}: a range needs low and high, or choices; got {dict(table)}.")
-    low, high = (_number(name, table[key]) for key in ("low", "high"))
-    return Range(low, high, log=bool(table.get("log", _usual_log(name, low))), whole=name in WHOLE)
-
-
-def _usual_log(name: str, low: float) -> bool:
-    usual = RANGES.get(name)
-    return isinstance(usual, Range) and usual.log and low > 0
+    if "choices" in given and len(given) > 1:
+        raise InputError(f"{name}: give either choices, or low, high and log.")
+    if "choices" not in given and not {"low", "high"} <= set(given):
+        raise InputError(f"{name}: a range needs low and high, or choices; got {dict(given)}.")
+    return given
 
 
 def _is_number(value: object) -> bool:
@@ -194,7 +187,7 @@ def _is_number(value: object) -> bool:
 def _number(name: str, value: Any) -> Value:
     if not _is_number(value):
         raise InputError(f"{name}: expected a number, got {value!r}.")
-    if name in WHOLE and value != round(value):
+    if name in WHOLE and not float(value).is_integer():
         raise InputError(f"{name} is a whole number, got {value!r}.")
     return int(value) if name in WHOLE else float(value)
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from counterfactual_training.errors import CounterfactualTrainingError, InputError, MissingExtraError
-from counterfactual_training.tuning.extra import optuna
-from counterfactual_training.tuning.study import Study
+from counterfactual_training.tuning.study import Study, optuna
 
 Storage = str | Path | None
 
@@ -28,17 +27,15 @@ def open_study(storage: Storage, name: str, signs: tuple[int, ...], epochs: int,
         epochs: of a whole training; the pruner compares no trials before a quarter of it.
     """
     where = _shown(storage)
-    with _answering(where), _quiet():
-        backend = _backend(storage)
+    with _connecting(where):
         study = optuna().create_study(
-            storage=backend,
+            storage=_backend(storage),
             study_name=name,
             directions=["minimize" if sign > 0 else "maximize" for sign in signs],
             pruner=optuna().pruners.MedianPruner(n_startup_trials=8, n_warmup_steps=epochs // 4),
             load_if_exists=True,
         )
-        found = tuple(1 if direction.name == "MINIMIZE" else -1 for direction in study.directions)
-        if found != signs:
+        if signs != tuple(1 if direction.name == "MINIMIZE" else -1 for direction in study.directions):
             raise InputError(
                 f"The study {name!r} in {where} has other objectives. Give this one another name (--study)."
             )
@@ -90,8 +87,11 @@ def _shown(storage: Storage) -> str:
 
 
 @contextmanager
-def _answering(where: str) -> Iterator[None]:
-    """Turn the errors of a database that cannot be reached into one sentence."""
+def _connecting(where: str) -> Iterator[None]:
+    """Mute Optuna's log messages, and turn the errors of a database that cannot be reached into one sentence."""
+    logging = optuna().logging
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.WARNING)
     try:
         yield
     except ImportError as error:
@@ -111,15 +111,5 @@ def _answering(where: str) -> Iterator[None]:
             f"The storage {where} does not answer or cannot be used: {reason[:300]} "
             "Name a file, or a URL such as sqlite:///study.db or postgresql://user@host/base."
         ) from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Mute Optuna's log messages."""
-    logging = optuna().logging
-    before = logging.get_verbosity()
-    logging.set_verbosity(logging.WARNING)
-    try:
-        yield
     finally:
         logging.set_verbosity(before)

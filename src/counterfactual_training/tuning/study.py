@@ -8,15 +8,21 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
-from counterfactual_training.tuning.extra import optuna
+from counterfactual_training.errors import need_extra
 from counterfactual_training.tuning.heartbeat import EVERY_SECONDS, Worker, is_dead
 from counterfactual_training.tuning.space import Choice, Range, Space, Values
 
 # Proposals that repeat a trial are dropped; after so many the space is taken to be exhausted.
 _MOST_REPEATS = 50
 _LIVE = ("WAITING", "RUNNING", "COMPLETE", "PRUNED")
+
+
+def optuna() -> ModuleType:
+    """Optuna, imported when it is first needed."""
+    return need_extra("optuna", "tune")
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,11 @@ class TuningTrial:
     published: bool = False
     reason: str = ""
     seconds: float = math.nan
+
+    @property
+    def finished(self) -> bool:
+        """Whether it was measured, or pruned on purpose."""
+        return self.state in ("COMPLETE", "PRUNED")
 
 
 class Study:
@@ -70,12 +81,6 @@ class Study:
     def leave(self) -> None:
         """Say that this process has ended; its unfinished trials are free for others."""
         self._study.set_user_attr(f"worker {self._worker.id}", self._worker.sign(present=False))
-
-    def others(self) -> bool:
-        """Whether another living process works on the study."""
-        own = f"worker {self._worker.id}"
-        signs = {name: sign for name, sign in self._study.user_attrs.items() if name.startswith("worker ")}
-        return any(name != own and not is_dead(sign) for name, sign in signs.items())
 
     def trials(self) -> list[TuningTrial]:
         return [self._plain(trial) for trial in self._study.get_trials(deepcopy=False)]
@@ -107,7 +112,7 @@ class Study:
                 self.fail(trial.number, "not needed: other processes asked for the last trials")
                 break
             else:
-                published = bool(trial.user_attrs.get("published", False))
+                published = trial.user_attrs.get("published", False)
                 asked.append(TuningTrial(trial.number, "RUNNING", dict(trial.params), published=published))
         return asked
 
@@ -118,39 +123,32 @@ class Study:
         return bool(trial.should_prune())
 
     def complete(
-        self,
-        number: int,
-        values: Sequence[float],
-        metrics: Mapping[str, float],
-        violations: Mapping[str, float],
+        self, number: int, values: Sequence[float], metrics: Mapping[str, float], violations: Mapping[str, float],
         seconds: float,
-    ) -> None:
+    ) -> None:  # fmt: skip
         told = [sign * value for sign, value in zip(self._signs, values, strict=True)]
-        attributes = {"metrics": _finite(metrics), "seconds": seconds}
-        self._tell(number, "COMPLETE", told, violations, attributes)
+        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}  # JSON has no NaN
+        self._tell(number, "COMPLETE", violations, told, metrics=finite, seconds=seconds)
 
     def prune(self, number: int, reason: str, violations: Mapping[str, float]) -> None:
-        self._tell(number, "PRUNED", None, violations, {"reason": reason})
+        self._tell(number, "PRUNED", violations, reason=reason)
 
     def fail(self, number: int, reason: str) -> None:
-        self._tell(number, "FAIL", None, {}, {"reason": reason})
+        self._tell(number, "FAIL", {}, reason=reason)
 
     def recover(self) -> int:
         """Fail the trials of dead processes and queue their settings again; returns how many."""
         states = optuna().trial.TrialState
-        signs = self._study.user_attrs
         lost = 0
         for trial in self._study.get_trials(deepcopy=False, states=(states.RUNNING,)):
-            owner = trial.user_attrs.get("worker")
-            if trial.number in self._open or not self._is_orphan(trial, owner, signs):
+            if not self._is_orphan(trial):
                 continue
             try:
                 self._study.tell(trial.number, state=states.FAIL)
             except (ValueError, optuna().exceptions.UpdateFinishedTrialError):
                 continue  # another process was faster
             lost += 1
-            settings = trial.params or trial.system_attrs.get("fixed_params", {})
-            if settings:
+            if settings := _settings(trial):
                 self.enqueue(settings, retry_of=trial.number, published=trial.user_attrs.get("published", False))
         return lost
 
@@ -176,52 +174,50 @@ class Study:
 
     def _sampler(self) -> Any:
         """A sampler seeded by the number of trials, so that a resumed study proposes what it would have proposed."""
-        parts = [self._seed, len(self._study.get_trials(deepcopy=False))]
-        if self.others():  # two processes must not propose the same
-            parts.append(int(self._worker.id, 16))
-        seed = 0
-        for part in parts:
-            seed = (seed * 1_000_003 + part) % (2**32)
-        return optuna().samplers.TPESampler(seed=seed)
+        seed = self._seed * 1_000_003 + len(self._study.get_trials(deepcopy=False))
+        own, signs = f"worker {self._worker.id}", self._study.user_attrs.items()
+        if any(name.startswith("worker ") and name != own and not is_dead(sign) for name, sign in signs):
+            seed = seed * 1_000_003 + int(self._worker.id, 16)  # two living processes must not propose the same
+        return optuna().samplers.TPESampler(seed=seed % 2**32)
 
-    def _is_orphan(self, trial: Any, owner: str | None, signs: Mapping[str, Any]) -> bool:
+    def _is_orphan(self, trial: Any) -> bool:
+        owner = trial.user_attrs.get("worker")
+        if trial.number in self._open or owner == self._worker.id:
+            return False
         if owner is not None:
-            return owner != self._worker.id and is_dead(signs.get(f"worker {owner}"))
+            return is_dead(self._study.user_attrs.get(f"worker {owner}"))
         # Its process has not noted its id yet; give it a minute.
         return trial.datetime_start is not None and time.time() - trial.datetime_start.timestamp() > 60
 
     def _tell(
-        self,
-        number: int,
-        state: str,
-        values: list[float] | None,
-        violations: Mapping[str, float],
-        attributes: Mapping[str, Any],
+        self, number: int, state: str, violations: Mapping[str, float], values: list[float] | None = None, **told: Any
     ) -> None:
         trial = self._open.pop(number)
         # If this process was thought dead, another one may have finished its trial; that result counts.
         with suppress(optuna().exceptions.UpdateFinishedTrialError):
-            for name, value in attributes.items():
+            for name, value in told.items():
                 trial.set_user_attr(name, value)
             for name, value in violations.items():
                 trial.set_constraint(name, value if math.isfinite(value) else 1.0)
             self._study.tell(trial, values, optuna().trial.TrialState[state], skip_if_finished=True)
 
     def _plain(self, trial: Any) -> TuningTrial:
-        attributes = trial.user_attrs
-        done = trial.state.name == "COMPLETE"
-        values = zip(self._signs, trial.values, strict=True) if done else ()
+        told = trial.user_attrs
+        values = zip(self._signs, trial.values, strict=True) if trial.state.name == "COMPLETE" else ()
         return TuningTrial(
             number=trial.number,
             state=trial.state.name,
-            settings=dict(trial.params or trial.system_attrs.get("fixed_params", {})),
+            settings=_settings(trial),
             values=tuple(sign * value for sign, value in values),
-            metrics={name: math.nan if v is None else v for name, v in attributes.get("metrics", {}).items()},
+            metrics={name: math.nan if v is None else v for name, v in told.get("metrics", {}).items()},
             violations=dict(trial.constraints),
-            published=bool(attributes.get("published", False)),
-            reason=attributes.get("reason", ""),
-            seconds=attributes.get("seconds", math.nan),
+            **{name: told[name] for name in ("published", "reason", "seconds") if name in told},
         )
+
+
+def _settings(trial: Any) -> dict[str, Choice]:
+    """The values of a trial; for one that waits, those it will have."""
+    return dict(trial.params or trial.system_attrs.get("fixed_params", {}))
 
 
 def _distribution(values: Values) -> Any:
@@ -231,8 +227,3 @@ def _distribution(values: Values) -> Any:
     if values.whole:
         return distributions.IntDistribution(int(values.low), int(values.high), log=values.log)
     return distributions.FloatDistribution(values.low, values.high, log=values.log)
-
-
-def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """JSON has no NaN."""
-    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
-
-from torch import Tensor
 
 from counterfactual_training.errors import InputError
 from counterfactual_training.training import TrainConfig
 from counterfactual_training.tuning.batch import Look, Pruner, Task, mean_accuracy, train_batch
-from counterfactual_training.tuning.goal import Goal, Limits, Metrics
-from counterfactual_training.tuning.result import Tuning, num_finished
-from counterfactual_training.tuning.space import GATE, Choice, Space, Values, make_space, neighbours
+from counterfactual_training.tuning.goal import Goal
+from counterfactual_training.tuning.result import Tuning
+from counterfactual_training.tuning.space import GATE, Choice, Space, make_space, neighbours
 from counterfactual_training.tuning.storage import Storage, open_study
 from counterfactual_training.tuning.study import Study, TuningTrial
 
@@ -95,26 +94,19 @@ def tune(
 
 def description(task: Task, goal: Goal, space: Space) -> dict[str, Any]:
     """What all trials of a study must share, as plain values."""
-    return {
+    rows = hashlib.sha256()
+    for tensor in (task.x, task.y, task.measure.x, task.measure.y):
+        rows.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    described = {
         "goal": goal.to_dict(),
-        "space": {name: _plain(values) for name, values in space.items()},
+        "space": {name: asdict(values) for name, values in space.items()},
         "start": task.start.numbers(),
         "training": {k: v for k, v in asdict(task.start.config).items() if k != "threads"},
         "num_seeds": task.num_seeds,
         "gate": task.gate,
-        "rows": _digest(task.x, task.y, task.measure.x, task.measure.y),
+        "rows": rows.hexdigest()[:16],
     }
-
-
-def _plain(values: Values) -> dict[str, Any]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(values).items()}
-
-
-def _digest(*tensors: Tensor) -> str:
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:16]
+    return dict(json.loads(json.dumps(described)))  # as a storage returns it: lists instead of tuples
 
 
 def _check_same(study: Study, name: str, wanted: dict[str, Any]) -> None:
@@ -126,8 +118,7 @@ def _check_same(study: Study, name: str, wanted: dict[str, Any]) -> None:
     # Studies of older versions lack newer settings, which then had their defaults.
     found = {"gate": "none", **found, "training": {**asdict(TrainConfig()), **found["training"]}}
     wanted = {**wanted, "training": {**asdict(TrainConfig()), **wanted["training"]}}
-    other = [key for key in wanted if found.get(key) != wanted[key]]
-    if other:
+    if other := [key for key in wanted if found.get(key) != wanted[key]]:
         raise InputError(
             f"The study {name!r} in {study.where} was made for something else: {', '.join(other)} differ. "
             "Repeat the call as it was, or give this study another name."
@@ -139,40 +130,37 @@ class _Tuner:
     task: Task
     goal: Goal
     plan: TuningPlan
-    space: dict[str, Values]
+    space: Space
     study: Study
     listener: Listener
     seconds: float = 0.0  # spent by this process on batches
     done: int = 0  # trials in them
 
+    references: dict[str, Any] = field(default_factory=dict)  # measures of the two reference models, and their pace
+
     def run(self) -> Tuning:
         self.study.recover()
-        references = self._references()
-        conventional = references["conventional"]
-        limits = self.goal.limits(conventional, references["published"])
+        self.references = self._references()
         while True:
             self.study.recover()
-            trials = self.study.trials()
-            left = self.plan.num_trials - num_finished(trials) - sum(t.state == "RUNNING" for t in trials)
-            wanted = min(left, self.plan.batch)
-            asked = self.study.ask(self.space, wanted, self.plan.num_trials) if left > 0 else []
+            left = self.plan.num_trials - sum(t.finished or t.state == "RUNNING" for t in self.study.trials())
+            asked = self.study.ask(self.space, min(left, self.plan.batch), self.plan.num_trials) if left > 0 else []
             if not asked:
-                return replace(self._state(limits, conventional), importances=self.study.importances())
-            self._batch(asked, limits, references)
+                return replace(self._state(), importances=self.study.importances())
+            self._batch(asked)
 
-    def _batch(self, asked: list[TuningTrial], limits: Limits, references: dict[str, Any]) -> None:
-        started, conventional = time.monotonic(), references["conventional"]
+    def _batch(self, asked: list[TuningTrial]) -> None:
+        started, state = time.monotonic(), self._state()
         tried = [self.task.tried(trial.settings) for trial in asked]
         settings = [setting for setting, _ in tried]
         numbers = [trial.number for trial in asked]
-        pruner = Pruner(self.study, numbers, settings, self.goal, limits, references["pace"], self.task.measure)
+        pace = self.references["pace"]
+        pruner = Pruner(self.study, numbers, settings, self.goal, state.limits, pace, self.task.measure)
         pruner.finish = lambda place, models: self.task.gated(models, tried[place][1])
-        state = self._state(limits, conventional)
         pruner.on_epoch = lambda epoch: self._announce(state, epoch)
         trained = train_batch(self.task, settings, pruner)
         self.study.alive()
-        pairs = zip(trained, tried, strict=True)
-        whole = [self.task.gated(outcome.models, gate) for outcome, (_, gate) in pairs if outcome.stopped is None]
+        whole = [pruner.finish(place, own.models) for place, own in enumerate(trained) if own.stopped is None]
         measured = iter(self.task.measure(whole))
         seconds = (time.monotonic() - started) / len(asked)
         for place, (number, outcome) in enumerate(zip(numbers, trained, strict=True)):
@@ -180,9 +168,9 @@ class _Tuner:
                 self.study.prune(number, outcome.stopped, pruner.violations.get(place, {"sound": 1.0}))
                 continue
             metrics = next(measured)
-            self.study.complete(number, self.goal.values(metrics), metrics, limits.violations(metrics), seconds)
+            self.study.complete(number, self.goal.values(metrics), metrics, state.limits.violations(metrics), seconds)
         self.seconds, self.done = self.seconds + time.monotonic() - started, self.done + len(asked)
-        self._announce(self._state(limits, conventional), self.task.start.config.epochs)
+        self._announce(self._state(), self.task.start.config.epochs)
 
     def _references(self) -> dict[str, Any]:
         """Measures of the conventional and the starting setting; one process makes them, the others wait."""
@@ -223,15 +211,16 @@ class _Tuner:
         if any(trial.state == "RUNNING" for trial in known):
             return None
         if not any(trial.state == "WAITING" for trial in known):
-            values = self._start
-            self.study.enqueue({name: values[name] for name in self.space}, published=True)
+            self.study.enqueue({name: self._start[name] for name in self.space}, published=True)
         asked = self.study.ask(self.space, 1)
         if asked and not asked[0].published:
             self.study.fail(asked[0].number, "another process took the first trial")
             return None
         return asked[0] if asked else None
 
-    def _state(self, limits: Limits, conventional: Metrics) -> Tuning:
+    def _state(self) -> Tuning:
+        conventional, published = self.references["conventional"], self.references["published"]
+        limits = self.goal.limits(conventional, published)
         return Tuning(self.goal, limits, conventional, self._start, self.study.trials())
 
     @property
