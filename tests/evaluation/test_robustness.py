@@ -7,9 +7,8 @@ import torch
 from torch import nn
 
 from counterfactual_training.errors import InputError
-from counterfactual_training.evaluation.attacks import fgsm, pgd, random_perturbation
+from counterfactual_training.evaluation.attacks import fgsm, pgd, random_perturbation, robust_accuracy
 from counterfactual_training.evaluation.performance import accuracy
-from counterfactual_training.evaluation.robustness import robust_accuracy
 
 
 def linear_model():

@@ -12,15 +12,16 @@ One-hot columns move like any others: a category is not flipped by an ε.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError, ModelError
-from counterfactual_training.evaluation.performance import check_broadcast
+from counterfactual_training.evaluation.performance import accuracy, check_broadcast, predict_logits
 from counterfactual_training.search import evaluating
 from counterfactual_training.search.model_checks import check_inputs, check_logits
 from counterfactual_training.threads import sensible_threads
@@ -171,3 +172,44 @@ def input_gradient(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         rows = int((~torch.isfinite(gradient)).reshape(y.numel(), -1).any(-1).sum())
         raise ModelError(f"The gradient of {rows} of {y.numel()} rows is NaN or infinite; an attack would do nothing.")
     return gradient
+
+
+class Attack(Protocol):
+    """Inputs near x, within ε, that the model should still get right; settings are bound with ``functools.partial``."""
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, epsilon: float | Tensor, /) -> Tensor: ...
+
+
+def robust_accuracy(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    epsilons: Sequence[float | Tensor],
+    attack: Attack = fgsm,
+    batch_size: int = 4096,
+) -> Tensor:
+    """Share of rows still classified as their label after the attack, for each ε; no attack is made for ε = 0.
+
+    Args:
+        model: any classifier that returns logits.
+        x: ``(..., n, *features)``; y: ``(..., n)``.
+        epsilons: budgets, each a number or one value per feature.
+        attack: for example ``partial(pgd, rng=rng, constraints=constraints)``.
+        batch_size: rows attacked at once.
+
+    Returns:
+        ``(len(epsilons), ...)``.
+    """
+    if batch_size < 1:
+        raise InputError(f"batch_size must be positive, got {batch_size}.")
+    if y.numel() == 0:
+        raise InputError("There are no rows to attack.")
+    row_dim = y.dim() - 1
+    batches = list(zip(x.split(batch_size, row_dim), y.split(batch_size, row_dim), strict=True))
+
+    def logits_under(epsilon: float | Tensor) -> Tensor:
+        still = not bool(torch.as_tensor(epsilon).any())
+        attacked = (part if still else attack(model, part, labels, epsilon) for part, labels in batches)
+        return torch.cat([predict_logits(model, part, batch_size, row_dim) for part in attacked], row_dim)
+
+    return torch.stack([accuracy(logits_under(epsilon), y) for epsilon in epsilons])

@@ -22,14 +22,13 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.datasets.dataset import Dataset
-from counterfactual_training.evaluation.attacks import fgsm, pgd
+from counterfactual_training.evaluation.attacks import fgsm, pgd, robust_accuracy
 from counterfactual_training.evaluation.attribution import protected_sensitivity
 from counterfactual_training.evaluation.counterfactuals import aggregate, counterfactual_table
 from counterfactual_training.evaluation.evaluate import performance
 from counterfactual_training.evaluation.findings import check_attacks, warn
 from counterfactual_training.evaluation.performance import predict_logits
 from counterfactual_training.evaluation.protocol import PAIRED, PUBLISHED, EvaluationProtocol
-from counterfactual_training.evaluation.robustness import robust_accuracy
 from counterfactual_training.experiments.paper.cells import Cell
 
 METRICS = ("implausibility", "implausibility_mmd", "cost", "validity")
