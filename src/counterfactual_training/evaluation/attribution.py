@@ -120,10 +120,7 @@ def _integrate(
 def _refine(
     attributions: Tensor, integrate: Callable[..., Tensor], points: tuple[Tensor, ...], change: Tensor, tolerance: float
 ) -> None:
-    """Integrate rows that miss F(x) − F(b) again, in place, over 2, 4, … pieces of the path.
-
-    ``points`` are x, b and the target, the arguments of ``integrate``.
-    """
+    """Integrate rows that miss F(x) − F(b) again, in place, over 2, 4, … pieces; ``points`` are x, b and target."""
     # Not below the rounding errors of the model.
     allowed = max(tolerance, 16 * torch.finfo(points[0].dtype).eps) * (1 + change.abs())
     pieces = 1
@@ -196,8 +193,7 @@ def protected_sensitivity(
         rule: see :func:`standardise`; by default the published one.
     """
     check_inputs(model, x, y)
-    num_features = x[0].numel() if len(x) else 0
-    columns = list(protected)
+    num_features, columns = x.shape[1:].numel() if len(x) else 0, list(protected)
     if not columns or any(not 0 <= column < num_features for column in columns):
         raise InputError(f"protected must name features in 0..{num_features - 1}, got {columns}.")
     if rounds < 1 or num_samples < 1:

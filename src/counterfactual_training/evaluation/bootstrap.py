@@ -40,27 +40,17 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its uncertainty.
-
-    Attributes:
-        value: the estimate.
-        low, high: its confidence interval at ``level``.
-        p_value: two-sided, of the hypothesis that two models are equal; NaN for a single model.
-        degrees_of_freedom: what the interval's width rests on; near S − 1 when training seeds dominate the
-            uncertainty, near N − 1 when individuals do.
-        num_seeds, num_individuals: S and N.
-        count: values that existed.
-    """
+    """A number with its uncertainty: the confidence interval ``low … high`` at ``level``."""
 
     value: float
     low: float
     high: float
-    p_value: float
+    p_value: float  # two-sided, of the hypothesis that two models are equal; NaN for a single model
     level: float
-    degrees_of_freedom: float
-    num_seeds: int
-    num_individuals: int
-    count: int
+    degrees_of_freedom: float  # near S − 1 when training seeds dominate the uncertainty, near N − 1 when individuals do
+    num_seeds: int  # S
+    num_individuals: int  # N
+    count: int  # values that existed
 
 
 class PublishedReduction(NamedTuple):

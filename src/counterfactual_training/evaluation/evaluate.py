@@ -83,11 +83,8 @@ def summarise(table: pd.DataFrame) -> pd.Series:
 
 def performance(logits: Tensor, y: Tensor) -> dict[str, float]:
     """Accuracy, macro F1 and calibration from logits ``(n, k)``."""
-    return {
-        "accuracy": float(accuracy(logits, y)),
-        "f1": float(macro_f1(logits, y)),
-        "calibration_error": float(calibration_error(logits, y)),
-    }
+    metrics = {"accuracy": accuracy, "f1": macro_f1, "calibration_error": calibration_error}
+    return {name: float(metric(logits, y)) for name, metric in metrics.items()}
 
 
 def attack_curves(

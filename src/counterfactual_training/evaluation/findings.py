@@ -39,23 +39,18 @@ def warn(findings: Iterable[Finding]) -> None:
 def check_outputs(logits: Tensor, tolerance: float = 1e-4) -> list[Finding]:
     """Are these ``(..., n, k)`` logits, or something that only looks like it?"""
     values = logits.detach()
-    if not values.numel():
-        return []
     bad = int((~torch.isfinite(values)).any(-1).sum())
     if bad:
         return _found("non_finite_logits", f"{bad} of {values.shape[:-1].numel()} rows have NaN or infinite logits.")
+    if not values.numel():
+        return []
     if bool((values >= 0).all()) and bool(((values.sum(-1) - 1).abs() < tolerance).all()):
-        return _found(
-            "probabilities_as_logits",
-            "All rows are non-negative and sum to 1: these are probabilities.",
-            "Energies, calibration and gradients need logits; remove the final softmax.",
-        )
+        sentence = "All rows are non-negative and sum to 1: these are probabilities."
+        remedy = "Energies, calibration and gradients need logits; remove the final softmax."
+        return _found("probabilities_as_logits", sentence, remedy)
     if bool((values <= 0).all()) and bool((values.logsumexp(-1).abs() < tolerance).all()):
-        return _found(
-            "log_probabilities_as_logits",
-            "All rows are log-probabilities. Accuracy and attacks are right, but energies compare classes, not inputs;",
-            "remove the final log-softmax.",
-        )
+        sentence = "All rows are log-probabilities. Accuracy and attacks are right, but energies compare classes,"
+        return _found("log_probabilities_as_logits", sentence, "not inputs; remove the final log-softmax.")
     return []
 
 
@@ -63,40 +58,25 @@ def check_gradients(model: nn.Module, x: Tensor, y: Tensor, largest_share: float
     """Do rows ``(..., n, *features)`` have gradients to attack and to search with?"""
     with evaluating(model):
         gradient = input_gradient(model, x, y).reshape(y.numel(), -1)
-    share = float((gradient == 0).all(-1).float().mean())
-    if not share > largest_share:  # NaN without rows
-        return []
-    return _found(
-        "zero_gradients",
-        f"The gradient is exactly zero for {share:.0%} of the rows: attacks and searches stand still there,",
-        "which is not robustness. Compare with random perturbations.",
-    )
+    share = float((gradient == 0).all(-1).float().mean())  # NaN without rows
+    sentence = f"The gradient is exactly zero for {share:.0%} of the rows: attacks and searches stand still there,"
+    remedy = "which is not robustness. Compare with random perturbations."
+    return _found("zero_gradients", sentence, remedy) if share > largest_share else []
 
 
 def check_valid_count(valid: Tensor, smallest: int = 30) -> list[Finding]:
     """Are there enough valid counterfactuals, mask ``(..., n)``, in every group for a mean over them?"""
-    counts = valid.sum(-1).flatten()
-    few = counts[counts < smallest]
-    if not len(few):
-        return []
-    where = "" if len(counts) == 1 else f" in the worst of {len(few)} such groups (of {len(counts)})"
-    return _found(
-        "few_valid",
-        f"Only {int(few.min())} of {valid.shape[-1]} counterfactuals are valid{where}:",
-        "a mean over them is uncertain, and biased towards the easy cases.",
-    )
+    fewest = int(valid.sum(-1).min())
+    sentence = f"Only {fewest} of {valid.shape[-1]} counterfactuals are valid: a mean over them is uncertain,"
+    return _found("few_valid", sentence, "and biased towards the easy cases.") if fewest < smallest else []
 
 
 def check_group_sizes(sizes: Tensor, smallest: int = 20) -> list[Finding]:
     """Are the groups ``(G,)`` that an MMD is computed for large enough?"""
     small, lone = int((sizes < smallest).sum()), int((sizes < 2).sum())
-    if not small:
-        return []
-    return _found(
-        "small_groups",
-        f"{small} of {sizes.numel()} groups have fewer than {smallest} counterfactuals, {lone} fewer than two (no MMD",
-        "at all): IP* is mostly noise there. Evaluate more individuals.",
-    )
+    sentence = f"{small} of {sizes.numel()} groups have fewer than {smallest} counterfactuals, {lone} fewer than two"
+    remedy = "(no MMD at all): IP* is mostly noise there. Evaluate more individuals."
+    return _found("small_groups", sentence, remedy) if small else []
 
 
 def check_attacks(epsilons: Sequence[float], curves: Mapping[str, Tensor], slack: float = 0.01) -> list[Finding]:

@@ -64,25 +64,18 @@ def _group_values(
 ) -> Tensor:
     """The IP* of each row's group, raised to 0."""
     out = x_cf.new_full((len(x_cf),), torch.nan)
-    for same in _alike(parts, x_cf.shape[1]):
+    buckets: dict[tuple[int, int], list[Part]] = {}  # groups of equal sizes are stacked: one by one would be slow
+    for part in parts:
+        if len(part[1]) > 1:
+            buckets.setdefault((len(part[1]), len(part[2])), []).append(part)
+    steps = {sizes: max(1, _STACK_VALUES // (sum(sizes) * x_cf.shape[1])) for sizes in buckets}
+    stacks = [own[i : i + steps[k]] for k, own in buckets.items() for i in range(0, len(own), steps[k])]
+    for same in stacks:
         chosen, reference = (torch.stack([part[place] for part in same]) for place in (1, 2))
         values = mmd(x_cf[chosen], x[reference], length_scale).clamp_min(0.0)  # NaN stays
         sizes = torch.tensor([len(part[0]) for part in same], device=out.device)
         out[torch.cat([part[0] for part in same])] = values.repeat_interleave(sizes)
     return out
-
-
-def _alike(parts: list[Part], num_features: int) -> list[list[Part]]:
-    """Groups of equal sizes, stacked: one by one, small groups would be slow."""
-    buckets: dict[tuple[int, int], list[Part]] = {}
-    for part in parts:
-        if len(part[1]) > 1:
-            buckets.setdefault((len(part[1]), len(part[2])), []).append(part)
-    stacks = []
-    for (size, reference_size), bucket in buckets.items():
-        step = max(1, _STACK_VALUES // ((size + reference_size) * num_features))
-        stacks += [bucket[i : i + step] for i in range(0, len(bucket), step)]
-    return stacks
 
 
 def _at_most(rows: Tensor, size: int | None, rng: torch.Generator) -> Tensor:

@@ -129,8 +129,7 @@ def _by_prediction(protocol: EvaluationProtocol, predicted: Tensor, num_classes:
     run = torch.arange(protocol.num_runs).repeat_interleave(size)
     rows = torch.full_like(factual, -1)
     for k in range(num_classes):
-        pool = (predicted == k).nonzero().flatten()
-        wanted = factual == k
+        pool, wanted = (predicted == k).nonzero().flatten(), factual == k
         if len(pool):
             rows[wanted] = pool[torch.randint(len(pool), (int(wanted.sum()),), generator=rng)]
     found = rows >= 0

@@ -56,10 +56,10 @@ class Density(Calibrated):
     whole_slope: Tensor
     whole_origin: Tensor
 
-    def __init__(self, centres: Tensor, width: Tensor, given: Tensor, line: Line) -> None:
-        super().__init__(line)
+    def __init__(self, centres: Tensor, width: Tensor, given: Tensor) -> None:
+        super().__init__(Line(*width.new_zeros(2, len(width))))
         self._made: tuple[tuple[Tensor, ...], list[_Kernels]] | None = None
-        whole = {f"whole_{name}": tensor.clone() for name, tensor in line._asdict().items()}
+        whole = {"whole_slope": self.slope.clone(), "whole_origin": self.origin.clone()}
         for name, tensor in {"centres": centres, "width": width, "given": given, **whole}.items():
             self.register_buffer(name, tensor)
 
@@ -94,11 +94,11 @@ class Density(Calibrated):
         for label, own in enumerate(judged):
             centres[label, : len(own)], width[label, : len(own)] = own[:size], _widths(own[:size], spread)
         given = torch.zeros_like(x[0], dtype=torch.bool) if given is None else given.to(x.device)
-        gate = cls(centres, width, given, Line(*x.new_zeros(2, num_classes)))
+        gate = cls(centres, width, given)
         gate.slope, gate.origin = calibrate(*gate._calibration_scores(judged), num_classes, quantile)
         gate.whole_slope, gate.whole_origin = gate.slope, gate.origin
         if bool(given.any()):
-            whole = cls(centres, width, torch.zeros_like(given), Line(gate.slope, gate.origin))
+            whole = cls(centres, width, torch.zeros_like(given))
             gate.whole_slope, gate.whole_origin = calibrate(*whole._calibration_scores(judged), num_classes, quantile)
         gate.feature_dims = feature_dims
         return gate
@@ -106,8 +106,8 @@ class Density(Calibrated):
     @classmethod
     def empty(cls, num_classes: int, num_kernels: int, num_features: int) -> Density:
         """A gate of that shape, to load saved weights into."""
-        centres, width = torch.zeros(num_classes, num_kernels, num_features), torch.zeros(num_classes, num_kernels)
-        return cls(centres, width, torch.zeros(num_features, dtype=torch.bool), Line(*torch.zeros(2, num_classes)))
+        width, given = torch.zeros(num_classes, num_kernels), torch.zeros(num_features, dtype=torch.bool)
+        return cls(torch.zeros(num_classes, num_kernels, num_features), width, given)
 
     def describe(self) -> list[dict[str, Any]]:
         return [{"kind": "density", "shape": list(self.centres.shape), "feature_dims": self.feature_dims}]
