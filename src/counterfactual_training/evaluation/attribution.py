@@ -187,7 +187,6 @@ def protected_sensitivity(
     and quantiles over rounds; compare models with generators of equal seed.
 
     Args:
-        model: returns logits.
         x: ``(n, *features)``; y: ``(n,)``.
         protected: indices of the protected features, in flattened x.
         rule: see :func:`standardise`; by default the published one.

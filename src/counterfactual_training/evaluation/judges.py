@@ -18,7 +18,6 @@ from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.groups import mmd_contributions, self_likeness
 
 NUM_NEAREST = 5
-_LOF_NEIGHBOURS = 20
 # Values of the differences that are in memory at once.
 _BLOCK_VALUES = 2**24
 
@@ -43,10 +42,9 @@ class _Class:
 
         lof = None
         if len(rows) > 1:
-            lof = LocalOutlierFactor(n_neighbors=min(_LOF_NEIGHBOURS, len(rows) - 1), novelty=True)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # tables may have duplicate rows
-                lof.fit(rows.numpy())
+                lof = LocalOutlierFactor(n_neighbors=min(20, len(rows) - 1), novelty=True).fit(rows.numpy())
         scatter = float(_scatter(rows).mean())
         return cls(rows, L1Reference.prepare(rows), self_likeness(rows, length_scale), scatter, lof)
 

@@ -99,8 +99,7 @@ def scale_of(model: nn.Module, x: Tensor, y: Tensor, confidence: float = CONFIDE
     logits, labels = logits[right], y[right]
     if not len(labels):
         return 1.0
-    goal = math.log(confidence / (1 - confidence))
-    low, high = 1e-6, 1e6
+    goal, low, high = math.log(confidence / (1 - confidence)), 1e-6, 1e6
     # Bisection works because the log-odds of a correctly classified row increase with the factor.
     for _ in range(60):
         middle = math.sqrt(low * high)
@@ -164,11 +163,8 @@ def stepfree_table(
 def floor_table(individuals: Individuals, judge: Judge, real: tuple[Tensor, Tensor]) -> pd.DataFrame:
     """The judge on points that no model made, as :func:`stepfree_table` with an empty ``tau``.
 
-    These are random rows of the target class from ``real``, the unchanged factuals, and the nearest rows of the target
-    class in ``real``.
-
-    Args:
-        real: rows and classes that the judge was not fitted to, such as the training rows.
+    These are random rows of the target class, the unchanged factuals, and the nearest rows of the target class, from
+    ``real`` rows and classes that the judge was not fitted to, such as the training rows.
     """
     often = Individuals(*(torch.cat([part] * _REAL_ROWS) for part in individuals))
     points = (

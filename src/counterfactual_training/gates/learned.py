@@ -140,9 +140,7 @@ def _loss(network: nn.Module, x: Tensor, y: Tensor, negatives: Negatives) -> Ten
     """Loss of a batch of real rows x ``(n, d)``, as many noise points and half as many counterfactuals."""
     real = network(negatives.lend(x)).gather(-1, y.unsqueeze(-1))
     points, among = negatives.noise(len(x))
-    noise = network(points)
-    if negatives.conditional:
-        noise = noise.gather(-1, among.unsqueeze(-1))
+    noise = network(points).gather(-1, among.unsqueeze(-1)) if negatives.conditional else network(points)
     x_cf, target, weight = negatives.recall(len(x) // 2)
     against = network(x_cf).gather(-1, target.unsqueeze(-1)).squeeze(-1)
     loss = functional.softplus(-real).mean() + functional.softplus(noise).mean()
