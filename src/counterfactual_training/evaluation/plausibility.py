@@ -59,8 +59,8 @@ def implausibility_mmd(x_cf: Tensor, x_target: Tensor, length_scale: float = 5.0
 def energy_differential(logits_cf: Tensor, y_target: Tensor, logits: Tensor, y: Tensor) -> Tensor:
     """``E(x′, y⁺) − mean_{x: y = y⁺} E(x, y⁺)``: below zero, the model likes x′ better than real samples of the class.
 
-    From logits ``(..., n, k)`` at the counterfactuals, with y_target ``(..., n)``, and ``(..., m, k)`` at samples of all
-    classes, with labels y ``(m,)``: ``(..., n)``, NaN for targets that no sample has.
+    From logits ``(..., n, k)`` at the counterfactuals, with y_target ``(..., n)``, and ``(..., m, k)`` at samples of
+    all classes, with labels y ``(m,)``: ``(..., n)``, NaN for targets that no sample has.
     """
     check_labels(logits_cf, y_target)
     if logits.dim() < 2 or y.shape != logits.shape[-2:-1] or logits.shape[-1] != logits_cf.shape[-1]:
@@ -150,8 +150,8 @@ def class_samples(
 def unfaithfulness(x_cf: Tensor, y_target: Tensor, samples: Tensor) -> Tensor:
     """``mean ‖x′ − x̂‖₁`` to samples x̂ that the model itself generates for the target class (Altmeyer et al. 2024).
 
-    Smaller means that x′ ``(..., n, d)`` agrees better with what the model has learned: samples ``(..., k, s, d)`` of all
-    classes, from :func:`class_samples`.
+    Smaller means that x′ ``(..., n, d)`` agrees better with what the model has learned: samples ``(..., k, s, d)`` of
+    all classes, from :func:`class_samples`.
     """
     if y_target.shape != x_cf.shape[:-1] or samples.shape[:-3] != y_target.shape[:-1]:
         raise InputError(
