@@ -8,8 +8,7 @@ import torch
 
 from counterfactual_training.core.kernels import mmd
 from counterfactual_training.errors import InputError
-from counterfactual_training.evaluation.contributions import mmd_contributions
-from counterfactual_training.evaluation.groups import group_mmd
+from counterfactual_training.evaluation.groups import group_mmd, mmd_contributions
 from counterfactual_training.evaluation.protocol import PAIRED, PUBLISHED
 
 

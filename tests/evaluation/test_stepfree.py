@@ -179,7 +179,7 @@ def test_a_model_is_compared_with_its_own_twin():
     assert table.loc["W gate"]["change"] == 0 and table.loc["W"]["change"] > 30
     with pytest.raises(InputError, match="compared with 'Z'"):
         summarise_stepfree(pd.concat(parts), "Z", ("nn5",))
-    with pytest.raises(InputError, match="Cannot compare 'taste'"):
+    with pytest.raises(InputError, match="Unknown metric 'taste'"):
         summarise_stepfree(pd.concat(parts), metrics=("taste",))
 
 

@@ -51,17 +51,11 @@ class L1Reference:
         sums = torch.nn.functional.pad(columns.cumsum(-1), (1, 0))
         return cls(columns, sums, centre)
 
-    @property
-    def num_points(self) -> int:
-        return self.columns.shape[-1]
-
     def mean_distance(self, x: Tensor) -> Tensor:
         """``mean_r ‖x_i − r‖₁`` for points x ``(..., n, d)``: ``(..., n)``; NaN where the set is empty."""
         lead, num_features = self.columns.shape[:-2], self.columns.shape[-2]
         if x.dim() < 1 or x.shape[-1] != num_features or x.device != self.columns.device:
-            raise InputError(
-                f"x is {_describe(x)}; the reference set has {num_features} features on {self.centre.device}."
-            )
+            raise InputError(f"x is {_describe(x)}; the reference has {num_features} features on {self.centre.device}.")
         shape = x.shape[:-1]
         # If all share one set, the leading dimensions of x are just more rows.
         rows = x.detach().expand(*lead, *x.shape[-2:]) if lead else x.detach().reshape(-1, num_features)
@@ -71,9 +65,9 @@ class L1Reference:
 
     def _block(self, rows: Tensor) -> Tensor:
         values = (accumulating(rows.transpose(-1, -2)) - self.centre).contiguous()  # (..., d, n)
-        below = torch.searchsorted(self.columns, values, right=True)
-        total = values * (2 * below - self.num_points) + self.sums[..., -1:] - 2 * self.sums.gather(-1, below)
-        return total.sum(-2) / self.num_points
+        below, num_points = torch.searchsorted(self.columns, values, right=True), self.columns.shape[-1]
+        total = values * (2 * below - num_points) + self.sums[..., -1:] - 2 * self.sums.gather(-1, below)
+        return total.sum(-2) / num_points
 
 
 def mean_l1(x: Tensor, reference: Tensor) -> Tensor:

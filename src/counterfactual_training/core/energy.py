@@ -6,15 +6,7 @@ from torch import Tensor
 
 
 def energy(logits: Tensor, y: Tensor) -> Tensor:
-    """Energy of each row for class y: ``E(x, y) = −M(x)[y]``.
-
-    Args:
-        logits: ``(..., n, k)``.
-        y: ``(..., n)`` class indices.
-
-    Returns:
-        ``(..., n)``.
-    """
+    """Energy ``E(x, y) = −M(x)[y]`` ``(..., n)`` of logits ``(..., n, k)`` and classes y ``(..., n)``."""
     return -logits.gather(-1, y.unsqueeze(-1)).squeeze(-1)
 
 
@@ -23,15 +15,8 @@ def contrastive_divergence(
 ) -> Tensor:
     """Eq. 3, averaged over rows: ``mean_i E(x⁺_i, y⁺_i) − E(x′_i, y⁺_i)``.
 
-    Minimising it lowers the energy of real target-class samples and raises that of counterfactuals.
-
-    Args:
-        logits_pos, logits_cf: ``(..., n, k)`` logits at x⁺ and x′.
-        y_target: ``(..., n)``.
-        weight: ``(..., n)``, see :func:`mean_rows`.
-
-    Returns:
-        ``(...)``, one value per leading index.
+    Minimising it lowers the energy of real target-class samples and raises that of counterfactuals. Logits at x⁺ and x′
+    are ``(..., n, k)``, y_target and weight (see :func:`mean_rows`) ``(..., n)``, the result ``(...)``.
     """
     return mean_rows(energy(logits_pos, y_target) - energy(logits_cf, y_target), weight)
 

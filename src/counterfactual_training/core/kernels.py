@@ -35,8 +35,11 @@ def mmd(x: Tensor, y: Tensor, length_scale: float = 5.0, chunk: int = 1024) -> T
     x, y = at_least_single(x), at_least_single(y)
     with full_precision(x.device):
         a, b, centre = _prepare(x, y, length_scale, chunk)
-        within = _within(a, centre, length_scale, chunk) + _within(b, centre, length_scale, chunk)
-        return (within - 2 * _between(a, b, centre, length_scale, chunk)).to(x.dtype)
+        n, m = a.shape[-2], b.shape[-2]
+        within_a = _kernel_sum(a, a, centre, length_scale, chunk, same=True) / (n * (n - 1))
+        within_b = _kernel_sum(b, b, centre, length_scale, chunk, same=True) / (m * (m - 1))
+        between = _kernel_sum(a, b, centre, length_scale, chunk, same=False) / (n * m)
+        return (within_a + within_b - 2 * between).to(x.dtype)
 
 
 def _prepare(x: Tensor, y: Tensor, length_scale: float, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -61,20 +64,9 @@ def _prepare(x: Tensor, y: Tensor, length_scale: float, chunk: int) -> tuple[Ten
 
 def _largest_norm(rows: Tensor, centre: Tensor) -> float:
     """An upper bound of ``‖a − centre‖²``, without a copy of the rows ``(n, d)``."""
-    if not rows.numel():
-        return 0.0
-    return float(torch.maximum(rows.amax(0) - centre, centre - rows.amin(0)).square().sum())
-
-
-def _within(x: Tensor, centre: Tensor, length_scale: float, chunk: int) -> Tensor:
-    """``mean_{i≠j} k(x_i, x_j)``: each unordered pair of chunks once, the diagonal left out."""
-    n = x.shape[-2]
-    return _kernel_sum(x, x, centre, length_scale, chunk, same=True) / (n * (n - 1))
-
-
-def _between(x: Tensor, y: Tensor, centre: Tensor, length_scale: float, chunk: int) -> Tensor:
-    """``mean_{i,j} k(x_i, y_j)``."""
-    return _kernel_sum(x, y, centre, length_scale, chunk, same=False) / (x.shape[-2] * y.shape[-2])
+    return (
+        0.0 if not rows.numel() else float(torch.maximum(rows.amax(0) - centre, centre - rows.amin(0)).square().sum())
+    )
 
 
 def _kernel_sum(x: Tensor, y: Tensor, centre: Tensor, length_scale: float, chunk: int, same: bool) -> Tensor:
@@ -89,13 +81,14 @@ def _kernel_sum(x: Tensor, y: Tensor, centre: Tensor, length_scale: float, chunk
     for first in range(0, num_sets, slab):
         part_x, part_y = (s if len(s) == 1 else s[first : first + slab] for s in (sets_x, sets_y))
         for i in range(0, x.shape[-2], chunk):
-            left = _left(part_x[:, i : i + chunk], centre, length_scale)
+            left, left_half = _halved(part_x[:, i : i + chunk], centre, length_scale)
+            left = torch.cat([left, left_half, torch.ones_like(left_half)], -1)
             for j in range(i if same else 0, y.shape[-2], chunk):
-                right = _right(part_y[:, j : j + chunk], centre, length_scale)
-                tile = _tile(left, right, buffer)
+                right, half = _halved(part_y[:, j : j + chunk], centre, length_scale)
+                tile = _tile(left, torch.cat([right, torch.ones_like(half), half], -1), buffer)
                 if same and i == j:
                     tile.diagonal(dim1=-2, dim2=-1).zero_()
-                weight = 2 if same and i != j else 1
+                weight = 2 if same and i != j else 1  # each unordered pair of chunks is visited once
                 total[first : first + slab] += weight * tile.sum(-1).sum(-1, dtype=total.dtype)
     return total.reshape(lead)
 
@@ -107,24 +100,15 @@ def _flatten(x: Tensor, lead: torch.Size) -> Tensor:
     return x.expand(*lead, *x.shape[-2:]).reshape(prod(lead), *x.shape[-2:])  # −1 is ambiguous for empty sets
 
 
-def _left(rows: Tensor, centre: Tensor, length_scale: float) -> Tensor:
-    """``[a/ℓ, −‖a/ℓ‖²/2, 1]``: its product with :func:`_right` is the exponent −‖a − b‖²/2ℓ²."""
+def _halved(rows: Tensor, centre: Tensor, length_scale: float) -> tuple[Tensor, Tensor]:
+    """a/ℓ and −‖a/ℓ‖²/2: the product of [a/ℓ, −‖a/ℓ‖²/2, 1] and [b/ℓ, 1, −‖b/ℓ‖²/2] is the exponent −‖a − b‖²/2ℓ²."""
     scaled = (rows - centre) / length_scale
-    half = -0.5 * scaled.square().sum(-1, keepdim=True)
-    return torch.cat([scaled, half, torch.ones_like(half)], -1)
-
-
-def _right(rows: Tensor, centre: Tensor, length_scale: float) -> Tensor:
-    """``[b/ℓ, 1, −‖b/ℓ‖²/2]``."""
-    left = _left(rows, centre, length_scale)
-    return torch.cat([left[..., :-2], left[..., -1:], left[..., -2:-1]], -1)
+    return scaled, -0.5 * scaled.square().sum(-1, keepdim=True)
 
 
 def _tile(left: Tensor, right: Tensor, buffer: Tensor) -> Tensor:
     """Kernel values ``(sets, rows, columns)``, written into the buffer because allocation costs more than the sums."""
-    sets = max(len(left), len(right))
-    shape = (sets, left.shape[-2], right.shape[-2])
+    shape = (max(len(left), len(right)), left.shape[-2], right.shape[-2])
     tile = buffer[: prod(shape)].view(shape)
-    left, right = left.expand(sets, -1, -1), right.expand(sets, -1, -1)
-    torch.bmm(left, right.transpose(-1, -2), out=tile)
+    torch.bmm(left.expand(shape[0], -1, -1), right.mT.expand(shape[0], -1, -1), out=tile)
     return tile.clamp_(max=0.0).exp_()

@@ -15,15 +15,9 @@ CONTRAST_GOAL = math.log(0.95 / 0.05)
 
 
 def class_loss(logits: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Mean cross-entropy ``−log softmax(M(x))[y]`` over rows.
+    """Mean cross-entropy ``−log softmax(M(x))[y]`` over rows: ``(...)``.
 
-    Args:
-        logits: ``(..., n, k)``.
-        y: ``(..., n)`` class indices.
-        weight: ``(..., n)``, see :func:`mean_rows`.
-
-    Returns:
-        ``(...)``.
+    Logits are ``(..., n, k)``, classes y and weight (see :func:`mean_rows`) ``(..., n)``.
     """
     if _is_binary_fleet(logits):
         margin = logits[..., 1] - logits[..., 0]
@@ -63,25 +57,12 @@ def logistic_contrast(logits_pos: Tensor, logits_cf: Tensor, y_target: Tensor, w
     """``mean_i softplus(m₀ − m(x⁺_i)) + softplus(m(x′_i) − m₀)`` of the log-odds m of the target, m₀ = logit .95.
 
     Like Eq. 3 it prefers real samples to counterfactuals, but it is bounded below: it levels off once the probability
-    of the target is above .95 at x⁺ and below .95 at x′.
-
-    Args:
-        logits_pos, logits_cf: ``(..., n, k)`` logits at x⁺ and x′.
-        y_target: ``(..., n)``.
-        weight: ``(..., n)``, see :func:`mean_rows`.
-
-    Returns:
-        ``(...)``.
+    of the target is above .95 at x⁺ and below .95 at x′. Shapes as in :func:`contrastive_divergence`.
     """
     real, found = log_odds(logits_pos, y_target), log_odds(logits_cf, y_target)
     return mean_rows(functional.softplus(CONTRAST_GOAL - real) + functional.softplus(found - CONTRAST_GOAL), weight)
 
 
 def class_loss_gradient(probability: Tensor, y: Tensor) -> Tensor:
-    """Gradient of the summed cross-entropy with respect to the logits: ``softmax(M(x)) − onehot(y)``.
-
-    Args:
-        probability: ``(..., n, k)`` softmax of the logits.
-        y: ``(..., n)``.
-    """
+    """Gradient of the summed cross-entropy in the logits ``(..., n, k)``: ``softmax(M(x)) − onehot(y)``."""
     return probability.scatter_add(-1, y.unsqueeze(-1), probability.new_full((1,), -1.0).expand(*y.shape, 1))

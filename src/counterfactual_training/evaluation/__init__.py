@@ -1,13 +1,12 @@
 """Evaluation of any torch classifier."""
 
-from counterfactual_training.evaluation.attacks import fgsm, pgd
+from counterfactual_training.evaluation.attacks import fgsm, pgd, robust_accuracy
 from counterfactual_training.evaluation.attribution import integrated_gradients
 from counterfactual_training.evaluation.counterfactuals import counterfactual_table, counterfactual_tables
 from counterfactual_training.evaluation.evaluate import evaluate, summarise
 from counterfactual_training.evaluation.judges import Judge
 from counterfactual_training.evaluation.plausibility import implausibility, implausibility_mmd
 from counterfactual_training.evaluation.protocol import PAIRED, PUBLISHED, EvaluationProtocol
-from counterfactual_training.evaluation.robustness import robust_accuracy
 from counterfactual_training.evaluation.stepfree import (
     STEP_FREE,
     Rescaled,

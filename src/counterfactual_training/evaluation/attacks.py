@@ -1,36 +1,26 @@
 """White-box attacks in the ∞-norm, inside the constraints: can a small change make the model err?
 
-Inputs are ``(..., n, *features)`` with labels ``(..., n)``. ε is one number, or a tensor that broadcasts with the
-features: one value per feature, in the units of the model's inputs. The attacked input lies in the ε-ball around x and
-
-- given constraints, moves immutable features not at all and one-way features only their way;
-- with ``clamp``, stays in the domain (an input that lies outside it already may come closer, but is not pulled in).
-  The published numbers were made without.
-
 One-hot columns move like any others: a category is not flipped by an ε.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError, ModelError
-from counterfactual_training.evaluation.performance import check_broadcast
+from counterfactual_training.evaluation.performance import accuracy, check_broadcast, predict_logits
 from counterfactual_training.search import evaluating
 from counterfactual_training.search.model_checks import check_inputs, check_logits
 from counterfactual_training.threads import sensible_threads
 
-
-class Reach(NamedTuple):
-    """The box ``(..., n, *features)`` that an attack may not leave."""
-
-    lower: Tensor
-    upper: Tensor
+# Lower and upper bounds ``(..., n, *features)`` that an attack may not leave.
+Box = tuple[Tensor, Tensor]
 
 
 def fgsm(
@@ -45,16 +35,14 @@ def fgsm(
 
     Args:
         model: returns logits.
-        x: ``(n, *features)`` inputs; y: ``(n,)`` their true classes.
-        epsilon: the largest change of a feature; one number, or one per feature.
+        x: ``(..., n, *features)`` inputs; y: ``(..., n)`` their true classes.
+        epsilon: the largest change of a feature; one number, or one per feature, in the units of the inputs.
         constraints: immutable features are not attacked, one-way features only their way.
-        clamp: keep attacked inputs in the domain of the constraints.
-
-    Returns:
-        The attacked inputs, like x.
+        clamp: keep attacked inputs in the domain of the constraints; inputs outside it may come closer, but are not
+            pulled in. The published numbers were made without.
     """
     check_inputs(model, x, y)
-    box = reach(x, y, epsilon, constraints, clamp)
+    box = _reach(x, y, epsilon, constraints, clamp)
     with evaluating(model), sensible_threads(model, x):
         return _climb(model, x.detach(), y, epsilon, box)
 
@@ -78,16 +66,12 @@ def pgd(
     Args:
         steps: updates; choose steps · step_size ≥ 2ε, so that every corner of the ball can be reached.
         step_size: of every update; one number, or one per feature.
-        random_start: start at a random point of the ball instead of x.
-        rng: randomness of the start.
-
-    Returns:
-        The last iterate, like x.
+        random_start: start at a random point of the ball, drawn from ``rng``, instead of x.
     """
     if steps < 1:
         raise InputError(f"steps must be positive, got {steps}.")
     check_inputs(model, x, y)
-    box = reach(x, y, epsilon, constraints, clamp)
+    box = _reach(x, y, epsilon, constraints, clamp)
     x_adv = _shake(x.detach(), epsilon, box, rng) if random_start else x.detach()
     with evaluating(model), sensible_threads(model, x):
         for _ in range(steps):
@@ -106,12 +90,10 @@ def random_perturbation(
 ) -> Tensor:
     """Uniform noise in the ε-ball: no attack, but what an attack must beat. The model is not asked."""
     check_inputs(model, x, y)
-    return _shake(x.detach(), epsilon, reach(x, y, epsilon, constraints, clamp), rng)
+    return _shake(x.detach(), epsilon, _reach(x, y, epsilon, constraints, clamp), rng)
 
 
-def reach(
-    x: Tensor, y: Tensor, epsilon: float | Tensor, constraints: Constraints | None = None, clamp: bool = True
-) -> Reach:
+def _reach(x: Tensor, y: Tensor, epsilon: float | Tensor, constraints: Constraints | None, clamp: bool) -> Box:
     """How far an attack on x may go: ε-ball, mutability, domain if ``clamp``."""
     x = x.detach()
     radius = torch.as_tensor(epsilon, dtype=x.dtype, device=x.device)
@@ -120,7 +102,7 @@ def reach(
     check_broadcast("epsilon", radius, x)
     lower, upper = x - radius, x + radius
     if constraints is None:
-        return Reach(lower, upper)
+        return lower, upper
     num_features = prod(x.shape[y.dim() :])
     if constraints.num_features != num_features:
         raise InputError(f"The constraints speak of {constraints.num_features} features, x has {num_features}.")
@@ -133,21 +115,21 @@ def reach(
         bounds = constraints.bounds(flat)
         low = torch.maximum(low, torch.minimum(bounds.lower, flat))
         high = torch.minimum(high, torch.maximum(bounds.upper, flat))
-    return Reach(low.reshape_as(x), high.reshape_as(x))
+    return low.reshape_as(x), high.reshape_as(x)
 
 
-def _climb(model: nn.Module, x_adv: Tensor, y: Tensor, step_size: float | Tensor, box: Reach) -> Tensor:
+def _climb(model: nn.Module, x_adv: Tensor, y: Tensor, step_size: float | Tensor, box: Box) -> Tensor:
     """One step of size α up the class loss, back into the box."""
     step = input_gradient(model, x_adv, y).sign_().mul_(_like(step_size, x_adv))
-    return step.add_(x_adv).clamp_(box.lower, box.upper)
+    return step.add_(x_adv).clamp_(*box)
 
 
-def _shake(x: Tensor, epsilon: float | Tensor, box: Reach, rng: torch.Generator | None) -> Tensor:
+def _shake(x: Tensor, epsilon: float | Tensor, box: Box, rng: torch.Generator | None) -> Tensor:
     """A point uniform in the ε-ball, clamped to the box."""
     # Drawn where the generator lives, so that a CPU generator gives the same noise on every device.
     device = rng.device if rng is not None else x.device
     noise = torch.rand(x.shape, generator=rng, dtype=x.dtype, device=device).to(x.device).mul_(2).sub_(1)
-    return noise.mul_(_like(epsilon, x)).add_(x).clamp_(box.lower, box.upper)
+    return noise.mul_(_like(epsilon, x)).add_(x).clamp_(*box)
 
 
 def _like(value: float | Tensor, x: Tensor) -> float | Tensor:
@@ -171,3 +153,39 @@ def input_gradient(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         rows = int((~torch.isfinite(gradient)).reshape(y.numel(), -1).any(-1).sum())
         raise ModelError(f"The gradient of {rows} of {y.numel()} rows is NaN or infinite; an attack would do nothing.")
     return gradient
+
+
+class Attack(Protocol):
+    """Inputs near x, within ε, that the model should still get right; settings are bound with ``functools.partial``."""
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, epsilon: float | Tensor, /) -> Tensor: ...
+
+
+def robust_accuracy(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    epsilons: Sequence[float | Tensor],
+    attack: Attack = fgsm,
+    batch_size: int = 4096,
+) -> Tensor:
+    """Share of rows still classified as their label after the attack, for each ε: ``(len(epsilons), ...)``.
+
+    Args:
+        x: ``(..., n, *features)``; y: ``(..., n)``.
+        epsilons: budgets, each a number or one value per feature; no attack is made for 0.
+        attack: for example ``partial(pgd, rng=rng, constraints=constraints)``.
+    """
+    if batch_size < 1:
+        raise InputError(f"batch_size must be positive, got {batch_size}.")
+    if y.numel() == 0:
+        raise InputError("There are no rows to attack.")
+    row_dim = y.dim() - 1
+    batches = list(zip(x.split(batch_size, row_dim), y.split(batch_size, row_dim), strict=True))
+    shares = []
+    for epsilon in epsilons:
+        still = not bool(torch.as_tensor(epsilon).any())
+        attacked = (part if still else attack(model, part, labels, epsilon) for part, labels in batches)
+        logits = torch.cat([predict_logits(model, part, batch_size, row_dim) for part in attacked], row_dim)
+        shares.append(accuracy(logits, y))
+    return torch.stack(shares)

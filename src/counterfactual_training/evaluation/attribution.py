@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
 from typing import Literal, get_args
 
 import numpy as np
@@ -10,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.core.precision import at_least_single
-from counterfactual_training.errors import InputError, check_name, unknown
+from counterfactual_training.errors import InputError, check_name
 from counterfactual_training.evaluation.findings import Finding, check_completeness, warn
 from counterfactual_training.evaluation.performance import check_broadcast, predict_logits
 from counterfactual_training.search import evaluating
@@ -65,10 +67,12 @@ def integrated_gradients(
     x = x.detach()
     start = torch.as_tensor(baseline, dtype=x.dtype, device=x.device)
     check_broadcast("baseline", start, x)
+    integrate = partial(_integrate, model, output=output, rule=rule)
     with evaluating(model), sensible_threads(model, x):
-        attributions = _integrate(model, x, start, target, output, rule)
+        attributions = integrate(x, start, target)
         if tolerance is not None:
-            _refine(attributions, model, x, start, target, output, rule, tolerance)
+            change = _change(model, x, target, start, output)
+            _refine(attributions, integrate, (x, start.expand_as(x), target), change, tolerance)
     return attributions
 
 
@@ -81,95 +85,69 @@ def completeness_gap(
     output: Output = "logit",
 ) -> Tensor:
     """``|Σ_d IG_d(x) − (F(x) − F(b))|`` ``(..., n)``, which is zero for an exact integral; arguments as above."""
+    return (attributions.flatten(target.dim()).sum(-1) - _change(model, x, target, baseline, output)).abs()
+
+
+def _change(model: nn.Module, x: Tensor, target: Tensor, baseline: Tensor | float, output: Output) -> Tensor:
+    """``F(x) − F(b)`` ``(..., n)``."""
     start = torch.as_tensor(baseline, dtype=x.dtype, device=x.device).expand_as(x)
-    change = _score(model, x, target, output) - _score(model, start, target, output)
-    return (attributions.flatten(target.dim()).sum(-1) - change).abs()
+    at_x, at_start = (predict_logits(model, points, row_dim=target.dim() - 1) for points in (x, start))
+    return _score(at_x, target, output) - _score(at_start, target, output)
 
 
-def _score(model: nn.Module, x: Tensor, target: Tensor, output: Output) -> Tensor:
-    """F(x) ``(..., n)``."""
-    logits = predict_logits(model, x, row_dim=target.dim() - 1)
+def _score(logits: Tensor, target: Tensor, output: Output) -> Tensor:
+    """F ``(..., n)``, from logits ``(..., n, k)``."""
     scores = logits.softmax(-1) if output == "probability" else logits
     return scores.gather(-1, target.unsqueeze(-1)).squeeze(-1)
 
 
-def _integrate(model: nn.Module, x: Tensor, start: Tensor, target: Tensor, output: Output, rule: Rule) -> Tensor:
+def _integrate(
+    model: nn.Module, x: Tensor, start: Tensor, target: Tensor, output: Output, rule: Rule, pieces: int = 1
+) -> Tensor:
+    """The attributions, with the rule applied to each of so many equal pieces of the path."""
     path = x - start
     total = torch.zeros_like(at_least_single(x))
-    for node, weight in zip(*rule, strict=True):
-        leaf = (start + node * path).requires_grad_()
-        total += weight * _gradient(model, leaf, target, output)
+    for piece, (node, weight) in product(range(pieces), zip(*rule, strict=True)):
+        leaf = (start + (piece + node) / pieces * path).requires_grad_()
+        with torch.enable_grad():
+            logits = model(leaf)
+            check_logits(logits, target)
+            (gradient,) = torch.autograd.grad(_score(logits, target, output).sum(), leaf)
+        total += weight / pieces * gradient
     return path * total
 
 
 def _refine(
-    attributions: Tensor,
-    model: nn.Module,
-    x: Tensor,
-    start: Tensor,
-    target: Tensor,
-    output: Output,
-    rule: Rule,
-    tolerance: float,
+    attributions: Tensor, integrate: Callable[..., Tensor], points: tuple[Tensor, ...], change: Tensor, tolerance: float
 ) -> None:
-    """Integrate rows that miss F(x) − F(b) again, in place, over 2, 4, … pieces of the path."""
-    start = start.expand_as(x)
-    change = _score(model, x, target, output) - _score(model, start, target, output)
+    """Integrate rows that miss F(x) − F(b) again, in place, over 2, 4, … pieces; ``points`` are x, b and target."""
     # Not below the rounding errors of the model.
-    allowed = max(tolerance, 16 * torch.finfo(x.dtype).eps) * (1 + change.abs())
+    allowed = max(tolerance, 16 * torch.finfo(points[0].dtype).eps) * (1 + change.abs())
     pieces = 1
     while True:
-        missed = (attributions.flatten(target.dim()).sum(-1) - change).abs() > allowed
+        gap = (attributions.flatten(change.dim()).sum(-1) - change).abs()
+        missed = gap > allowed
         if pieces == _MOST_PIECES or not bool(missed.any()):
             break
         pieces *= 2
-        finer = _split(rule, pieces)
-        if target.dim() == 1:
-            attributions[missed] = _integrate(model, x[missed], start[missed], target[missed], output, finer)
+        if change.dim() == 1:
+            attributions[missed] = integrate(*(part[missed] for part in points), pieces=pieces)
         else:  # a fleet evaluates all its members together
-            better = _integrate(model, x, start, target, output, finer)
-            attributions[missed] = better[missed]
+            attributions[missed] = integrate(*points, pieces=pieces)[missed]
     if bool(missed.any()):
-        gap = float((attributions.flatten(target.dim()).sum(-1) - change).abs().max())
-        warn(
-            [
-                Finding(
-                    "incomplete_attributions",
-                    f"Integrated gradients of {int(missed.sum())} rows miss F(x) − F(baseline), by up to {gap:.1e}: "
-                    "take more steps.",
-                )
-            ]
-        )
+        sentence = f"Integrated gradients of {int(missed.sum())} rows miss F(x) − F(baseline), by up to {gap.max():.1e}"
+        warn([Finding("incomplete_attributions", f"{sentence}: take more steps.")])
 
 
-def _split(rule: Rule, pieces: int) -> Rule:
-    """The rule on each of so many equal pieces of the path."""
-    nodes, weights = rule
-    return (
-        [(piece + node) / pieces for piece in range(pieces) for node in nodes],
-        [weight / pieces for _ in range(pieces) for weight in weights],
-    )
-
-
-def _gradient(model: nn.Module, leaf: Tensor, target: Tensor, output: Output) -> Tensor:
-    with torch.enable_grad():
-        logits = model(leaf)
-        check_logits(logits, target)
-        scores = logits.softmax(-1) if output == "probability" else logits
-        value = scores.gather(-1, target.unsqueeze(-1)).sum()
-    return torch.autograd.grad(value, leaf)[0]
-
-
-def _quadrature(rule: str, steps: int) -> Rule:
+def _quadrature(rule: Quadrature, steps: int) -> Rule:
     """Nodes in (0, 1) and weights that add up to one."""
     if steps < 1:
         raise InputError(f"steps must be positive, got {steps}.")
-    if rule == "gauss_legendre":
-        nodes, weights = np.polynomial.legendre.leggauss(steps)
-        return ((nodes + 1) / 2).tolist(), (weights / 2).tolist()
+    check_name("quadrature", rule, get_args(Quadrature))
     if rule == "midpoint":
         return [(i + 0.5) / steps for i in range(steps)], [1 / steps] * steps
-    raise InputError(unknown("quadrature", rule, ["gauss_legendre", "midpoint"]))
+    nodes, weights = np.polynomial.legendre.leggauss(steps)
+    return ((nodes + 1) / 2).tolist(), (weights / 2).tolist()
 
 
 def standardise(attributions: Tensor, rule: Standardisation | None = None) -> Tensor:
@@ -181,14 +159,11 @@ def standardise(attributions: Tensor, rule: Standardisation | None = None) -> Te
     """
     if rule is None:
         rule = "magnitude" if attributions.shape[-1] == 2 else "range"
+    check_name("standardisation", rule, get_args(Standardisation))
     low, high = attributions.amin(-1, keepdim=True), attributions.amax(-1, keepdim=True)
-    if rule == "range":
-        return (attributions - low) / (high - low)
-    if rule == "magnitude":
-        return attributions.abs() / (high - low)
     if rule == "share":
         return attributions.abs() / attributions.abs().sum(-1, keepdim=True)
-    raise InputError(unknown("standardisation", rule, ["range", "magnitude", "share"]))
+    return (attributions - low if rule == "range" else attributions.abs()) / (high - low)
 
 
 def protected_sensitivity(
@@ -212,14 +187,12 @@ def protected_sensitivity(
     and quantiles over rounds; compare models with generators of equal seed.
 
     Args:
-        model: returns logits.
         x: ``(n, *features)``; y: ``(n,)``.
         protected: indices of the protected features, in flattened x.
         rule: see :func:`standardise`; by default the published one.
     """
     check_inputs(model, x, y)
-    num_features = x[0].numel() if len(x) else 0
-    columns = list(protected)
+    num_features, columns = x.shape[1:].numel() if len(x) else 0, list(protected)
     if not columns or any(not 0 <= column < num_features for column in columns):
         raise InputError(f"protected must name features in 0..{num_features - 1}, got {columns}.")
     if rounds < 1 or num_samples < 1:
@@ -230,10 +203,8 @@ def protected_sensitivity(
         rows = torch.randint(len(x), (num_samples,), generator=rng, device=rng.device).to(x.device)
         draw = torch.rand((num_samples, *x.shape[1:]), generator=rng, device=rng.device, dtype=x.dtype).to(x.device)
         baseline = low + (high - low) * draw
-        attributions = integrated_gradients(model, x[rows], y[rows], baseline, steps)
-        attributions = attributions.reshape(num_samples, -1)
+        attributions = integrated_gradients(model, x[rows], y[rows], baseline, steps).reshape(num_samples, -1)
         if turn == 0:  # the others are no different
-            value, start = (predict_logits(model, at).gather(-1, y[rows, None])[:, 0] for at in (x[rows], baseline))
-            warn(check_completeness(attributions, value, start))
+            warn(check_completeness(attributions, _change(model, x[rows], y[rows], baseline, "logit")))
         scores.append(standardise(attributions.mean(0), rule)[columns].mean())
     return torch.stack(scores)

@@ -6,9 +6,9 @@ cost of an invalid counterfactual. Two models are compared on the same seeds and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +21,16 @@ Statistic = Literal["difference", "reduction"]
 
 # Weights (resamples × individuals) that are in memory at once.
 _BLOCK_VALUES = 2**21
+# Statistics of the means of one or two models, and their gradients; the log ratio only for p-values.
+_STATISTICS: dict[str, tuple[Callable[..., Any], Callable[..., tuple[Any, ...]]]] = {
+    "mean": (lambda a: a, lambda a: (1.0,)),
+    "difference": (lambda a, b: a - b, lambda a, b: (1.0, -1.0)),
+    "reduction": (
+        lambda a, b: 100 * (1 - np.divide(a, b)),
+        lambda a, b: (np.divide(-100, b), np.divide(100 * a, b**2)),
+    ),
+    "log ratio": (lambda a, b: np.log(np.divide(a, b)), lambda a, b: (1 / a, -1 / b)),
+}
 
 
 class Interval(NamedTuple):
@@ -30,27 +40,17 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its uncertainty.
-
-    Attributes:
-        value: the estimate.
-        low, high: its confidence interval at ``level``.
-        p_value: two-sided, of the hypothesis that two models are equal; NaN for a single model.
-        degrees_of_freedom: what the interval's width rests on; near S − 1 when training seeds dominate the
-            uncertainty, near N − 1 when individuals do.
-        num_seeds, num_individuals: S and N.
-        count: values that existed.
-    """
+    """A number with its uncertainty: the confidence interval ``low … high`` at ``level``."""
 
     value: float
     low: float
     high: float
-    p_value: float
+    p_value: float  # two-sided, of the hypothesis that two models are equal; NaN for a single model
     level: float
-    degrees_of_freedom: float
-    num_seeds: int
-    num_individuals: int
-    count: int
+    degrees_of_freedom: float  # near S − 1 when training seeds dominate the uncertainty, near N − 1 when individuals do
+    num_seeds: int  # S
+    num_individuals: int  # N
+    count: int  # values that existed
 
 
 class PublishedReduction(NamedTuple):
@@ -64,7 +64,8 @@ class PublishedReduction(NamedTuple):
 
 def percentile_interval(draws: ArrayLike, level: float = 0.95) -> Interval:
     """The central share ``level`` of the draws; NaN draws do not count, and without any draw both ends are NaN."""
-    _check_level(level)
+    if not 0 < level < 1:
+        raise InputError(f"level must lie between 0 and 1, got {level}.")
     values = np.asarray(draws, dtype=np.float64).ravel()
     values = values[~np.isnan(values)]
     if not len(values):
@@ -77,8 +78,7 @@ def bootstrap_mean(
     values: ArrayLike, rng: np.random.Generator, level: float = 0.95, num_resamples: int = 2000
 ) -> Estimate:
     """Mean over seeds and individuals ``(S, N)``, with an interval by :func:`compare`'s bootstrap."""
-    table = _table(values)
-    return _estimate((table,), "mean", rng, level, num_resamples)
+    return _estimate((_table(values),), "mean", rng, level, num_resamples)
 
 
 def compare(
@@ -137,56 +137,33 @@ def published_reduction(rounds: ArrayLike, baseline_rounds: ArrayLike, level: fl
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = m / b
     interval = percentile_interval(np.abs(m) - np.abs(b), level)
-    significant = interval.low > 0 or interval.high < 0
     reduction = 100 * (1 - float(ratio.mean())) if len(m) else np.nan
     spread = 100 * float(ratio.std(ddof=1)) if len(m) > 1 else np.nan
-    return PublishedReduction(reduction, spread, interval, significant)
+    return PublishedReduction(reduction, spread, interval, interval.low > 0 or interval.high < 0)
 
 
+@np.errstate(divide="ignore", invalid="ignore")
 def _estimate(
     tables: tuple[Array, ...], statistic: str, rng: np.random.Generator, level: float, num_resamples: int
 ) -> Estimate:
-    _check_level(level)
     if num_resamples < 1:
         raise InputError(f"num_resamples must be positive, got {num_resamples}.")
     num_seeds, num_individuals = tables[0].shape
     count = int(min((~np.isnan(table)).sum() for table in tables))
     if count == 0:
-        nan = float("nan")
-        return Estimate(nan, nan, nan, nan, level, nan, num_seeds, num_individuals, 0)
+        return Estimate(np.nan, np.nan, np.nan, np.nan, level, np.nan, num_seeds, num_individuals, 0)
     means = [float(np.nanmean(table)) for table in tables]
     draws = _resampled_means(tables, rng, num_resamples)
-    value = float(_apply(statistic, *means))
+    apply, _ = _STATISTICS[statistic]
+    value = float(apply(*means))
     # Deviations around the estimate, not the draws themselves: they are widened below, the estimate is not moved.
-    deviations = _apply(statistic, *draws) - value
+    deviations = apply(*draws) - value
     narrow, freedom = _correction(tables, means, statistic)
     tail = (1 - level) / 2
     student = stdtrit(freedom, 1 - tail) / ndtri(1 - tail)
     low, high = percentile_interval(value + deviations * narrow * student, level)
-    p_value = float("nan") if len(tables) == 1 else _p_value(tables, means, draws, statistic)
+    p_value = np.nan if len(tables) == 1 else _p_value(tables, means, draws, statistic)
     return Estimate(value, low, high, p_value, level, float(freedom), num_seeds, num_individuals, count)
-
-
-def _apply(statistic: str, *means: float | Array) -> float | Array:
-    if statistic == "mean":
-        return means[0]
-    if statistic == "difference":
-        return means[0] - means[1]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if statistic == "log ratio":
-            return np.log(np.divide(means[0], means[1]))
-        return 100 * (1 - np.divide(means[0], means[1]))
-
-
-def _gradient(statistic: str, means: Sequence[float]) -> tuple[float, ...]:
-    if statistic == "mean":
-        return (1.0,)
-    if statistic == "difference":
-        return (1.0, -1.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if statistic == "log ratio":
-            return (1 / means[0], -1 / means[1])
-        return (float(np.divide(-100, means[1])), float(np.divide(100 * means[0], means[1] ** 2)))
 
 
 def _resampled_means(tables: tuple[Array, ...], rng: np.random.Generator, num_resamples: int) -> list[Array]:
@@ -200,8 +177,7 @@ def _resampled_means(tables: tuple[Array, ...], rng: np.random.Generator, num_re
         seeds, individuals = _times_drawn(rng, size, num_seeds), _times_drawn(rng, size, num_individuals)
         for part, table, known in zip(parts, tables, exists, strict=True):
             total = ((seeds @ np.where(known, table, 0.0)) * individuals).sum(1)
-            with np.errstate(invalid="ignore"):
-                part.append(total / ((seeds @ known.astype(np.float64)) * individuals).sum(1))
+            part.append(total / ((seeds @ known.astype(np.float64)) * individuals).sum(1))
     return [np.concatenate(part) for part in parts]
 
 
@@ -219,8 +195,9 @@ def _correction(tables: tuple[Array, ...], means: Sequence[float], statistic: st
     Both from the statistic's influence values ψ ``(S, N)``: its variance is var_s(mean_i ψ)/S + var_i(mean_s ψ)/N, of
     which resampling sees the shares (S − 1)/S and (N − 1)/N.
     """
+    _, gradient = _STATISTICS[statistic]
     influence = np.zeros_like(tables[0])
-    for table, mean, slope in zip(tables, means, _gradient(statistic, means), strict=True):
+    for table, mean, slope in zip(tables, means, gradient(*means), strict=True):
         known = ~np.isnan(table)
         influence += slope * np.where(known, table - mean, 0.0) / known.mean()
     variance = seen = uncertainty = 0.0
@@ -237,13 +214,14 @@ def _correction(tables: tuple[Array, ...], means: Sequence[float], statistic: st
 def _p_value(tables: tuple[Array, ...], means: Sequence[float], draws: Sequence[Array], statistic: str) -> float:
     """Two-sided p-value of equal means; NaN where there is nothing to estimate a variance from."""
     if tables[0].size < 2:
-        return float("nan")
+        return np.nan
     # The log ratio treats both models alike: swapping them keeps p. It needs positive means in every resample.
     positive = min(means) > 0 and all(float(np.nanmin(draw)) > 0 for draw in draws)
     tested = "log ratio" if statistic == "reduction" and positive else "difference"
     # The spread of the draws is too small by the same factor as the interval.
     narrow, freedom = _correction(tables, means, tested)
-    value, error = float(_apply(tested, *means)), float(np.nanstd(_apply(tested, *draws))) * narrow
+    apply, _ = _STATISTICS[tested]
+    value, error = float(apply(*means)), float(np.nanstd(apply(*draws))) * narrow
     if error == 0:
         return 1.0 if value == 0 else 0.0
     return float(2 * stdtr(freedom, -abs(value) / error))
@@ -257,8 +235,3 @@ def _table(values: ArrayLike) -> Array:
     if bool(np.isinf(table).any()):
         raise InputError(f"{int(np.isinf(table).sum())} of {table.size} values are infinite.")
     return table
-
-
-def _check_level(level: float) -> None:
-    if not 0 < level < 1:
-        raise InputError(f"level must lie between 0 and 1, got {level}.")

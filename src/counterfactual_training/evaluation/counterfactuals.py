@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 import torch
@@ -23,21 +24,15 @@ from counterfactual_training.evaluation.plausibility import (
     implausibility_by_class,
     unfaithfulness,
 )
-from counterfactual_training.evaluation.protocol import PAIRED, Draw, EvaluationProtocol, draw_individuals
+from counterfactual_training.evaluation.protocol import PAIRED, EvaluationProtocol, draw_individuals
 from counterfactual_training.evaluation.recourse import cost, redundancy, sparsity, validity, validity_strict
 from counterfactual_training.models.stack import StackedModel
-from counterfactual_training.search import Generator, SearchResult, Status, ecco, search
+from counterfactual_training.search import SearchResult, Status, ecco, search
 
 # Metrics of valid counterfactuals only.
 OF_VALID = (
-    "implausibility",
-    "implausibility_mmd",
-    "unfaithfulness",
-    "energy_differential",
-    "cost",
-    "redundancy",
-    "sparsity",
-)
+    "implausibility", "implausibility_mmd", "unfaithfulness", "energy_differential", "cost", "redundancy", "sparsity"
+)  # fmt: skip
 OF_ALL = ("validity", "validity_strict", "share_mature", "num_steps")
 
 # Memory: at most so many values of factuals are searched together.
@@ -45,7 +40,6 @@ _FLEET_VALUES = 2**25
 _PROBES = 16
 
 Data = Dataset | tuple[Tensor, Tensor]
-Columns = dict[str, Tensor]
 Find = Callable[..., SearchResult]
 
 
@@ -67,7 +61,7 @@ def counterfactual_table(
         find: searches, called as :func:`search` is.
     """
     x, y, constraints = unpacked(data, constraints)
-    return _frames(_columns(model, x, y, constraints, protocol, (), find))[0]
+    return _Measurement(model, x, y, constraints, protocol, find).tables()[0]
 
 
 def counterfactual_tables(
@@ -94,22 +88,22 @@ def counterfactual_tables(
         raise InputError(f"{len(each)} constraints for {len(models)} models: give one for all, or one each.")
     x, y, _ = unpacked(data, each[0])
     rules = [unpacked(data, one)[2] for one in each]
-    together = _fleet_size(protocol, x)
+    individuals = protocol.num_runs * (protocol.num_individuals or len(x))
+    together = max(1, _FLEET_VALUES // max(1, individuals * x[:1].numel()))
     if len(models) > together:
         parts = (slice(first, first + together) for first in range(0, len(models), together))
         return [t for part in parts for t in counterfactual_tables(models[part], data, protocol, rules[part], find)]
-    gated = [decider(model, x) is not model for model in models]
-    if len(set(gated)) == 2:
-        tables: dict[int, pd.DataFrame] = {}
-        for kind in (False, True):
-            places = [place for place, is_gated in enumerate(gated) if is_gated is kind]
-            own = [models[i] for i in places], data, protocol, [rules[i] for i in places], find
-            tables |= zip(places, counterfactual_tables(*own), strict=True)
-        return [tables[place] for place in range(len(models))]
-    fleet = None if gated[0] else stacked(models, x)
+    plain = [place for place, model in enumerate(models) if decider(model, x) is model]
+    if len(plain) < len(models):
+        own = [models[i] for i in plain], data, protocol, [rules[i] for i in plain], find
+        fast = dict(zip(plain, counterfactual_tables(*own), strict=True)) if plain else {}
+        alone = (i for i in range(len(models)) if i not in fast)
+        tables = fast | {i: counterfactual_table(models[i], data, protocol, rules[i], find) for i in alone}
+        return [tables[i] for i in range(len(models))]
+    fleet = stacked(models, x)
     if fleet is None or len({constraint_structure(one) for one in rules}) > 1:
         return [counterfactual_table(m, (x, y), protocol, c, find) for m, c in zip(models, rules, strict=True)]
-    return _frames(_columns(fleet, x, y, stack_constraints(rules), protocol, (len(models),), find))
+    return _Measurement(fleet, x, y, stack_constraints(rules), protocol, find, (len(models),)).tables()
 
 
 def aggregate(individuals: pd.DataFrame) -> pd.DataFrame:
@@ -147,141 +141,101 @@ def stacked(models: Sequence[nn.Module], x: Tensor) -> StackedModel | None:
     return fleet if torch.allclose(together, alone, rtol=1e-3, atol=1e-4, equal_nan=True) else None
 
 
-def _fleet_size(protocol: EvaluationProtocol, x: Tensor) -> int:
-    individuals = protocol.num_runs * (protocol.num_individuals or len(x))
-    return max(1, _FLEET_VALUES // max(1, individuals * x[:1].numel()))
+@dataclass(frozen=True, eq=False)
+class _Measurement:
+    """One model, or a fleet with ``lead`` = ``(members,)``, and how it is measured; columns are ``(..., m)``."""
 
+    model: nn.Module
+    x: Tensor
+    y: Tensor
+    constraints: Constraints
+    protocol: EvaluationProtocol
+    find: Find
+    lead: tuple[int, ...] = ()
 
-def _columns(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    constraints: Constraints,
-    protocol: EvaluationProtocol,
-    lead: tuple[int, ...],
-    find: Find,
-) -> Columns:
-    """Every column as ``(..., m)``, all λ_energy one after the other; ``lead`` is ``(members,)`` for a fleet."""
-    inner = model if lead else decider(model, x)
-    logits = predict_logits(inner, x.expand(*lead, *x.shape), _batch_size(lead), len(lead))  # (..., n, k)
-    samples = _model_samples(inner, x, constraints, protocol, logits.shape[-1], lead)
-    parts = []
-    for setting, lambda_energy in enumerate(protocol.lambda_energy):
-        draw = _draw(protocol, y, logits.argmax(-1), logits.shape[-1], setting)
-        parts.append(_measured(model, inner, x, y, logits, samples, constraints, protocol, draw, lambda_energy, find))
-    return {name: torch.cat([part[name] for part in parts], -1).cpu() for name in parts[0]}
+    def tables(self) -> list[pd.DataFrame]:
+        """One table per member, of the individuals who were searched, all λ_energy one after the other."""
+        inner = self.model if self.lead else decider(self.model, self.x)
+        logits = self._logits(inner, self.x.expand(*self.lead, *self.x.shape))  # (..., n, k)
+        samples = self._model_samples(inner, logits.shape[-1]) if self.protocol.langevin_steps else None
+        strengths = enumerate(self.protocol.lambda_energy)
+        parts = [self._columns(inner, logits, samples, setting, strength) for setting, strength in strengths]
+        columns = {name: torch.atleast_2d(torch.cat([part[name] for part in parts], -1).cpu()) for name in parts[0]}
+        kept = columns.pop("searched")
+        return [
+            pd.DataFrame({name: values[member][mask].numpy() for name, values in columns.items()})
+            for member, mask in enumerate(kept)
+        ]
 
+    def _columns(
+        self, inner: nn.Module, logits: Tensor, samples: Tensor | None, setting: int, lambda_energy: float
+    ) -> dict[str, Tensor]:
+        """All individuals of one λ_energy: one search, then every metric of its result."""
+        x, y, protocol, num_classes = self.x, self.y, self.protocol, logits.shape[-1]
+        run, rows, y_target = (part.to(x.device) for part in self._draw(logits.argmax(-1), num_classes, setting))
+        generator = ecco(
+            protocol.lambda_cost,
+            lambda_energy,
+            max_steps=protocol.max_steps,
+            decision_threshold=protocol.decision_threshold,
+            learning_rate=protocol.learning_rate,
+        )
+        found = self.find(self.model, x[rows], y_target, generator, self.constraints, diagnose=False)
+        factual = logits.argmax(-1).gather(-1, rows)
+        # Whether a row already is of the target class is decided by the classifier, not by its gate.
+        gated = inner is not self.model
+        searched = factual != y_target if gated else found.status != int(Status.ALREADY_THERE)
+        x_cf, factuals = (at_least_single(points).flatten(rows.dim()) for points in (found.x_cf, x[rows]))
+        rows_of_data = at_least_single(x).flatten(1)
+        logits_cf = self._logits(inner, found.x_cf)
+        gated_cf = predict_logits(self.model, found.x_cf) if gated else logits_cf
+        valid = validity(logits_cf, y_target) & searched
+        strict = validity_strict(gated_cf, y_target, protocol.decision_threshold) & searched
+        group = (run * num_classes + factual) * num_classes + y_target
+        group = group.where(valid if protocol.mmd_valid_only else searched, -1)
+        of_valid = {
+            "implausibility": implausibility_by_class(x_cf, y_target, rows_of_data, y),
+            "implausibility_mmd": group_mmd(x_cf, group, y_target, rows_of_data, y, protocol),
+            "energy_differential": energy_differential(logits_cf, y_target, logits, y),
+            "cost": cost(x_cf, factuals),
+            "redundancy": redundancy(x_cf, factuals),
+            "sparsity": sparsity(x_cf, factuals, self.constraints).to(x_cf.dtype),
+        }
+        if samples is not None:
+            of_valid["unfaithfulness"] = unfaithfulness(x_cf, y_target, samples)
+        return {
+            "run": run,
+            "lambda_energy": torch.full(run.shape, lambda_energy, dtype=torch.float64),  # of the table, not the device
+            "row": rows,
+            "factual": factual,
+            "target": y_target,
+            "validity": valid.cpu().double(),
+            "validity_strict": strict.cpu().double(),
+            "share_mature": (found.status == int(Status.CONVERGED)).cpu().double(),
+            "num_steps": found.num_steps,
+            # NaN, not dropped: means leave these rows out, and tables keep their shape.
+            **{name: values.where(valid, torch.nan) for name, values in of_valid.items()},
+            "searched": searched,
+        }
 
-def _measured(
-    model: nn.Module,
-    inner: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    logits: Tensor,
-    samples: Tensor | None,
-    constraints: Constraints,
-    protocol: EvaluationProtocol,
-    draw: Draw,
-    lambda_energy: float,
-    find: Find,
-) -> Columns:
-    """All individuals of one λ_energy: one search, then every metric of its result; each ``(..., m)``."""
-    rows, y_target = draw.row.to(x.device), draw.y_target.to(x.device)
-    lead = rows.shape[:-1]
-    found = find(model, x[rows], y_target, _generator(protocol, lambda_energy), constraints, diagnose=False)
-    factual = logits.argmax(-1).gather(-1, rows)
-    # Whether a row already is of the target class is decided by the classifier, not by its gate.
-    searched = found.status != int(Status.ALREADY_THERE) if inner is model else factual != y_target
-    x_cf, factuals = (at_least_single(points).flatten(rows.dim()) for points in (found.x_cf, x[rows]))
-    rows_of_data = at_least_single(x).flatten(1)
-    logits_cf = predict_logits(inner, found.x_cf, _batch_size(lead), len(lead))
-    gated_cf = logits_cf if inner is model else predict_logits(model, found.x_cf)
-    valid = validity(logits_cf, y_target) & searched
-    strict = validity_strict(gated_cf, y_target, protocol.decision_threshold) & searched
-    run = draw.run.to(x.device)
-    num_classes = logits.shape[-1]
-    group = (run * num_classes + factual) * num_classes + y_target
-    counts = valid if protocol.mmd_valid_only else searched
-    of_valid = {
-        "implausibility": implausibility_by_class(x_cf, y_target, rows_of_data, y),
-        "implausibility_mmd": group_mmd(x_cf, group.where(counts, -1), y_target, rows_of_data, y, protocol),
-        "energy_differential": energy_differential(logits_cf, y_target, logits, y),
-        "cost": cost(x_cf, factuals),
-        "redundancy": redundancy(x_cf, factuals),
-        "sparsity": sparsity(x_cf, factuals, constraints).to(x_cf.dtype),
-    }
-    if samples is not None:
-        of_valid["unfaithfulness"] = unfaithfulness(x_cf, y_target, samples)
-    return {
-        "run": run,
-        "lambda_energy": torch.full(run.shape, lambda_energy, dtype=torch.float64),  # of the table, not the device
-        "row": rows,
-        "factual": factual,
-        "target": y_target,
-        "validity": valid.cpu().double(),
-        "validity_strict": strict.cpu().double(),
-        "share_mature": (found.status == int(Status.CONVERGED)).cpu().double(),
-        "num_steps": found.num_steps,
-        # NaN, not dropped: means leave these rows out, and tables keep their shape.
-        **{name: values.where(valid, torch.nan) for name, values in of_valid.items()},
-        "searched": searched,
-    }
+    def _draw(self, predicted: Tensor, num_classes: int, setting: int) -> Iterator[Tensor]:
+        """Run, row and target ``(..., m)`` of the individuals of all models, which predict ``(..., n)``.
 
+        Members with fewer individuals are padded with a row whose target is its own class, which is never searched.
+        """
+        predicted = torch.atleast_2d(predicted).cpu()
+        draws = [draw_individuals(self.protocol, self.y, one, num_classes, setting)[:3] for one in predicted]
+        columns = zip(*draws, strict=True)
+        run, row, y_target = (pad_sequence(list(column), batch_first=True, padding_value=-1) for column in columns)
+        y_target = torch.where(row < 0, predicted[:, :1], y_target)
+        return (part.reshape(*self.lead, -1) for part in (run.clamp_min(0), row.clamp_min(0), y_target))
 
-def _generator(protocol: EvaluationProtocol, lambda_energy: float) -> Generator:
-    return ecco(
-        protocol.lambda_cost,
-        lambda_energy,
-        max_steps=protocol.max_steps,
-        decision_threshold=protocol.decision_threshold,
-        learning_rate=protocol.learning_rate,
-    )
+    def _model_samples(self, inner: nn.Module, num_classes: int) -> Tensor:
+        """Samples of every class from the model's energy ``(..., k, s, d)``."""
+        box = self.constraints.to(self.x).domain.filled(Domain.infer(self.x.flatten(1)))
+        y = torch.arange(num_classes, device=self.x.device).expand(*self.lead, num_classes)
+        rng = torch.Generator().manual_seed(self.protocol.seed)
+        return class_samples(inner, y, box, rng, Langevin(steps=self.protocol.langevin_steps), self.x.shape[1:])
 
-
-def _draw(protocol: EvaluationProtocol, y: Tensor, predicted: Tensor, num_classes: int, setting: int) -> Draw:
-    """Individuals ``(..., m)`` for every model that made the predictions ``(..., n)``.
-
-    Members with fewer individuals are padded with a row whose target is its own class, which is never searched.
-    """
-    if predicted.dim() == 1:
-        return draw_individuals(protocol, y, predicted, num_classes, setting)
-    if protocol.individuals == "same":
-        draw = draw_individuals(protocol, y, predicted[0], num_classes, setting)
-        run, row, y_target = (part.expand(len(predicted), -1) for part in draw[:3])
-        return Draw(run, row, y_target, draw.missing)
-    draws = [draw_individuals(protocol, y, one, num_classes, setting) for one in predicted.cpu()]
-    columns = zip(*(draw[:3] for draw in draws), strict=True)
-    run, row, y_target = (pad_sequence(list(column), batch_first=True, padding_value=-1) for column in columns)
-    y_target = torch.where(row < 0, predicted[:, :1].cpu(), y_target)
-    return Draw(run.clamp_min(0), row.clamp_min(0), y_target, sum(draw.missing for draw in draws))
-
-
-def _model_samples(
-    model: nn.Module,
-    x: Tensor,
-    constraints: Constraints,
-    protocol: EvaluationProtocol,
-    num_classes: int,
-    lead: tuple[int, ...],
-) -> Tensor | None:
-    """Samples of every class from the model's energy ``(..., k, s, d)``, if the protocol asks for them."""
-    if not protocol.langevin_steps:
-        return None
-    box = constraints.to(x).domain.filled(Domain.infer(x.flatten(1)))
-    y = torch.arange(num_classes, device=x.device).expand(*lead, num_classes)
-    rng = torch.Generator().manual_seed(protocol.seed)
-    return class_samples(model, y, box, rng, Langevin(steps=protocol.langevin_steps), x.shape[1:])
-
-
-def _batch_size(lead: Sequence[int]) -> int:
-    return max(64, 2**16 // lead[0]) if lead else 4096
-
-
-def _frames(columns: Columns) -> list[pd.DataFrame]:
-    """One table per member, of the individuals who were searched."""
-    full = {name: torch.atleast_2d(values) for name, values in columns.items()}
-    kept = full.pop("searched")
-    return [
-        pd.DataFrame({name: values[member][mask].numpy() for name, values in full.items()})
-        for member, mask in enumerate(kept)
-    ]
+    def _logits(self, inner: nn.Module, x: Tensor) -> Tensor:
+        return predict_logits(inner, x, max(64, 2**16 // self.lead[0]) if self.lead else 4096, len(self.lead))

@@ -6,10 +6,12 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from counterfactual_training.evaluation.attacks import input_gradient
+from counterfactual_training.evaluation.protocol import EvaluationProtocol, draw_individuals
 from counterfactual_training.search import evaluating
 
 
@@ -37,23 +39,18 @@ def warn(findings: Iterable[Finding]) -> None:
 def check_outputs(logits: Tensor, tolerance: float = 1e-4) -> list[Finding]:
     """Are these ``(..., n, k)`` logits, or something that only looks like it?"""
     values = logits.detach()
-    if not values.numel():
-        return []
     bad = int((~torch.isfinite(values)).any(-1).sum())
     if bad:
         return _found("non_finite_logits", f"{bad} of {values.shape[:-1].numel()} rows have NaN or infinite logits.")
+    if not values.numel():
+        return []
     if bool((values >= 0).all()) and bool(((values.sum(-1) - 1).abs() < tolerance).all()):
-        return _found(
-            "probabilities_as_logits",
-            "All rows are non-negative and sum to 1: these are probabilities.",
-            "Energies, calibration and gradients need logits; remove the final softmax.",
-        )
+        sentence = "All rows are non-negative and sum to 1: these are probabilities."
+        remedy = "Energies, calibration and gradients need logits; remove the final softmax."
+        return _found("probabilities_as_logits", sentence, remedy)
     if bool((values <= 0).all()) and bool((values.logsumexp(-1).abs() < tolerance).all()):
-        return _found(
-            "log_probabilities_as_logits",
-            "All rows are log-probabilities. Accuracy and attacks are right, but energies compare classes, not inputs;",
-            "remove the final log-softmax.",
-        )
+        sentence = "All rows are log-probabilities. Accuracy and attacks are right, but energies compare classes,"
+        return _found("log_probabilities_as_logits", sentence, "not inputs; remove the final log-softmax.")
     return []
 
 
@@ -61,40 +58,25 @@ def check_gradients(model: nn.Module, x: Tensor, y: Tensor, largest_share: float
     """Do rows ``(..., n, *features)`` have gradients to attack and to search with?"""
     with evaluating(model):
         gradient = input_gradient(model, x, y).reshape(y.numel(), -1)
-    share = float((gradient == 0).all(-1).float().mean()) if y.numel() else 0.0
-    if share <= largest_share:
-        return []
-    return _found(
-        "zero_gradients",
-        f"The gradient is exactly zero for {share:.0%} of the rows: attacks and searches stand still there,",
-        "which is not robustness. Compare with random perturbations.",
-    )
+    share = float((gradient == 0).all(-1).float().mean())  # NaN without rows
+    sentence = f"The gradient is exactly zero for {share:.0%} of the rows: attacks and searches stand still there,"
+    remedy = "which is not robustness. Compare with random perturbations."
+    return _found("zero_gradients", sentence, remedy) if share > largest_share else []
 
 
 def check_valid_count(valid: Tensor, smallest: int = 30) -> list[Finding]:
     """Are there enough valid counterfactuals, mask ``(..., n)``, in every group for a mean over them?"""
-    counts = valid.sum(-1).flatten()
-    few = counts[counts < smallest]
-    if not len(few):
-        return []
-    where = "" if len(counts) == 1 else f" in the worst of {len(few)} such groups (of {len(counts)})"
-    return _found(
-        "few_valid",
-        f"Only {int(few.min())} of {valid.shape[-1]} counterfactuals are valid{where}:",
-        "a mean over them is uncertain, and biased towards the easy cases.",
-    )
+    fewest = int(valid.sum(-1).min())
+    sentence = f"Only {fewest} of {valid.shape[-1]} counterfactuals are valid: a mean over them is uncertain,"
+    return _found("few_valid", sentence, "and biased towards the easy cases.") if fewest < smallest else []
 
 
 def check_group_sizes(sizes: Tensor, smallest: int = 20) -> list[Finding]:
     """Are the groups ``(G,)`` that an MMD is computed for large enough?"""
     small, lone = int((sizes < smallest).sum()), int((sizes < 2).sum())
-    if not small:
-        return []
-    return _found(
-        "small_groups",
-        f"{small} of {sizes.numel()} groups have fewer than {smallest} counterfactuals, {lone} fewer than two (no MMD",
-        "at all): IP* is mostly noise there. Evaluate more individuals.",
-    )
+    sentence = f"{small} of {sizes.numel()} groups have fewer than {smallest} counterfactuals, {lone} fewer than two"
+    remedy = "(no MMD at all): IP* is mostly noise there. Evaluate more individuals."
+    return _found("small_groups", sentence, remedy) if small else []
 
 
 def check_attacks(epsilons: Sequence[float], curves: Mapping[str, Tensor], slack: float = 0.01) -> list[Finding]:
@@ -105,12 +87,12 @@ def check_attacks(epsilons: Sequence[float], curves: Mapping[str, Tensor], slack
             continue
         gap = curves[strong] - curves[weak]
         worst = int(gap.argmax())
+        low, high = float(curves[weak][worst]), float(curves[strong][worst])
         if float(gap[worst]) > slack:
             findings += _found(
                 f"{weak}_beats_{strong}",
-                f"At ε = {float(epsilons[worst]):g} accuracy is {float(curves[weak][worst]):.3f} under {weak} but",
-                f"{float(curves[strong][worst]):.3f} under {strong}: gradients are masked, or the steps too few or too "
-                "small.",
+                f"At ε = {float(epsilons[worst]):g} accuracy is {low:.3f} under {weak} but {high:.3f} under {strong}:",
+                "gradients are masked, or the steps too few or too small.",
             )
     order = torch.as_tensor([float(epsilon) for epsilon in epsilons]).argsort()
     for name in ("fgsm", "pgd"):
@@ -120,48 +102,51 @@ def check_attacks(epsilons: Sequence[float], curves: Mapping[str, Tensor], slack
     return findings
 
 
-def check_completeness(
-    attributions: Tensor, value: Tensor, baseline_value: Tensor, tolerance: float = 0.05
-) -> list[Finding]:
-    """Do attributions ``(n, d)`` add up to F(x) − F(b) ``(n,)``?"""
-    change = value - baseline_value
-    gap = float((attributions.sum(-1) - change).abs().mean())
-    scale = float(change.abs().mean())
+def check_completeness(attributions: Tensor, change: Tensor, tolerance: float = 0.05) -> list[Finding]:
+    """Do attributions ``(n, d)`` add up to the change F(x) − F(b) ``(n,)``?"""
+    gap, scale = float((attributions.sum(-1) - change).abs().mean()), float(change.abs().mean())
     if gap <= tolerance * scale or scale == 0:
         return []
-    return _found(
-        "incomplete_attributions",
-        f"Integrated gradients miss F(x) − F(baseline) by {gap / scale:.0%}: take more steps.",
-    )
+    sentence = f"Integrated gradients miss F(x) − F(baseline) by {gap / scale:.0%}: take more steps."
+    return _found("incomplete_attributions", sentence)
 
 
 def check_classes(y: Tensor, num_classes: int) -> list[Finding]:
     """Does every class occur among the labels?"""
-    absent = [c for c, count in enumerate(torch.bincount(y.flatten(), minlength=num_classes).tolist()) if not count]
-    if not absent:
-        return []
-    names = ", ".join(map(str, absent))
-    return _found("absent_classes", f"No sample has class {names}: plausibility for these targets is NaN.")
+    names = ", ".join(str(label) for label in sorted(set(range(num_classes)) - set(y.unique().tolist())))
+    sentence = f"No sample has class {names}: plausibility for these targets is NaN."
+    return _found("absent_classes", sentence) if names else []
 
 
 def check_individuals(found: int, wanted: int) -> list[Finding]:
     """Were there as many individuals as asked for?"""
-    if found >= wanted:
-        return []
-    return _found(
-        "fewer_individuals", f"Only {found} of the {wanted} individuals asked for exist; intervals are wider."
-    )
+    sentence = f"Only {found} of the {wanted} individuals asked for exist; intervals are wider."
+    return _found("fewer_individuals", sentence) if found < wanted else []
 
 
 def check_seeds(num_seeds: int) -> list[Finding]:
     """Does an interval know about training variance?"""
-    if num_seeds > 1:
-        return []
-    return _found(
-        "one_seed",
-        "Only one training run: the interval leaves out training variance, often the larger part.",
-        "Train several seeds.",
-    )
+    sentence = "Only one training run: the interval leaves out training variance, often the larger part."
+    return _found("one_seed", sentence, "Train several seeds.") if num_seeds <= 1 else []
+
+
+def check_measurement(
+    model: nn.Module, x: Tensor, y: Tensor, logits: Tensor, protocol: EvaluationProtocol, individuals: pd.DataFrame
+) -> list[Finding]:
+    """What would mislead about a model's measurements: its outputs, its gradients, small numbers."""
+    num_classes = logits.shape[-1]
+    found = check_outputs(logits) + check_classes(y, num_classes) + check_gradients(model, x[:1000], y[:1000])
+    if protocol.num_individuals is not None:
+        settings = range(len(protocol.lambda_energy))
+        draws = [draw_individuals(protocol, y, logits.argmax(-1), num_classes, setting) for setting in settings]
+        wanted = protocol.num_individuals * protocol.num_runs * len(settings)
+        found += check_individuals(wanted - sum(draw.missing for draw in draws), wanted)
+    valid = individuals["validity"] == 1
+    groups = individuals[valid] if protocol.mmd_valid_only else individuals
+    sizes = groups.groupby(["lambda_energy", "run", "factual", "target"]).size()
+    # Counted over all runs and λ_energy, as in the mean that is reported.
+    found += check_valid_count(torch.tensor(valid.to_numpy()))
+    return found + check_group_sizes(torch.tensor(sizes.to_numpy()))
 
 
 def _found(name: str, *sentences: str) -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +15,9 @@ from torch import Tensor
 from counterfactual_training.core.distances import L1Reference
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import InputError
-from counterfactual_training.evaluation.contributions import mmd_contributions, self_likeness
+from counterfactual_training.evaluation.groups import mmd_contributions, self_likeness
 
 NUM_NEAREST = 5
-_LOF_NEIGHBOURS = 20
-_BOOSTING_ROUNDS = 100
 # Values of the differences that are in memory at once.
 _BLOCK_VALUES = 2**24
 
@@ -29,20 +28,13 @@ JUDGED = ("nn5", "ip", "ip_star", "lof", "boosting", "spread")
 
 @dataclass(frozen=True, eq=False)
 class _Class:
-    """One class of real rows, prepared for comparisons.
+    """One class of real rows, prepared for comparisons."""
 
-    Attributes:
-        rows: ``(m, d)``.
-        likeness: of the rows among themselves, the constant of IP*.
-        scatter: mean L2 distance of the rows to their mean.
-        lof: local outlier factor, novelty; ``None`` where there is one row only.
-    """
-
-    rows: Tensor
+    rows: Tensor  # (m, d)
     l1: L1Reference
-    likeness: Tensor
-    scatter: float
-    lof: Any
+    likeness: Tensor  # of the rows among themselves, the constant of IP*
+    scatter: float  # mean L2 distance of the rows to their mean
+    lof: Any  # local outlier factor, novelty; ``None`` if there is only one row
 
     @classmethod
     def from_rows(cls, rows: Tensor, length_scale: float) -> _Class:
@@ -50,10 +42,9 @@ class _Class:
 
         lof = None
         if len(rows) > 1:
-            lof = LocalOutlierFactor(n_neighbors=min(_LOF_NEIGHBOURS, len(rows) - 1), novelty=True)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # tables may have duplicate rows
-                lof.fit(rows.numpy())
+                lof = LocalOutlierFactor(n_neighbors=min(20, len(rows) - 1), novelty=True).fit(rows.numpy())
         scatter = float(_scatter(rows).mean())
         return cls(rows, L1Reference.prepare(rows), self_likeness(rows, length_scale), scatter, lof)
 
@@ -83,25 +74,24 @@ class Judge:
     def fit(cls, x: Tensor, y: Tensor, num_classes: int, length_scale: float = 5.0, seed: int = 0) -> Judge:
         """From real rows x ``(m, *features)`` with classes y ``(m,)``; a class without rows is judged NaN."""
         if x.dim() < 2 or y.shape != x.shape[:1] or not len(y):
-            raise InputError(f"A judge needs rows (m, *features) and classes (m,), got {_shapes(x, y)}.")
+            raise InputError(f"A judge needs rows (m, ...) and classes (m,), got {tuple(x.shape)}, {tuple(y.shape)}.")
         if int(y.min()) < 0 or int(y.max()) >= num_classes:
             raise InputError(f"Classes must lie in 0..{num_classes - 1}, got {int(y.min())} to {int(y.max())}.")
-        rows, labels = _flat(x), y.cpu()
-        by_class = [rows[labels == k] for k in range(num_classes)]
         from sklearn.ensemble import HistGradientBoostingClassifier
 
+        rows, labels = _flat(x), y.cpu()
+        by_class = [rows[labels == k] for k in range(num_classes)]
         boosting = None
         if len(labels.unique()) > 1:
-            boosting = HistGradientBoostingClassifier(
-                max_iter=_BOOSTING_ROUNDS, early_stopping=False, random_state=seed
-            ).fit(rows.numpy(), labels.numpy())
+            boosting = HistGradientBoostingClassifier(max_iter=100, early_stopping=False, random_state=seed)
+            boosting.fit(rows.numpy(), labels.numpy())
         classes = tuple(_Class.from_rows(part, length_scale) if len(part) else None for part in by_class)
         return cls(classes, boosting, length_scale)
 
     def __call__(self, x: Tensor, y_target: Tensor) -> dict[str, Array]:
         """:data:`JUDGED` of points x ``(n, *features)`` meant to be of class y_target ``(n,)``; each ``(n,)``."""
         if y_target.shape != x.shape[:1]:
-            raise InputError(f"Expected points (n, *features) and targets (n,), got {_shapes(x, y_target)}.")
+            raise InputError(f"Expected points (n, ...), targets (n,), got {tuple(x.shape)}, {tuple(y_target.shape)}.")
         points, targets = _flat(x), y_target.cpu().numpy()
         out = {name: np.full(len(targets), np.nan) for name in JUDGED}
         for target in np.unique(targets):
@@ -127,40 +117,39 @@ def nearest_distance(x: Tensor, reference: Tensor, num: int = NUM_NEAREST) -> Te
     # Differences, not inner products: those lose the distances of points that nearly coincide.
     exact = "donot_use_mm_for_euclid_dist"
     parts = [torch.cdist(rows, reference, compute_mode=exact) for rows in x.split(block)]
-    nearest = [part.topk(min(num, len(reference)), -1, largest=False).values.mean(-1) for part in parts]
-    return torch.cat(nearest) if nearest else x.new_empty(0)
-
-
-# ---- what needs no model ---------------------------------------------------------------------------------------------
+    return torch.cat([part.topk(min(num, len(reference)), -1, largest=False).values.mean(-1) for part in parts])
 
 
 def real_rows(x: Tensor, y: Tensor, y_target: Tensor, seed: int = 0) -> Tensor:
     """For every target a real row of that class, drawn from x: no row twice while there are others. ``(n, d)``."""
     rng = torch.Generator().manual_seed(seed)
-    out = torch.empty(len(y_target), dtype=torch.long)
-    for target in y_target.unique().tolist():
-        pool, mine = _of_class(y, target), y_target == target
-        turns = -(-int(mine.sum()) // len(pool))
-        drawn = torch.cat([pool[torch.randperm(len(pool), generator=rng)] for _ in range(turns)])
-        out[mine] = drawn[: int(mine.sum())]
-    return x[out]
+
+    def drawn(pool: Tensor, mine: Tensor) -> Tensor:
+        num = int(mine.sum())
+        turns = -(-num // len(pool))
+        return torch.cat([pool[torch.randperm(len(pool), generator=rng)] for _ in range(turns)])[:num]
+
+    return x[_by_class(y, y_target, drawn)]
 
 
 def nearest_unlike(x: Tensor, y: Tensor, factuals: Tensor, y_target: Tensor) -> Tensor:
     """For every factual the row of its target class, out of x, that is nearest by L1. ``(n, d)``."""
+
+    def nearest(pool: Tensor, mine: Tensor) -> Tensor:
+        return pool[torch.cdist(_flat(factuals[mine]), _flat(x[pool]), p=1.0).argmin(-1)]
+
+    return x[_by_class(y, y_target, nearest)]
+
+
+def _by_class(y: Tensor, y_target: Tensor, choose: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """A row number per target, chosen from the numbers of the rows of that class for the mask of its targets."""
     out = torch.empty(len(y_target), dtype=torch.long)
     for target in y_target.unique().tolist():
-        pool, mine = _of_class(y, target), y_target == target
-        distances = torch.cdist(_flat(factuals[mine]), _flat(x[pool]), p=1.0)
-        out[mine] = pool[distances.argmin(-1)]
-    return x[out]
-
-
-def _of_class(y: Tensor, target: int) -> Tensor:
-    rows = (y == target).nonzero().flatten()
-    if not len(rows):
-        raise InputError(f"There is no real row of the target class {target} to compare with.")
-    return rows
+        pool, mine = (y == target).nonzero().flatten(), y_target == target
+        if not len(pool):
+            raise InputError(f"There is no real row of the target class {target} to compare with.")
+        out[mine] = choose(pool, mine)
+    return out
 
 
 def _scatter(rows: Tensor) -> Tensor:
@@ -169,7 +158,3 @@ def _scatter(rows: Tensor) -> Tensor:
 
 def _flat(x: Tensor) -> Tensor:
     return at_least_single(x.detach()).flatten(1).cpu()
-
-
-def _shapes(x: Tensor, y: Tensor) -> str:
-    return f"{tuple(x.shape)} and {tuple(y.shape)}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -37,19 +39,15 @@ def decider(model: nn.Module, x: Tensor, num_classes: int | None = None) -> nn.M
 
     Without a number of classes, a model is gated if it has one more output than its ``model``.
     """
-    inner = getattr(model, "model", None)
-    inner = inner if isinstance(inner, nn.Module) and hasattr(model, "scale") else None
-    if inner is None and num_classes is None:
+    inner: Any = getattr(model, "model", None)
+    may_be_gated = isinstance(inner, nn.Module) and hasattr(model, "scale")
+    if num_classes is None and not may_be_gated:
         return model
     width = predict_logits(model, x[:1]).shape[-1]
-    if width == num_classes:
+    if may_be_gated and num_classes in (None, width - 1) and predict_logits(inner, x[:1]).shape[-1] == width - 1:
+        return inner
+    if num_classes in (None, width):
         return model
-    if inner is not None:
-        own = predict_logits(inner, x[:1]).shape[-1]
-        if width == own + 1 and num_classes in (None, own):
-            return inner
-        if num_classes is None:
-            return model
     raise ModelError(
         f"{type(model).__name__} has {width} outputs for {num_classes} classes. A gated model has one more output "
         "than classes, its classifier as .model, and that classifier's factor as .scale."

@@ -19,30 +19,20 @@ from counterfactual_training.threads import sensible_threads
 
 
 def implausibility(x_cf: Tensor, x_target: Tensor) -> Tensor:
-    """Implausibility, IP (Eq. 5): the mean L1 distance of each counterfactual to samples of its target class.
+    """Implausibility, IP (Eq. 5): mean L1 distance of counterfactuals ``(..., n, d)`` to samples ``(..., m, d)``.
 
-    Smaller is more plausible. The authors drew up to 1,000 samples per counterfactual, which estimates the mean over
-    all samples that is computed here.
-
-    Args:
-        x_cf: ``(..., n, d)`` counterfactuals of one target class.
-        x_target: ``(..., m, d)`` samples of that class.
-
-    Returns:
-        ``(..., n)``; NaN if there is no sample.
+    All of one target class. Smaller is more plausible; ``(..., n)``, NaN if there is no sample. The authors drew up to
+    1,000 samples per counterfactual, which estimates the mean over all samples that is computed here.
     """
     return mean_l1(x_cf, x_target)
 
 
 def implausibility_by_class(x_cf: Tensor, y_target: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """:func:`implausibility` where every row has its own target class.
+    """:func:`implausibility` ``(..., n)`` where every row has its own target class; NaN if no sample has it.
 
     Args:
         x_cf: ``(..., n, d)``; y_target: ``(..., n)``.
         x: ``(m, d)`` samples of all classes; y: ``(m,)`` their labels.
-
-    Returns:
-        ``(..., n)``; NaN for targets that no sample has.
     """
     if x.dim() != 2 or y.shape != x.shape[:1] or y_target.shape != x_cf.shape[:-1]:
         raise InputError(
@@ -69,12 +59,8 @@ def implausibility_mmd(x_cf: Tensor, x_target: Tensor, length_scale: float = 5.0
 def energy_differential(logits_cf: Tensor, y_target: Tensor, logits: Tensor, y: Tensor) -> Tensor:
     """``E(x′, y⁺) − mean_{x: y = y⁺} E(x, y⁺)``: below zero, the model likes x′ better than real samples of the class.
 
-    Args:
-        logits_cf: ``(..., n, k)`` at the counterfactuals; y_target: ``(..., n)``.
-        logits: ``(..., m, k)`` at samples of all classes; y: ``(m,)`` their labels.
-
-    Returns:
-        ``(..., n)``; NaN for targets that no sample has.
+    From logits ``(..., n, k)`` at the counterfactuals, with y_target ``(..., n)``, and ``(..., m, k)`` at samples of
+    all classes, with labels y ``(m,)``: ``(..., n)``, NaN for targets that no sample has.
     """
     check_labels(logits_cf, y_target)
     if logits.dim() < 2 or y.shape != logits.shape[-2:-1] or logits.shape[-1] != logits_cf.shape[-1]:
@@ -100,19 +86,13 @@ class Langevin:
     bound, and only inside a box is ``p(x | y⁺) ∝ exp(−E(x, y⁺))`` a distribution. With σ = √α this is the proper
     Langevin step at temperature one; a smaller σ, usual with energy models, samples colder and settles faster.
 
-    Attributes:
-        step_size: α.
-        noise: σ.
-        steps: updates of each chain.
-        num_chains: chains, each of which gives one sample.
-        num_lowest: how many of the samples, those of lowest energy, are kept; all if ``None``.
     """
 
-    step_size: float = 0.1
-    noise: float = 0.01
-    steps: int = 500
-    num_chains: int = 50
-    num_lowest: int | None = 25
+    step_size: float = 0.1  # α
+    noise: float = 0.01  # σ
+    steps: int = 500  # updates of each chain
+    num_chains: int = 50  # each gives one sample
+    num_lowest: int | None = 25  # samples that are kept, those of lowest energy; all if None
 
     def __post_init__(self) -> None:
         if self.step_size <= 0 or self.noise < 0 or self.steps < 0 or self.num_chains < 1:
@@ -135,8 +115,6 @@ def class_samples(
         model: maps ``(..., n, *features)`` to logits.
         y_target: ``(..., c)`` classes y⁺; the members of a fleet, in front, all get the same starts and noise.
         domain: a finite box ``(..., d)``, for example ``Domain.infer(x)``.
-        rng: randomness of starts and noise.
-        settings: see :class:`Langevin`.
         feature_shape: of an input of the model, where that is not ``(d,)``.
     """
     settings = settings if settings is not None else Langevin()
@@ -172,13 +150,9 @@ def class_samples(
 def unfaithfulness(x_cf: Tensor, y_target: Tensor, samples: Tensor) -> Tensor:
     """``mean ‖x′ − x̂‖₁`` to samples x̂ that the model itself generates for the target class (Altmeyer et al. 2024).
 
-    Smaller means that x′ agrees better with what the model has learned.
-
-    Args:
-        x_cf: ``(..., n, d)`` counterfactuals; y_target: ``(..., n)``.
-        samples: ``(..., k, s, d)`` of all classes, from :func:`class_samples`.
+    Smaller means that x′ ``(..., n, d)`` agrees better with what the model has learned: samples ``(..., k, s, d)`` of
+    all classes, from :func:`class_samples`.
     """
-    num_classes = samples.shape[-3]
     if y_target.shape != x_cf.shape[:-1] or samples.shape[:-3] != y_target.shape[:-1]:
         raise InputError(
             f"Expected x_cf (..., n, d), y_target (..., n), samples (..., k, s, d); got {tuple(x_cf.shape)}, "
@@ -187,7 +161,7 @@ def unfaithfulness(x_cf: Tensor, y_target: Tensor, samples: Tensor) -> Tensor:
     flat, targets = x_cf.reshape(-1, *x_cf.shape[-2:]), y_target.reshape(-1, y_target.shape[-1])
     out = x_cf.new_empty(targets.shape)
     for member, of_classes in enumerate(samples.reshape(-1, *samples.shape[-3:])):
-        for target in range(num_classes):
+        for target, own in enumerate(of_classes):
             mine = targets[member] == target
-            out[member, mine] = mean_l1(flat[member, mine], of_classes[target])
+            out[member, mine] = mean_l1(flat[member, mine], own)
     return out.reshape(y_target.shape)

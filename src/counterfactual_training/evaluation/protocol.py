@@ -108,19 +108,15 @@ def draw_individuals(
         y: ``(n,)`` true classes of the test rows.
         predicted: ``(n,)`` what the model says of them; only looked at by ``"by_prediction"``.
     """
-    if protocol.individuals == "same":
-        return _same(protocol, y.cpu(), num_classes)
-    return _by_prediction(protocol, predicted.cpu(), num_classes, setting)
-
-
-def _same(protocol: EvaluationProtocol, y: Tensor, num_classes: int) -> Draw:
-    rng = torch.Generator().manual_seed(protocol.seed)
-    size = len(y) if protocol.num_individuals is None else min(protocol.num_individuals, len(y))
+    if protocol.individuals == "by_prediction":
+        return _by_prediction(protocol, predicted.cpu(), num_classes, setting)
+    y, rng = y.cpu(), torch.Generator().manual_seed(protocol.seed)
+    wanted = len(y) if protocol.num_individuals is None else protocol.num_individuals
+    size = min(wanted, len(y))
     rows = torch.cat([torch.randperm(len(y), generator=rng)[:size] for _ in range(protocol.num_runs)])
     shift = torch.randint(1, num_classes, (len(rows),), generator=rng)
     run = torch.arange(protocol.num_runs).repeat_interleave(size)
-    missing = 0 if protocol.num_individuals is None else (protocol.num_individuals - size) * protocol.num_runs
-    return Draw(run, rows, (y[rows] + shift) % num_classes, missing)
+    return Draw(run, rows, (y[rows] + shift) % num_classes, (wanted - size) * protocol.num_runs)
 
 
 def _by_prediction(protocol: EvaluationProtocol, predicted: Tensor, num_classes: int, setting: int) -> Draw:
@@ -133,8 +129,7 @@ def _by_prediction(protocol: EvaluationProtocol, predicted: Tensor, num_classes:
     run = torch.arange(protocol.num_runs).repeat_interleave(size)
     rows = torch.full_like(factual, -1)
     for k in range(num_classes):
-        pool = (predicted == k).nonzero().flatten()
-        wanted = factual == k
+        pool, wanted = (predicted == k).nonzero().flatten(), factual == k
         if len(pool):
             rows[wanted] = pool[torch.randint(len(pool), (int(wanted.sum()),), generator=rng)]
     found = rows >= 0

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.core.losses import log_odds
 from counterfactual_training.core.precision import at_least_single
-from counterfactual_training.errors import InputError
-from counterfactual_training.evaluation.bootstrap import compare, holm
-from counterfactual_training.evaluation.judges import JUDGED, Array, Judge, nearest_unlike, real_rows
+from counterfactual_training.errors import InputError, check_name
+from counterfactual_training.evaluation.bootstrap import Statistic, compare, holm
+from counterfactual_training.evaluation.judges import JUDGED, Judge, nearest_unlike, real_rows
 from counterfactual_training.evaluation.performance import decider, predict_logits
 from counterfactual_training.evaluation.recourse import cost, sparsity
 from counterfactual_training.search import Generator, SearchResult, generic, make_generator, search
@@ -40,28 +40,18 @@ COLUMNS = ("model", "tau", "row", "target", "valid", *JUDGED, "cost", "changes")
 
 @dataclass(frozen=True)
 class Level:
-    """How far a search goes.
+    """How far a search goes."""
 
-    Attributes:
-        name: in the column ``tau``.
-        decision_threshold: τ.
-        rescale: bring every model's logits to one scale first.
-        generator: of the search; by default the recipe ``line``. Its τ is replaced.
-        reach: valid means that τ is reached; else, as published, that the decision has changed.
-    """
-
-    name: str
-    decision_threshold: float
-    rescale: bool = True
-    generator: Generator | None = None
-    reach: bool = True
+    name: str  # in the column ``tau``
+    decision_threshold: float  # τ
+    rescale: bool = True  # bring every model's logits to one scale first
+    generator: Generator | None = None  # by default the recipe ``line``; its τ is replaced
+    reach: bool = True  # valid means that τ is reached; else, as published, that the decision has changed
 
 
 STEP_FREE = (Level(".5", 0.5), Level(".95*", CONFIDENCE))
 # The published steps at τ = .5, so that beside ".5" only the step differs.
-FIXED_STEPS = Level(
-    "50 × 0.1", 0.5, False, generic(lambda_cost=0.0, learning_rate=0.1, max_steps=50), reach=False
-)  # fmt: skip
+FIXED_STEPS = Level("50 × 0.1", 0.5, False, generic(lambda_cost=0.0, learning_rate=0.1, max_steps=50), reach=False)
 
 
 class Individuals(NamedTuple):
@@ -109,8 +99,7 @@ def scale_of(model: nn.Module, x: Tensor, y: Tensor, confidence: float = CONFIDE
     logits, labels = logits[right], y[right]
     if not len(labels):
         return 1.0
-    goal = math.log(confidence / (1 - confidence))
-    low, high = 1e-6, 1e6
+    goal, low, high = math.log(confidence / (1 - confidence)), 1e-6, 1e6
     # Bisection works because the log-odds of a correctly classified row increase with the factor.
     for _ in range(60):
         middle = math.sqrt(low * high)
@@ -149,8 +138,6 @@ def stepfree_table(
         individuals: see :func:`draw_individuals`.
         judge: fitted to rows that no model saw, with one entry per class.
         train_rows: rows and classes that the models were fitted to; they decide the scale.
-        constraints: of the search.
-        levels: which τ, and how searched.
         generator: of all levels that name none; by default the recipe ``line``.
         find: searches, called as :func:`search` is.
 
@@ -176,11 +163,8 @@ def stepfree_table(
 def floor_table(individuals: Individuals, judge: Judge, real: tuple[Tensor, Tensor]) -> pd.DataFrame:
     """The judge on points that no model made, as :func:`stepfree_table` with an empty ``tau``.
 
-    These are random rows of the target class from ``real``, the unchanged factuals, and the nearest rows of the target
-    class in ``real``.
-
-    Args:
-        real: rows and classes that the judge was not fitted to, such as the training rows.
+    These are random rows of the target class, the unchanged factuals, and the nearest rows of the target class, from
+    ``real`` rows and classes that the judge was not fitted to, such as the training rows.
     """
     often = Individuals(*(torch.cat([part] * _REAL_ROWS) for part in individuals))
     points = (
@@ -188,10 +172,8 @@ def floor_table(individuals: Individuals, judge: Judge, real: tuple[Tensor, Tens
         (individuals, individuals.x),
         (individuals, nearest_unlike(*real, individuals.x, individuals.y_target)),
     )
-    parts = [
-        _rows(name, "", who, where, torch.ones(len(who.row), dtype=torch.bool), judge, None)
-        for name, (who, where) in zip(FLOORS, points, strict=True)
-    ]
+    named = zip(FLOORS, points, strict=True)
+    parts = [_rows(name, "", *at, torch.ones(len(at[1]), dtype=torch.bool), judge, None) for name, at in named]
     return pd.concat(parts, ignore_index=True)
 
 
@@ -211,17 +193,15 @@ def _rows(
     measured = judge(points[valid], who.y_target[valid])
     measured["cost"] = cost(points[valid], factuals[valid]).cpu().double().numpy()
     measured["changes"] = sparsity(points[valid], factuals[valid], constraints).cpu().double().numpy()
-    table = pd.DataFrame({"model": name, "tau": tau, "row": who.row.cpu().numpy()})
-    table["target"], table["valid"] = who.y_target.cpu().numpy(), valid.numpy().astype(float)
-    for column, values in measured.items():
-        full = np.full(len(table), np.nan)
-        full[valid.numpy()] = values
-        table[column] = full
-    return table[list(COLUMNS)]
+    known = {"model": name, "tau": tau, "row": who.row.cpu().numpy(), "target": who.y_target.cpu().numpy()}
+    table = pd.DataFrame({**known, "valid": valid.double().numpy()})
+    # Rows without a valid counterfactual become NaN.
+    of_valid = pd.DataFrame(measured, index=valid.nonzero().flatten().numpy())
+    return table.join(of_valid)[list(COLUMNS)]
 
 
 # How two models are compared, and whether less is better. Percentages make no sense for shares and values near zero.
-COMPARED = {
+COMPARED: dict[str, tuple[Statistic, bool]] = {
     "nn5": ("reduction", True),
     "ip": ("reduction", True),
     "ip_star": ("difference", True),
@@ -261,14 +241,11 @@ def summarise_stepfree(
         baseline has its values only.
     """
     for metric in metrics:
-        if metric not in COMPARED:
-            raise InputError(f"Cannot compare {metric!r}; valid: {', '.join(COMPARED)}.")
-    table = table.assign(**{key: "" for key in _KEYS if key not in table})
-    table = table.assign(seed=table.get("seed", 0))
-    floors = table[table["model"].isin(FLOORS)]
-    table = table[~table["model"].isin(FLOORS)]
-    records = []
-    for keys, cell in table.groupby(list(_KEYS), sort=False):
+        check_name("metric", metric, COMPARED)
+    table = table.assign(**{key: "" for key in _KEYS if key not in table}, seed=table.get("seed", 0))
+    is_floor = table["model"].isin(FLOORS)
+    floors, records = table[is_floor], []
+    for keys, cell in table[~is_floor].groupby(list(_KEYS), sort=False):
         known = floors[floors["data"] == keys[0]]
         by_model = {str(name): part for name, part in cell.groupby("model", sort=False)}
         for name, part in by_model.items():
@@ -283,8 +260,8 @@ def summarise_stepfree(
         return out
     out["p_holm"] = holm(out["p_value"].to_numpy())
     out["p_holm_model"] = out.groupby("model")["p_value"].transform(lambda p: holm(p.to_numpy()))
-    less = out["metric"].map({name: less for name, (_, less) in COMPARED.items()})
-    gain = np.where(less, out["baseline"] - out["value"], out["value"] - out["baseline"])
+    sign = out["metric"].map({name: -1 if less else 1 for name, (_, less) in COMPARED.items()})
+    gain = sign * (out["value"] - out["baseline"])
     told = (out["p_holm"] < level) & (np.abs(gain) > _SEARCH_TOLERANCE * out["baseline"].abs())
     out["verdict"] = np.where(told, np.where(gain > 0, "better", "worse"), "")
     return out
@@ -296,40 +273,29 @@ def _compared(
     """One model and its baseline in one cell."""
     statistic, _ = COMPARED[metric]
     seeds = sorted(set(part["seed"]) & set(other["seed"]))
-    mine, its = (_wide(frame, metric, seeds) for frame in (part, other))
-    rows = mine.columns.union(its.columns)
-    a, b = (frame.reindex(columns=rows).to_numpy(dtype=np.float64) for frame in (mine, its))
-    missing = np.isnan(a) | np.isnan(b)
-    a, b = np.where(missing, np.nan, a), np.where(missing, np.nan, b)
-    value, base = _mean(a), _mean(b)
+    rows = sorted(set(part["row"]) | set(other["row"]))
+    a, b = (
+        frame.pivot(index="seed", columns="row", values=metric).reindex(index=seeds, columns=rows).to_numpy(np.float64)
+        for frame in (part, other)
+    )
+    paired = ~(np.isnan(a) | np.isnan(b))
+    a, b = np.where(paired, a, np.nan), np.where(paired, b, np.nan)
+    value, base = (float(values[paired].mean()) if paired.any() else math.nan for values in (a, b))
     real = {str(name): float(floor[metric].mean()) for name, floor in floors.groupby("model") if metric != "valid"}
     # Fixed seed: the same table gives the same interval.
-    estimate = None if alone or missing.all() else compare(a, b, np.random.default_rng(2025), statistic)  # type: ignore[arg-type]
-    nothing = math.nan
-    excess = base - real.get("real rows", nothing) if metric in WITH_FLOOR else nothing
+    estimate = None if alone or not paired.any() else compare(a, b, np.random.default_rng(2025), statistic)
+    excess = base - real.get("real rows", math.nan) if metric in WITH_FLOOR else math.nan
+    fields = {"change": "value", "low": "low", "high": "high", "p_value": "p_value"}
     return {
         "metric": metric,
         "value": value,
         "baseline": base,
-        **{name.replace(" rows", "").replace(" ", "_"): real.get(name, nothing) for name in FLOORS},
-        "share": (base - value) / excess if not alone and excess else nothing,
+        **{name.replace(" rows", "").replace(" ", "_"): real.get(name, math.nan) for name in FLOORS},
+        "share": (base - value) / excess if not alone and excess else math.nan,
         "statistic": statistic,
-        "change": nothing if estimate is None else estimate.value,
-        "low": nothing if estimate is None else estimate.low,
-        "high": nothing if estimate is None else estimate.high,
-        "p_value": nothing if estimate is None else estimate.p_value,
+        **{name: getattr(estimate, field, math.nan) for name, field in fields.items()},
         "diversity": float(part["spread"].mean()),
         "validity": float(part["valid"].mean()),
-        "num": int((~missing).sum()),
+        "num": int(paired.sum()),
         "seeds": len(seeds),
     }
-
-
-def _wide(frame: pd.DataFrame, metric: str, seeds: Sequence[int]) -> pd.DataFrame:
-    """Seeds × individuals; NaN where there is no value."""
-    return frame.pivot(index="seed", columns="row", values=metric).reindex(index=list(seeds))
-
-
-def _mean(values: Array) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else math.nan

@@ -2,10 +2,9 @@
 
 from counterfactual_training.gates.anchors import remembered_rows, search_gated, towards_real
 from counterfactual_training.gates.density import Density
-from counterfactual_training.gates.fit import KINDS, fit_gate, gate_of, make_gate
+from counterfactual_training.gates.fit import KINDS, few_rows, fit_gate, gate_of, make_gate
 from counterfactual_training.gates.gated import Both, Gate, Gated
 from counterfactual_training.gates.learned import GateConfig, Learned
-from counterfactual_training.gates.row_checks import few_rows
 
 __all__ = [
     "KINDS",

@@ -143,7 +143,11 @@ def _nearest(gated: Gated, x: Tensor, rows: Tensor, target: int, constraints: Co
     """:func:`towards_real` for rows x ``(n, d)`` with one target, from real rows ``(m, d)``."""
     n, m = len(x), len(rows)
     start = x.repeat_interleave(m, 0)
-    points = _within(rows.repeat(n, 1), start, constraints)
+    bounds = constraints.bounds(start)
+    points = rows.repeat(n, 1).clamp(bounds.lower, bounds.upper)
+    points = torch.where(constraints.may_increase, points, torch.minimum(points, start))
+    points = torch.where(constraints.may_decrease, points, torch.maximum(points, start))
+    points = constraints.snap(points, start)
     # The gate is slow and can only lower the model's probability: skip rows that miss τ without it.
     of_class = functional.log_softmax(gated.model(points) * gated.scale, -1)[:, target]
     distance = (points - start).abs().sum(-1).masked_fill(of_class < log(threshold), torch.inf).view(n, m)
@@ -165,15 +169,6 @@ def _nearest(gated: Gated, x: Tensor, rows: Tensor, target: int, constraints: Co
     there = best >= threshold
     found[there] = _back(gated, found[there], x[there], target, threshold, constraints)
     return found
-
-
-def _within(rows: Tensor, x: Tensor, constraints: Constraints) -> Tensor:
-    """Real rows ``(n, d)``, projected to where counterfactuals of x ``(n, d)`` may lie."""
-    bounds = constraints.bounds(x)
-    points = rows.clamp(bounds.lower, bounds.upper)
-    points = torch.where(constraints.may_increase, points, torch.minimum(points, x))
-    points = torch.where(constraints.may_decrease, points, torch.maximum(points, x))
-    return constraints.snap(points, x)
 
 
 def _back(gated: Gated, points: Tensor, x: Tensor, target: int, threshold: float, constraints: Constraints) -> Tensor:

@@ -71,20 +71,16 @@ def calibrate(scores: Tensor, y: Tensor, num_classes: int, quantile: float) -> L
         own = own[torch.isfinite(own)]
         if len(own) >= FEWEST_ROWS:
             low, high = torch.quantile(own[:100_000], own.new_tensor([quantile, quantile + _SPREAD]))
-            least, tied = _STEEPEST * (1 + low.abs()), _mass(own, low)
-            if tied is None:
-                origin[label], width = low, high - low
-            else:
+            least, width = _STEEPEST * (1 + low.abs()), high - low
+            origin[label] = low
+            # The score at the quantile or just above it: do many rows share it?
+            above = own[own >= low].min()
+            near = own[(own - above).abs() <= _ROUNDING * (1 + above.abs())]
+            if len(near) >= max(2, _MASS * len(own)):
+                tied = near.min()
                 lower = own[own < tied - _ROUNDING * (1 + tied.abs())]
                 width = (_OF_THE_WAY * (tied - scores[:, label].min())).clamp_max(_BELOW_MASS)
                 width = torch.minimum(width, (tied - lower.max()) / 2 if len(lower) else width).maximum(least)
                 origin[label] = tied - width
             slope[label] = _TOP / width.clamp_min(least)
     return Line(slope, origin)
-
-
-def _mass(scores: Tensor, low: Tensor) -> Tensor | None:
-    """The score that many rows share at the quantile ``low`` or just above it; ``None`` if there is none."""
-    least = scores[scores >= low].min()
-    near = scores[(scores - least).abs() <= _ROUNDING * (1 + least.abs())]
-    return near.min() if len(near) >= max(2, _MASS * len(scores)) else None

@@ -25,13 +25,12 @@ _CALIBRATED, _BLOCK = 2000, 500
 
 
 class _Kernels(NamedTuple):
-    """What does not depend on x: mask ``(d,)`` of c columns, their means ``(c,)``, and the kernels' matrix
-    ``(k·m, c + 2)`` and heights ``(k, m)``."""
+    """What does not depend on x."""
 
-    columns: Tensor
-    middle: Tensor
-    weights: Tensor
-    peak: Tensor
+    columns: Tensor  # (d,) mask of c columns
+    middle: Tensor  # (c,) their means
+    weights: Tensor  # (k·m, c + 2)
+    peak: Tensor  # (k, m) heights
 
 
 class Density(Calibrated):
@@ -57,13 +56,12 @@ class Density(Calibrated):
     whole_slope: Tensor
     whole_origin: Tensor
 
-    def __init__(self, centres: Tensor, width: Tensor, given: Tensor, line: Line) -> None:
-        super().__init__(line)
+    def __init__(self, centres: Tensor, width: Tensor, given: Tensor) -> None:
+        super().__init__(Line(*width.new_zeros(2, len(width))))
         self._made: tuple[tuple[Tensor, ...], list[_Kernels]] | None = None
-        for name, tensor in {"centres": centres, "width": width, "given": given}.items():
+        whole = {"whole_slope": self.slope.clone(), "whole_origin": self.origin.clone()}
+        for name, tensor in {"centres": centres, "width": width, "given": given, **whole}.items():
             self.register_buffer(name, tensor)
-        for name, tensor in line._asdict().items():
-            self.register_buffer(f"whole_{name}", tensor.clone())
 
     @classmethod
     @torch.no_grad()
@@ -96,11 +94,11 @@ class Density(Calibrated):
         for label, own in enumerate(judged):
             centres[label, : len(own)], width[label, : len(own)] = own[:size], _widths(own[:size], spread)
         given = torch.zeros_like(x[0], dtype=torch.bool) if given is None else given.to(x.device)
-        gate = cls(centres, width, given, Line(*x.new_zeros(2, num_classes)))
+        gate = cls(centres, width, given)
         gate.slope, gate.origin = calibrate(*gate._calibration_scores(judged), num_classes, quantile)
         gate.whole_slope, gate.whole_origin = gate.slope, gate.origin
         if bool(given.any()):
-            whole = cls(centres, width, torch.zeros_like(given), Line(gate.slope, gate.origin))
+            whole = cls(centres, width, torch.zeros_like(given))
             gate.whole_slope, gate.whole_origin = calibrate(*whole._calibration_scores(judged), num_classes, quantile)
         gate.feature_dims = feature_dims
         return gate
@@ -108,11 +106,8 @@ class Density(Calibrated):
     @classmethod
     def empty(cls, num_classes: int, num_kernels: int, num_features: int) -> Density:
         """A gate of that shape, to load saved weights into."""
-        given = torch.zeros(num_features, dtype=torch.bool)
-        line = Line(torch.zeros(num_classes), torch.zeros(num_classes))
-        return cls(
-            torch.zeros(num_classes, num_kernels, num_features), torch.zeros(num_classes, num_kernels), given, line
-        )
+        width, given = torch.zeros(num_classes, num_kernels), torch.zeros(num_features, dtype=torch.bool)
+        return cls(torch.zeros(num_classes, num_kernels, num_features), width, given)
 
     def describe(self) -> list[dict[str, Any]]:
         return [{"kind": "density", "shape": list(self.centres.shape), "feature_dims": self.feature_dims}]
@@ -182,18 +177,18 @@ class Density(Calibrated):
     def _calibration_scores(self, by_class: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Scores ``(a, k)`` and classes ``(a,)`` of rows that are not centres; of the centres if others are few."""
         num_kernels = self.width.shape[1]
-        scores, classes = [self.width.new_zeros(0, len(by_class))], [torch.zeros(0, dtype=torch.long)]
-        for label, own in enumerate(by_class):
-            others = own[num_kernels:]
-            if len(others) >= num_kernels // 2:
-                scores += [self.scores(part) for part in others[:_CALIBRATED].split(250)]
-                classes.append(torch.full((len(others[:_CALIBRATED]),), label))
-            else:
-                itself = torch.eye(num_kernels, dtype=torch.bool, device=self.width.device)[: len(own)]
-                pairs = zip(own[:num_kernels].split(250), itself.split(250), strict=True)
-                scores += [self.scores(part, leave_out) for part, leave_out in pairs]
-                classes.append(torch.full((len(own[:num_kernels]),), label))
-        return torch.cat(scores), torch.cat(classes).to(self.width.device)
+        scores, sizes = [self.width.new_zeros(0, len(by_class))], []
+        for own in by_class:
+            rows, leave_out = own[num_kernels:][:_CALIBRATED], None
+            if len(own) - num_kernels < num_kernels // 2:
+                rows = own[:num_kernels]
+                leave_out = torch.eye(num_kernels, dtype=torch.bool, device=rows.device)[: len(rows)]
+            own_parts = rows.split(250)
+            left_out = leave_out.split(250) if leave_out is not None else [None] * len(own_parts)
+            scores += [self.scores(part, without) for part, without in zip(own_parts, left_out, strict=True)]
+            sizes.append(len(rows))
+        classes = torch.arange(len(by_class)).repeat_interleave(torch.tensor(sizes))
+        return torch.cat(scores), classes.to(self.width.device)
 
 
 def _widths(rows: Tensor, spread: Tensor) -> Tensor:

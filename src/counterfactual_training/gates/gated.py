@@ -99,8 +99,7 @@ class Gated(nn.Module):
 
     def __init__(self, model: nn.Module, gate: Gate, scale: float = 1.0) -> None:
         super().__init__()
-        self.model = model
-        self.gate = gate
+        self.model, self.gate = model, gate
         self.register_buffer("scale", torch.tensor(float(scale)))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -98,42 +98,28 @@ class Learned(Calibrated):
         gate.feature_dims = x.dim() - 1
         if bool(constraints.immutable.all()):  # no feature can change: nothing to judge
             gate.origin = torch.full_like(gate.origin, _OPEN)
-        else:
-            gate.learn(Gated(model, gate, scale), x, y, constraints, config, quantile, rng)
-        return gate.requires_grad_(False).eval()
-
-    def learn(
-        self,
-        gated: Gated,
-        x: Tensor,
-        y: Tensor,
-        constraints: Constraints,
-        config: GateConfig,
-        quantile: float,
-        rng: torch.Generator,
-    ) -> None:
-        """Train the network of this gate, the gate of ``gated``, and calibrate it on held-out rows."""
-        network, num_classes = self.network, len(self.slope)
+            return gate.requires_grad_(False).eval()
         order = torch.randperm(len(x), generator=rng).to(x.device)
         held = torch.cat([_share(order[y[order] == label], config.most_rows) for label in range(num_classes)])
         kept = torch.ones_like(y, dtype=torch.bool).index_fill(0, held, False).nonzero().squeeze(-1)
         if len(kept) > _MOST_ROWS:
             kept = kept[torch.randperm(len(kept), generator=rng)[:_MOST_ROWS].to(x.device)]
         rows, labels = x[kept].flatten(1), y[kept]
-        negatives = Negatives(gated, rows, labels, constraints, x.shape[1:], config, rng)
-        optimizer = torch.optim.Adam(network.parameters(), config.learning_rate)
+        negatives = Negatives(Gated(model, gate, scale), rows, labels, constraints, x.shape[1:], config, rng)
+        optimizer = torch.optim.Adam(gate.network.parameters(), config.learning_rate)
         for epoch in range(config.epochs):
             if epoch >= config.burn_in:
                 negatives.search()
             shuffled = torch.randperm(len(rows), generator=rng)[: config.most_rows].to(x.device)
             for batch in shuffled.split(config.batch_size):
-                loss = _loss(network, rows[batch], labels[batch], negatives)
+                loss = _loss(gate.network, rows[batch], labels[batch], negatives)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
         with torch.no_grad():
-            scores = torch.cat([network(part) for part in x[held].flatten(1).split(8192)])
-        self.slope, self.origin = calibrate(scores, y[held], num_classes, quantile)
+            scores = torch.cat([gate.network(part) for part in x[held].flatten(1).split(8192)])
+        gate.slope, gate.origin = calibrate(scores, y[held], num_classes, quantile)
+        return gate.requires_grad_(False).eval()
 
     @classmethod
     def empty(cls, sizes: Sequence[int]) -> Learned:
@@ -154,9 +140,7 @@ def _loss(network: nn.Module, x: Tensor, y: Tensor, negatives: Negatives) -> Ten
     """Loss of a batch of real rows x ``(n, d)``, as many noise points and half as many counterfactuals."""
     real = network(negatives.lend(x)).gather(-1, y.unsqueeze(-1))
     points, among = negatives.noise(len(x))
-    noise = network(points)
-    if negatives.conditional:
-        noise = noise.gather(-1, among.unsqueeze(-1))
+    noise = network(points).gather(-1, among.unsqueeze(-1)) if negatives.conditional else network(points)
     x_cf, target, weight = negatives.recall(len(x) // 2)
     against = network(x_cf).gather(-1, target.unsqueeze(-1)).squeeze(-1)
     loss = functional.softplus(-real).mean() + functional.softplus(noise).mean()

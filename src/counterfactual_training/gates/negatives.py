@@ -27,11 +27,8 @@ class Negatives:
     """Noise and counterfactuals for a gate in training.
 
     Noise keeps the given (immutable) columns of a real row and counts against the class of that row only, so given
-    columns alone carry no information.
-
-    Attributes:
-        given, conditional: ``(d,)`` mask of the immutable columns; whether there are any.
-        x_cf, target, weight: the counterfactuals of the last epochs ``(r, d)``, their classes and weights ``(r,)``.
+    columns alone carry no information. The counterfactuals of the last epochs ``(r, d)`` are stored with their classes
+    and weights ``(r,)``.
     """
 
     def __init__(
@@ -64,7 +61,11 @@ class Negatives:
         Also returns the classes ``(n,)`` of the rows that the given columns come from.
         """
         base = self._draw(len(self.rows), n)
-        shuffled = self._shuffled(base)
+        # Every feature from a random row; the columns of a category come from one row.
+        shuffled, rows = self.rows[base], self._draw(len(self.rows), n * len(self.numbers)).reshape(n, -1)
+        shuffled[:, self.numbers] = self.rows[rows, self.numbers]
+        for group in self.groups:
+            shuffled[:, group] = self.rows[self._draw(len(self.rows), n)][:, group]
         boxed, jittered = shuffled[: n // 3], shuffled[n // 3 : 2 * (n // 3)]
         boxed[:, self.numbers] = self.low + (self.high - self.low) * self._uniform(len(boxed), len(self.numbers))
         base[n // 3 : 2 * (n // 3)] = self._draw(len(self.rows), len(jittered))
@@ -105,15 +106,6 @@ class Negatives:
         rows = self._draw(len(self.x_cf), n if len(self.x_cf) else 0)
         return self.x_cf[rows], self.target[rows], self.weight[rows]
 
-    def _shuffled(self, base: Tensor) -> Tensor:
-        """Rows ``base`` ``(n,)`` with every feature from a random row; the columns of a category come from one row."""
-        n, points = len(base), self.rows[base]
-        rows = self._draw(len(self.rows), n * len(self.numbers)).reshape(n, -1)
-        points[:, self.numbers] = self.rows[rows, self.numbers]
-        for group in self.groups:
-            points[:, group] = self.rows[self._draw(len(self.rows), n)][:, group]
-        return points
-
     def _free(self, x: Tensor) -> Tensor:
         return x[:, ~self.given] if self.conditional else x
 
@@ -139,8 +131,8 @@ class Typicality:
         """``(n,)`` for points ``(n, d)`` and classes ``(n,)``; 0 means further than all real rows."""
         out = x.new_zeros(len(x))
         for label in y.unique().tolist():
-            if label in self.references and len(self.distances[label]):
-                known = self.distances[label]
+            known = self.distances.get(label, x.new_empty(0))
+            if len(known):
                 further = len(known) - torch.searchsorted(known, self._distance(x[y == label], label))
                 out[y == label] = further.to(x) / len(known)
         return out

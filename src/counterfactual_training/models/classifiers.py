@@ -30,11 +30,7 @@ def linear(num_features: int, num_classes: int) -> nn.Module:
 
 
 def mlp(
-    num_features: int,
-    num_classes: int,
-    hidden: Sequence[int] = (32,),
-    activation: str = "relu",
-    squash: bool = False,
+    num_features: int, num_classes: int, hidden: Sequence[int] = (32,), activation: str = "relu", squash: bool = False
 ) -> nn.Sequential:
     """Multilayer perceptron, Glorot-uniform weights and zero biases; the default is the paper's.
 

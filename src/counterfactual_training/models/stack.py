@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -59,7 +60,8 @@ class StackedModel(nn.Module):
         if self.layers is None:
             for module, trains in zip(self.skeleton[0].modules(), self.trains, strict=True):
                 module.training = self.training and trains
-            return vmap(self._alone, randomness="error")(state, self.stacked_buffers, x)
+            alone = partial(functional_call, self.skeleton[0])
+            return vmap(alone, randomness="error")((state, self.stacked_buffers), (x,))
         fresh = False
         for name, layer in self.layers:  # one batched product each, without vmap's overhead
             if isinstance(layer, nn.Linear):
@@ -75,9 +77,6 @@ class StackedModel(nn.Module):
         """All members' parameters, each ``(M, *shape)``, as views of ``weights``."""
         parts = zip(self.names, self.weights.split(self.sizes, 1), self.shapes, self.frozen, strict=True)
         return {name: (part.detach() if frozen else part).reshape(-1, *shape) for name, part, shape, frozen in parts}
-
-    def _alone(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
-        return functional_call(self.skeleton[0], (parameters, buffers), (x,))
 
     def keep(self, members: Tensor) -> None:
         """Keep these members ``(m,)`` only."""
@@ -100,9 +99,8 @@ def check_stackable(models: Sequence[nn.Module]) -> None:
     """Raise, with the reason, if models would not give the same results stacked as alone."""
     if not models:
         raise ModelError("A fleet needs at least one model.")
-    if len({id(parameter) for model in models for parameter in model.parameters()}) < sum(
-        len(list(model.parameters())) for model in models
-    ):
+    parameters = [parameter for model in models for parameter in model.parameters()]
+    if len(set(map(id, parameters))) < len(parameters):
         raise ModelError("Members of a fleet must not share parameters; give each its own copy of the model.")
     shapes = [str([(n, tuple(p.shape), p.dtype, p.device) for n, p in m.named_parameters()]) for m in models]
     if len(set(shapes)) > 1 or len({repr(model) for model in models}) > 1:
@@ -124,9 +122,7 @@ def check_stackable(models: Sequence[nn.Module]) -> None:
         dropout = getattr(module, "p", getattr(module, "dropout", 0.0))
         drops = "Dropout" in type(module).__name__ or isinstance(module, nn.RNNBase | nn.MultiheadAttention)
         if isinstance(module, nn.RReLU) or (drops and dropout):
-            raise UnstackableError(
-                f"{what} draws random numbers, which a stacked member would draw differently than alone."
-            )
+            raise UnstackableError(f"{what} draws random numbers; a stacked member would draw others than alone.")
 
 
 def hooked(module: nn.Module) -> bool:
@@ -141,9 +137,6 @@ def _plain_layers(model: nn.Module, names: Sequence[str]) -> list[tuple[str, nn.
     if type(model) is not nn.Sequential:
         return None
     layers = [(name, layer) for name, layer in model._modules.items() if layer is not None]  # repeated ones too
-    for name, layer in layers:
-        if type(layer) is nn.Linear and f"{name}.weight" in names:
-            continue
-        if type(layer) not in _ELEMENTWISE:
-            return None
-    return layers
+    weighted = (type(layer) is nn.Linear and f"{name}.weight" in names for name, layer in layers)
+    plain = all(known or type(layer) in _ELEMENTWISE for known, (_, layer) in zip(weighted, layers, strict=True))
+    return layers if plain else None

@@ -9,7 +9,7 @@ from test_gated import moat, slope
 from counterfactual_training import Constraints, OneHotGroup, load_dataset, mlp
 from counterfactual_training.errors import InputError
 from counterfactual_training.gates import GateConfig, fit_gate
-from counterfactual_training.gates.row_checks import odd_scales
+from counterfactual_training.gates.fit import odd_scales
 
 QUICK = GateConfig(epochs=1, num_counterfactuals=5, hidden=(4,))
 
