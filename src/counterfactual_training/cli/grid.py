@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from counterfactual_training.cli.options import add_command, add_engine, chosen_engine, names, need_report
+from counterfactual_training.cli.options import add_common, add_engine, chosen_engine, names, need_report
 from counterfactual_training.cli.output import emit, folder, note
 from counterfactual_training.errors import CounterfactualTrainingError, InputError
 from counterfactual_training.experiments.engine.engine import Engine
@@ -20,21 +20,23 @@ from counterfactual_training.reports import write_grid
 from counterfactual_training.reports.grid_report import grid_text
 from counterfactual_training.text import duration
 
-_DESCRIPTION = """\
+HELP = "train hundreds of settings: the paper's grids, or your own"
+DESCRIPTION = """\
 A grid is a TOML file of settings; a list makes an axis, and every combination is a model. Models of one shape train \
 together as a fleet. Finished models are never trained again: stop at any time, edit the file, and run it again."""
+EPILOG = ""
 
 
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = add_command(commands, "grid", "train hundreds of settings: the paper's grids, or your own", _DESCRIPTION)
+def add(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    common = add_common(argparse.ArgumentParser(add_help=False))
     chosen = argparse.ArgumentParser(add_help=False)
     chosen.add_argument("--data", metavar="A,B", help="only these data sets, e.g. Moon,OL (default: the grid's)")
     chosen.add_argument("--seeds", type=int, metavar="N", help="repeat everything with N seeds (default: the grid's)")
     chosen.add_argument("--quick", action="store_true", help="a tenth of the epochs and a rough evaluation")
-    chosen.add_argument("--runs", default="grid-runs", metavar="DIR", help="finished models (default: %(default)s)")
+    chosen.add_argument("--runs", default="grid-runs", metavar="DIR", help="finished models")
     out = argparse.ArgumentParser(add_help=False)
-    out.add_argument("--out", default="grids", metavar="DIR", help="tables, figures and page (default: %(default)s)")
+    out.add_argument("--out", default="grids", metavar="DIR", help="tables, figures and page")
     optional: dict[str, Any] = {"nargs": "?", "metavar": "GRID", "help": "default: all that were run in the folder"}
 
     run = actions.add_parser("run", parents=[common, chosen, out], help="train and measure what is missing, and report")

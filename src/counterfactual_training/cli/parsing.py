@@ -23,10 +23,8 @@ class Csv:
 
     def need_labels(self) -> pd.Series:
         if self.labels is None:
-            columns = ", ".join(map(str, self.frame.columns))
-            raise InputError(
-                f"Say which column of {self.path} holds the class: --target-column NAME, one of {columns}."
-            )
+            columns = f"one of {', '.join(map(str, self.frame.columns))}"
+            raise InputError(f"Say which column of {self.path} holds the class: --target-column NAME, {columns}.")
         return self.labels
 
 
@@ -63,8 +61,7 @@ def pick_rows(frame: pd.DataFrame, spec: str) -> pd.DataFrame:
     if missing or not numbers:
         asked = f"row {missing[0]}" if missing else "nothing"
         raise InputError(f"There are rows 0 to {len(frame) - 1}; {asked} was asked for.")
-    picked = frame.iloc[numbers]
-    return picked.set_axis(numbers, axis=0)
+    return frame.iloc[numbers].set_axis(numbers, axis=0)
 
 
 def pick_label(text: str | None, classes: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cached_property
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from counterfactual_training.cli.parsing import is_csv, read_csv
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import Dataset
-from counterfactual_training.errors import FileError, InputError, check_name
+from counterfactual_training.errors import FileError, InputError, lookup
 from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.experiments.trained import Trained, as_classifier, named_dataset, protected_constraints
 from counterfactual_training.search import make_generator
@@ -36,12 +35,11 @@ class DatasetModel:
     """A model of a named data set; its rows are the test rows."""
 
     def __init__(self, path: str, trained: Trained) -> None:
-        self.path, self.trained = path, trained
-        self.name = trained.recipe.data
+        self.path, self.trained, self.name = path, trained, trained.recipe.data
 
     @cached_property
     def data(self) -> Dataset:
-        data = named_dataset(self.trained.recipe.data, self.trained.recipe.variant)
+        data = named_dataset(self.name, self.trained.recipe.variant)
         inputs = next(self.trained.model.parameters()).shape[1]
         if data.num_features != inputs:
             raise FileError(f"{self.path!r} takes {inputs} features, {data.name} has {data.num_features}.")
@@ -74,9 +72,10 @@ class DatasetModel:
 class TableModel:
     """A classifier of a user's table; rows come from a CSV file."""
 
+    name = "csv"
+
     def __init__(self, path: str, classifier: CounterfactualClassifier) -> None:
         self.path, self._classifier = path, classifier
-        self.name = "csv"
 
     def classifier(self) -> CounterfactualClassifier:
         return self._classifier
@@ -89,12 +88,9 @@ class TableModel:
         labels = source.need_labels()
         classifier = self._classifier
         index = {label: i for i, label in enumerate(classifier.classes_.tolist())}
-        for label in labels.unique().tolist():
-            check_name(f"class in {source.path}:", label, index)
-        y = torch.from_numpy(np.array([index[label] for label in labels.tolist()], dtype=np.int64))
-        like = next(classifier.model_.parameters())
+        y = torch.tensor([lookup(f"class in {source.path}:", label, index) for label in labels.tolist()])
         frame = _wanted(source.frame, classifier.schema_.names)
-        x = torch.as_tensor(classifier.encoder_.transform(frame)).to(like)
+        x = torch.as_tensor(classifier.encoder_.transform(frame)).to(next(classifier.model_.parameters()))
         return classifier.model_, x, y, classifier.constraints_
 
     def _file(self, data: str | None) -> str:

@@ -11,7 +11,7 @@ from counterfactual_training.experiments.paper.store import versions
 from counterfactual_training.reports.files import csv_text, json_text, write_files
 from counterfactual_training.reports.grid_figures import detail_figure, maturity_figure, overview_figure
 from counterfactual_training.reports.grid_tables import best_tables, marginal_tables
-from counterfactual_training.reports.page import Image, Section, sections_page
+from counterfactual_training.reports.page import Image, Section, render
 from counterfactual_training.reports.text_table import TextTable
 from counterfactual_training.text import duration
 
@@ -83,10 +83,15 @@ def _page(
     for data, found in details.items():
         mine = tuple(table for table in best if table.title.endswith(f" {data}"))
         sections.append(Section(data, mine, tuple(found)))
-    title = results.grid.title or f"Grid {results.grid.name}"
-    subtitle = "Models trained with counterfactuals, each compared with conventional models of the same shape."
-    settings = {name: str(value) for name, value in facts.items()}
-    return sections_page(title, subtitle, sections, settings, [command] if command else [], _remark(results))
+    return render(
+        "sections.html",
+        title=results.grid.title or f"Grid {results.grid.name}",
+        subtitle="Models trained with counterfactuals, each compared with conventional models of the same shape.",
+        warning=_remark(results),
+        sections=sections,
+        settings=facts,
+        commands=[command] if command else [],
+    )
 
 
 def _markdown(results: GridResults, tables: Sequence[TextTable], facts: Mapping[str, Any]) -> str:

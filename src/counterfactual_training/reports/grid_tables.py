@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 
-from counterfactual_training.reports.grid_figures import label
+from counterfactual_training.reports.grid_figures import label, text
 from counterfactual_training.reports.text_table import TextTable, interval, number
 
 _BEST = 10
@@ -53,7 +52,7 @@ def best_tables(summary: pd.DataFrame, axes: Sequence[str]) -> list[TextTable]:
     for data, part in summary[summary["training"] != "conventional"].groupby("data", sort=False):
         best = part[part["validity"] >= 0.5].sort_values("implausibility").head(_BEST)
         rows = tuple(
-            (f"{rank}", *(_value(row[axis]) for axis in axes), *(number(row[metric]) for metric in metrics))
+            (f"{rank}", *(text(row[axis]) for axis in axes), *(number(row[metric]) for metric in metrics))
             for rank, (_, row) in enumerate(best.iterrows(), start=1)
         )
         if rows:
@@ -63,7 +62,3 @@ def best_tables(summary: pd.DataFrame, axes: Sequence[str]) -> list[TextTable]:
 
 def _spread(row: pd.Series, metric: str) -> str:
     return interval(row[f"{metric} median"], row[f"{metric} low"], row[f"{metric} high"], 1)
-
-
-def _value(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)

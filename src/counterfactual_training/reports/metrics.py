@@ -18,7 +18,6 @@ class Metric:
     Attributes:
         name: in code and JSON.
         label: the title of its column.
-        better: which way is better.
         meaning: for the reader.
         digits: after the point.
         change: whether two models are compared by the ``ratio`` of their values or by their ``difference``.
@@ -27,9 +26,9 @@ class Metric:
     name: str
     label: str
     better: Literal["higher", "lower"]
+    digits: int
+    change: Literal["ratio", "difference"]
     meaning: str
-    digits: int = 3
-    change: Literal["ratio", "difference"] = "ratio"
 
     @property
     def arrow(self) -> str:
@@ -64,36 +63,18 @@ class PrintedNumber:
         return f"{self.text}*" if self.best else f"{self.text} "
 
 
+_FAR = "implausibility: how far counterfactuals are from real members of the target class (mean L1 distance)"
+_ALIKE = "implausibility of counterfactuals as a group: squared MMD to the target class, 0 if both are alike"
+_COST = "how far people have to move to get the other decision (L1 distance)"
+_VALID = "share of counterfactuals that the model assigns to the target class"
+_ATTACKED = "accuracy after FGSM has moved every test row against the model"
 METRICS = (
-    Metric("accuracy", "Accuracy", "higher", "share of test rows classified correctly", change="difference"),
-    Metric(
-        "implausibility",
-        "IP",
-        "lower",
-        "implausibility: how far counterfactuals are from real members of the target class (mean L1 distance)",
-        digits=2,
-    ),
-    Metric(
-        "implausibility_mmd",
-        "IP*",
-        "lower",
-        "implausibility of counterfactuals as a group: squared MMD to the target class, 0 if both are alike",
-    ),
-    Metric("cost", "Cost", "lower", "how far people have to move to get the other decision (L1 distance)", digits=2),
-    Metric(
-        "validity",
-        "Validity",
-        "higher",
-        "share of counterfactuals that the model assigns to the target class",
-        change="difference",
-    ),
-    Metric(
-        "robust_accuracy",
-        "Robust acc.",
-        "higher",
-        "accuracy after FGSM has moved every test row against the model",
-        change="difference",
-    ),
+    Metric("accuracy", "Accuracy", "higher", 3, "difference", "share of test rows classified correctly"),
+    Metric("implausibility", "IP", "lower", 2, "ratio", _FAR),
+    Metric("implausibility_mmd", "IP*", "lower", 3, "ratio", _ALIKE),
+    Metric("cost", "Cost", "lower", 2, "ratio", _COST),
+    Metric("validity", "Validity", "higher", 3, "difference", _VALID),
+    Metric("robust_accuracy", "Robust acc.", "higher", 3, "difference", _ATTACKED),
 )
 
 
@@ -101,7 +82,6 @@ METRICS = (
 class Comparison:
     """One metric of a model and of its baseline."""
 
-    metric: Metric
     baseline: PrintedNumber
     ours: PrintedNumber
     change: str
@@ -114,16 +94,14 @@ class Pair:
     Attributes:
         free: whether every feature may change; ``setting`` says it in words.
         names: what the baseline and the model are called.
+        comparisons: a comparison for each of :data:`METRICS`.
     """
 
     data: str
     free: bool
     setting: str
     names: tuple[str, str]
-    comparisons: tuple[Comparison, ...]
-
-    def get(self, metric: str) -> Comparison:
-        return next(found for found in self.comparisons if found.metric.name == metric)
+    comparisons: dict[str, Comparison]
 
 
 def pairs(table: pd.DataFrame) -> list[Pair]:
@@ -131,23 +109,21 @@ def pairs(table: pd.DataFrame) -> list[Pair]:
     found = []
     for (data, protected), group in table.groupby(["data", "protected"], sort=False):
         baseline, ours = (row for _, row in group.iterrows())
+        compared = {}
+        for metric in METRICS:
+            old, new = float(baseline[metric.name]), float(ours[metric.name])
+            printed = metric.printed(old, new), metric.printed(new, old)
+            compared[metric.name] = Comparison(*printed, metric.change_text(new, old))
         setting = f"{protected} immutable" if protected else "all mutable"
-        names = (str(baseline["training"]), str(ours["training"]))
-        compared = tuple(_compare(metric, float(baseline[metric.name]), float(ours[metric.name])) for metric in METRICS)
-        found.append(Pair(str(data), not protected, setting, names, compared))
+        found.append(Pair(str(data), not protected, setting, (baseline["training"], ours["training"]), compared))
     return found
-
-
-def _compare(metric: Metric, baseline: float, ours: float) -> Comparison:
-    printed = metric.printed(baseline, ours), metric.printed(ours, baseline)
-    return Comparison(metric, *printed, metric.change_text(ours, baseline))
 
 
 def pairs_text(table: pd.DataFrame) -> str:
     """The pairs for a terminal; ``*`` marks the better one of each."""
     lines = [["data", "may change", "training", *(f"{metric.label} {metric.arrow}" for metric in METRICS)]]
     for pair in pairs(table):
-        found = pair.comparisons
+        found = pair.comparisons.values()
         lines.append([pair.data, pair.setting, pair.names[0], *(one.baseline.starred for one in found)])
         lines.append(["", "", pair.names[1], *(one.ours.starred for one in found)])
         lines.append(["", "", "change", *(f"{one.change} " for one in found)])

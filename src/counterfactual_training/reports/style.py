@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any
+
+import pandas as pd
 
 from counterfactual_training.errors import need_extra
 
@@ -57,10 +59,17 @@ def panels(num: int, columns: int, width: float = 2.3, height: float = 2.0, **op
     return figure, flat[:num]
 
 
-def label_edges(axes: Sequence[Any], x: str, y: str) -> None:
+def facets(table: pd.DataFrame, key: str, columns: int, width: float, height: float, **options: Any) -> Any:
+    """A figure with a panel per value of a column, and for each panel its axis, the value and the rows with it."""
+    names = unique(table[key])
+    figure, axes = panels(len(names), columns, width, height, **options)
+    return figure, [(axis, name, table[table[key] == name]) for axis, name in zip(axes, names, strict=True)]
+
+
+def label_edges(figure: Any, x: str, y: str) -> None:
     """Label the x axis below each column and the y axis left of each row."""
     lowest = {}
-    for axis in axes:
+    for axis in (axis for axis in figure.axes if axis.axison):
         place = axis.get_subplotspec()
         lowest[place.colspan.start] = axis
         if place.colspan.start == 0:
@@ -70,13 +79,32 @@ def label_edges(axes: Sequence[Any], x: str, y: str) -> None:
         axis.tick_params(labelbottom=True)
 
 
-def legend_below(figure: Any, axes: Sequence[Any]) -> None:
-    """One legend for all panels, each entry once, in as many columns as fit."""
+def band(axis: Any, x: pd.Series, rows: pd.DataFrame, colour: str, label: str, width: float = 1.5) -> None:
+    """A line of our values with their interval."""
+    axis.plot(x, rows["ours"], color=colour, linewidth=width, label=label)
+    axis.fill_between(x, rows["low"], rows["high"], color=colour, alpha=0.15, linewidth=0)
+
+
+def show_image(axis: Any, pixels: Any, cmap: str = "gray_r", low: float = -1) -> None:
+    """An image without ticks, grid and frame."""
+    axis.imshow(pixels, cmap=cmap, vmin=low, vmax=1)
+    axis.set(xticks=[], yticks=[])
+    axis.grid(visible=False)
+    axis.spines[:].set_visible(False)
+
+
+def unique(column: Iterable[Any]) -> list[str]:
+    """The names of a column, each once, in order of appearance."""
+    return [str(name) for name in dict.fromkeys(column)]
+
+
+def _legend_below(figure: Any) -> None:
+    """One legend for all panels, each entry once, in as many columns as fit; none if panels have their own."""
     entries: dict[str, Any] = {}
-    for axis in axes:
+    for axis in figure.axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    if entries:
+    if entries and not any(axis.get_legend() for axis in figure.axes):
         wide = 0.5 + _LETTER_INCHES * max(len(label) for label in entries)
         columns = max(1, min(len(entries), int(figure.get_figwidth() / wide)))
         _grow(figure, -(-len(entries) // columns) - 1)
@@ -89,7 +117,7 @@ def _grow(figure: Any, lines: int) -> None:
 
 
 def drawn(make: Callable[..., Any]) -> Callable[..., bytes]:
-    """Turn a function that makes a figure into one that returns its PNG, in the style of this file.
+    """Turn a function that makes a figure into one that adds a legend and returns a PNG in the style of this file.
 
     The new function also takes ``remark``, a warning that is written above everything.
     """
@@ -98,6 +126,7 @@ def drawn(make: Callable[..., Any]) -> Callable[..., bytes]:
     def draw(*arguments: Any, remark: str = "", **options: Any) -> bytes:
         with need_extra("matplotlib", "report").rc_context(_RC):
             figure, buffer = make(*arguments, **options), io.BytesIO()
+            _legend_below(figure)
             if remark:
                 lines = textwrap.wrap(remark, max(20, int(figure.get_figwidth() / _LETTER_INCHES)))
                 _grow(figure, len(lines))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from counterfactual_training.reports.style import COLOURS, drawn, legend_below, panels
+from counterfactual_training.reports.style import COLOURS, drawn, panels
 from counterfactual_training.tuning import OBJECTIVES, Tuning, TuningTrial
 from counterfactual_training.tuning.goal import Target, excess
 
@@ -30,46 +29,33 @@ def draw_front(tuning: Tuning) -> Any:
         _scatter(axis, tuning, other, first)
         if other.metric == "accuracy" and tuning.limits.accuracy > 0:
             axis.axvline(tuning.limits.accuracy, color="#a03030", linewidth=1, linestyle=":", label="accuracy to keep")
-    legend_below(figure, axes)
     return figure
 
 
 def _scatter(axis: Any, tuning: Tuning, x: Target, y: Target) -> None:
-    def point(trial: TuningTrial) -> tuple[float, float]:
-        return trial.metrics[x.metric], trial.metrics[y.metric]
+    def points(trials: Sequence[TuningTrial]) -> list[list[float]]:
+        return [[trial.metrics[target.metric] for trial in trials] for target in (x, y)]
 
-    measured = tuning.complete
-    allowed = [trial for trial in measured if excess(trial.violations) == 0]
-    outside = [trial for trial in measured if excess(trial.violations) > 0]
-    for trials, colour, label in ((outside, "#d5c4c4", "misses a bound"), (allowed, "#9db8d6", "trial")):
+    missed = [trial for trial in tuning.complete if excess(trial.violations) > 0]
+    allowed = [trial for trial in tuning.complete if excess(trial.violations) == 0]
+    for trials, colour, label in ((missed, "#d5c4c4", "misses a bound"), (allowed, "#9db8d6", "trial")):
         if trials:
-            points = np.array([point(trial) for trial in trials])
-            axis.scatter(points[:, 0], points[:, 1], s=16, color=colour, linewidths=0, label=label, zorder=2)
+            axis.scatter(*points(trials), s=16, color=colour, linewidths=0, label=label, zorder=2)
     if len(tuning.goal.objectives) > 1:
-        edge = np.array([point(trial) for trial in tuning.front])
-        edge = edge[np.lexsort((edge[:, 1], edge[:, 0]))]
-        axis.plot(edge[:, 0], edge[:, 1], "o", color=_FRONT, markersize=4.5, label="undominated", zorder=3)
+        axis.plot(*points(tuning.front), "o", color=_FRONT, markersize=4.5, label="undominated", zorder=3)
     conventional = tuning.conventional[x.metric], tuning.conventional[y.metric]
     axis.plot(*conventional, "s", color=COLOURS["vanilla"], markersize=6, label="conventional", zorder=4)
-    axis.plot(*point(tuning.published), "D", color="black", markersize=6, label="published", zorder=5)
-    axis.plot(*point(tuning.best), "*", color=_BEST, markersize=13, markeredgecolor="black", label="chosen", zorder=6)
-    axis.set_xlabel(f"{_LABELS[x.metric]} {_arrow(x, across=True)}")
-    axis.set_ylabel(f"{_LABELS[y.metric]} {_arrow(y)}")
-
-
-def _arrow(target: Target, across: bool = False) -> str:
-    """Which way is better."""
-    if across:
-        return "(← better)" if target.sign > 0 else "(better →)"
-    return "(lower is better)" if target.sign > 0 else "(higher is better)"
+    axis.plot(*points([tuning.published]), "D", color="black", markersize=6, label="published", zorder=5)
+    star = {"color": _BEST, "markersize": 13, "markeredgecolor": "black"}
+    axis.plot(*points([tuning.best]), "*", label="chosen", zorder=6, **star)
+    axis.set_xlabel(f"{_LABELS[x.metric]} {'(← better)' if x.sign > 0 else '(better →)'}")
+    axis.set_ylabel(f"{_LABELS[y.metric]} ({'lower' if y.sign > 0 else 'higher'} is better)")
 
 
 @drawn
 def draw_importances(tuning: Tuning) -> Any:
     """For each objective, the share of its variance over trials that each setting explains."""
-    known = [
-        (target, dict(shares)) for target, shares in zip(tuning.goal.targets, tuning.importances, strict=True) if shares
-    ]
+    known = [both for both in zip(tuning.goal.targets, tuning.importances, strict=True) if both[1]]
     figure, axes = panels(max(1, len(known)), columns=4, width=3.0 if len(known) > 1 else 5.0, height=3.0, sharey=True)
     if not known:
         axes[0].text(0.5, 0.5, "too few trials to tell", ha="center", va="center", transform=axes[0].transAxes)
