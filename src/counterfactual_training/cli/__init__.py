@@ -60,7 +60,8 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         name, description = command.__name__.rpartition(".")[2], textwrap.fill(command.DESCRIPTION, 100)
-        added = commands.add_parser(name, help=command.HELP, description=description, epilog=command.EPILOG)
+        epilog = getattr(command, "EPILOG", None)
+        added = commands.add_parser(name, help=command.HELP, description=description, epilog=epilog)
         if hasattr(command, "run"):  # others have actions, each with its own options
             add_common(added).set_defaults(run=command.run)
         command.add(added)

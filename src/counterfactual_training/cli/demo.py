@@ -15,7 +15,6 @@ HELP = "compare conventional and counterfactual training on two small data sets:
 DESCRIPTION = """Train six small classifiers, conventionally and by counterfactual training, with and without a \
 protected feature. Prints a table; writes report.html, figure1.png (the four panels of the paper's Figure 1) and \
 moons.png. Takes about half a minute."""
-EPILOG = ""
 
 
 def add(parser: argparse.ArgumentParser) -> None:

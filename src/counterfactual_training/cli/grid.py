@@ -24,7 +24,6 @@ HELP = "train hundreds of settings: the paper's grids, or your own"
 DESCRIPTION = """\
 A grid is a TOML file of settings; a list makes an axis, and every combination is a model. Models of one shape train \
 together as a fleet. Finished models are never trained again: stop at any time, edit the file, and run it again."""
-EPILOG = ""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +36,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     chosen.add_argument("--runs", default="grid-runs", metavar="DIR", help="finished models")
     out = argparse.ArgumentParser(add_help=False)
     out.add_argument("--out", default="grids", metavar="DIR", help="tables, figures and page")
-    optional: dict[str, Any] = {"nargs": "?", "metavar": "GRID", "help": "default: all that were run in the folder"}
 
     run = actions.add_parser("run", parents=[common, chosen, out], help="train and measure what is missing, and report")
     run.add_argument("grid", metavar="GRID", help="a file, or the name of one of the paper's grids (ct grid list)")
@@ -47,12 +45,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     run.set_defaults(run=_run)
 
     status = actions.add_parser("status", parents=[common, chosen], help="progress of grids")
-    status.add_argument("grid", **optional)
     status.set_defaults(run=_status)
-
     report = actions.add_parser("report", parents=[common, chosen, out], help="tables, figures and a page; no training")
-    report.add_argument("grid", **optional)
     report.set_defaults(run=_report)
+    for action in (status, report):
+        action.add_argument("grid", nargs="?", metavar="GRID", help="default: all that were run in the folder")
 
     actions.add_parser("list", parents=[common], help="the paper's grids").set_defaults(run=_list)
 
@@ -63,7 +60,8 @@ def _run(arguments: argparse.Namespace) -> None:
     if grid.num_points > MANY_CELLS:
         if arguments.dry_run:
             return _announce(arguments, grid, {"seconds": expected_seconds(grid, engine.workers)})
-        _ask(grid, engine, arguments.yes)
+        if not arguments.yes:
+            _ask(grid, engine)
     prepared, store = Prepared.of(grid), GridStore(arguments.runs)
     done = store.done()
     plan = {
@@ -99,9 +97,8 @@ def _incomplete(found: GridRun, consequence: str) -> CounterfactualTrainingError
     count = len(found.failures)
     label, reason = next(iter(found.failures.items()))
     fleets = f"{count} fleets failed, the first being {label}" if count > 1 else f"one fleet failed, {label}"
-    return CounterfactualTrainingError(
-        f"{consequence}: {fleets}: {reason.rstrip('.')}. The same command tries again what failed."
-    )
+    again = "The same command tries again what failed."
+    return CounterfactualTrainingError(f"{consequence}: {fleets}: {reason.rstrip('.')}. {again}")
 
 
 def _status(arguments: argparse.Namespace) -> None:
@@ -114,7 +111,7 @@ def _status(arguments: argparse.Namespace) -> None:
             cells = [cell for cell in prepared.cells if cell.data == data]
             finished = sum(cell.id in done for cell in cells)
             rows.append({"grid": grid.name, "data": data, "done": finished, "models": len(cells)} | record)
-    lines = [f"{row['grid']:<16} {row['data']:<6} {row['done']:>6} of {row['models']} models" for row in rows]
+    lines = ["{grid:<16} {data:<6} {done:>6} of {models} models".format(**row) for row in rows]
     emit(arguments, {"grids": rows}, "\n".join(lines))
 
 
@@ -133,11 +130,10 @@ def _report(arguments: argparse.Namespace) -> None:
 
 def _list(arguments: argparse.Namespace) -> None:
     grids = shipped_grids()
-    document = {
-        name: {"title": grid.title, "settings": grid.num_settings, "data": grid.data, "axes": grid.axes}
-        for name, grid in grids.items()
-    }
-    lines = [f"{n:<16} {g.num_settings:>4} settings × {len(g.data)} data sets  {g.title}" for n, g in grids.items()]
+    document, lines = {}, []
+    for name, grid in grids.items():
+        document[name] = {"title": grid.title, "settings": grid.num_settings, "data": grid.data, "axes": grid.axes}
+        lines.append(f"{name:<16} {grid.num_settings:>4} settings × {len(grid.data)} data sets  {grid.title}")
     emit(arguments, {"grids": document}, "\n".join(lines))
 
 
@@ -173,10 +169,8 @@ def _sentence(grid: Grid, plan: dict[str, Any]) -> str:
     return f"{text}; about {duration(plan['seconds'])} to go" if plan["seconds"] else f"{text}; nothing to do"
 
 
-def _ask(grid: Grid, engine: Engine, yes: bool) -> None:
+def _ask(grid: Grid, engine: Engine) -> None:
     """Refuse a grid of very many settings unless the user confirms it."""
-    if yes:
-        return
     sizes = " × ".join(f"{len(values)} {name}" for name, values in grid.values if len(values) > 1)
     told = (
         f"{grid.name!r} has {grid.num_points:,} settings ({sizes} × {len(grid.data)} data sets × {len(grid.seeds)} "

@@ -38,7 +38,7 @@ def read_csv(spec: str, target_column: str | None) -> Csv:
     if not path.is_file():
         raise InputError(f"There is no file {spec!r}.")
     try:
-        frame = pd.read_csv(path, sep="\t" if spec.lower().endswith(".tsv") else ",")
+        frame = pd.read_csv(path, sep="\t" if path.suffix.lower() == ".tsv" else ",")
     except (ValueError, UnicodeDecodeError) as error:
         raise InputError(f"{spec!r} cannot be read as a table: {error}") from error
     if target_column is None:
@@ -96,10 +96,8 @@ def settings(items: Sequence[str]) -> dict[str, Any]:
 
 def interval(text: str) -> tuple[float | None, float | None]:
     """``18:90``, ``0:`` or ``:100``."""
-    low, colon, high = text.partition(":")
     try:
-        if not colon:
-            raise ValueError
-        return (float(low) if low else None), (float(high) if high else None)
+        low, high = (float(end) if end else None for end in text.split(":", 1))
+        return low, high
     except ValueError:
         raise InputError(f"--domain takes COLUMN=LOW:HIGH, either side may be empty, got {text!r}.") from None

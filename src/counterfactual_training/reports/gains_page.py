@@ -60,9 +60,6 @@ def gains_page(tables: Mapping[str, pd.DataFrame], folder: str, head: str) -> st
     )
 
 
-# ---- pieces ---------------------------------------------------------------------------------------------------------
-
-
 def _table(header: Iterable[str], rows: Sequence[tuple[str, ...]], title: str = "") -> str:
     """As Markdown; nothing where there is neither a title nor a row."""
     if not (rows or title):
@@ -86,9 +83,6 @@ def _verdicts(cell: pd.DataFrame) -> tuple[list[str], list[str]]:
 def _methods_of(truth: pd.DataFrame) -> list[str]:
     """All models but the conventional ones."""
     return unique(truth.loc[truth["model"] != truth["twin"], "model"])
-
-
-# ---- prose and tables -----------------------------------------------------------------------------------------------
 
 
 def _on(truth: pd.DataFrame, model: str, metric: str, tau: str, setting: str = "free", verdict: str = "better") -> str:
@@ -195,9 +189,6 @@ def _prices(truth: pd.DataFrame) -> str:
         rows.append((model, *cells))
     titles = (f"{what} {tau}" for tau in (_HALF, _SURE) for what in ("5-NN %", "cost %", "valid %"))
     return _table(("method", *titles), rows, "Median change over data sets; below zero is nearer, or cheaper")
-
-
-# ---- aims -----------------------------------------------------------------------------------------------------------
 
 
 def _aims(truth: pd.DataFrame, performance: pd.DataFrame, by_seed: pd.DataFrame) -> str:

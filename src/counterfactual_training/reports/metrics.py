@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import pandas as pd
 
@@ -51,16 +51,11 @@ class Metric:
         return PrintedNumber(self.text(value), gain > 0 and self.text(value) != self.text(other))
 
 
-@dataclass(frozen=True)
-class PrintedNumber:
+class PrintedNumber(NamedTuple):
     """A number as printed, and whether it is the better one of its pair."""
 
     text: str
-    best: bool = False
-
-    @property
-    def starred(self) -> str:
-        return f"{self.text}*" if self.best else f"{self.text} "
+    best: bool
 
 
 _FAR = "implausibility: how far counterfactuals are from real members of the target class (mean L1 distance)"
@@ -78,8 +73,7 @@ METRICS = (
 )
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """One metric of a model and of its baseline."""
 
     baseline: PrintedNumber
@@ -123,11 +117,10 @@ def pairs_text(table: pd.DataFrame) -> str:
     """The pairs for a terminal; ``*`` marks the better one of each."""
     lines = [["data", "may change", "training", *(f"{metric.label} {metric.arrow}" for metric in METRICS)]]
     for pair in pairs(table):
-        found = pair.comparisons.values()
-        lines.append([pair.data, pair.setting, pair.names[0], *(one.baseline.starred for one in found)])
-        lines.append(["", "", pair.names[1], *(one.ours.starred for one in found)])
-        lines.append(["", "", "change", *(f"{one.change} " for one in found)])
-        lines.append([])
+        printed = zip(*((one.baseline, one.ours) for one in pair.comparisons.values()), strict=True)
+        baseline, ours = ([f"{text}{'*' if best else ' '}" for text, best in row] for row in printed)
+        lines += [[pair.data, pair.setting, pair.names[0], *baseline], ["", "", pair.names[1], *ours]]
+        lines += [["", "", "change", *(f"{one.change} " for one in pair.comparisons.values())], []]
     return ruled(lines[:-1], num_left=3)
 
 

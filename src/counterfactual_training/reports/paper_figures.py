@@ -92,7 +92,7 @@ def ablation_figure(ablation: pd.DataFrame) -> Any:
             axis.plot(at, rows["published"], **PUBLISHED)
         axis.axhline(0, **_ZERO)
         axis.set_xticks(range(len(names)), names)
-        axis.set_ylabel(f"{METRIC_NAMES.get(metric, metric)} reduction in %")
+        axis.set(title="", ylabel=f"{METRIC_NAMES.get(metric, metric)} reduction in %")
         low, high = axis.get_ylim()
         axis.set_ylim(max(low, _LOWEST), min(high, _HIGHEST))
         axis.grid(axis="x", visible=False)
@@ -105,11 +105,10 @@ def maturity_figure(maturity: pd.DataFrame) -> Any:
     order = {name: place for place, name in enumerate(_ORDER)}
     ordered = maturity.sort_values("data", key=lambda column: column.map(order), kind="stable")
     figure, parts = facets(ordered, "data", 5, 2.2, 1.9, sharex=True, sharey=True)
-    for axis, name, part in parts:
+    for axis, _, part in parts:
         for model, rows in part.groupby("model", sort=False):
             colour, label = COLOURS.get(str(model), "#444444"), NAMES.get(str(model), str(model))
             style.band(axis, rows["epoch"], rows, colour, label)
-        axis.set_title(name)
         axis.set_ylim(-0.03, 1.03)
     style.label_edges(figure, "epoch", "share mature")
     return figure
@@ -119,7 +118,7 @@ def maturity_figure(maturity: pd.DataFrame) -> Any:
 def by_lambda_figure(by_lambda: pd.DataFrame) -> Any:
     """Reduction of IP over the energy penalty of the test-time generator; boxes span seeds and evaluation runs."""
     figure, parts = facets(by_lambda, "data", 5, 2.2, 1.9, sharex=True)
-    for axis, name, rows in parts:
+    for axis, _, rows in parts:
         strengths = sorted(rows["lambda_energy"].unique())
         boxes = [rows.loc[rows["lambda_energy"] == s, "ours"].dropna().to_numpy() for s in strengths]
         drawn = axis.boxplot(boxes, widths=0.6, patch_artist=True, showfliers=False, medianprops={"color": "black"})
@@ -129,7 +128,6 @@ def by_lambda_figure(by_lambda: pd.DataFrame) -> Any:
         axis.plot(range(1, len(strengths) + 1), known.loc[strengths], **{**PUBLISHED, "label": "published in a draft"})
         axis.axhline(0, **_ZERO)
         axis.set_xticks(range(1, len(strengths) + 1), [f"{s:g}" for s in strengths])
-        axis.set_title(name)
         axis.grid(axis="x", visible=False)
     style.label_edges(figure, "λ_egy at test time", "IP reduction in %")
     return figure

@@ -12,20 +12,15 @@ import pandas as pd
 
 from counterfactual_training.errors import need_extra
 
-COLOURS = {
-    "vanilla": "#7a7a7a",
-    "full": "#1764ab",
-    "adversarial": "#d9822b",
-    "divergence": "#3a8f5c",
-    "full protected": "#7b4fa3",
+_LOOKS = {
+    "vanilla": ("#7a7a7a", "BL (conventional)"),
+    "full": ("#1764ab", "CT"),
+    "adversarial": ("#d9822b", "AR (adversarial only)"),
+    "divergence": ("#3a8f5c", "CD (divergence only)"),
+    "full protected": ("#7b4fa3", "CT, protected features"),
 }
-NAMES = {
-    "vanilla": "BL (conventional)",
-    "full": "CT",
-    "adversarial": "AR (adversarial only)",
-    "divergence": "CD (divergence only)",
-    "full protected": "CT, protected features",
-}
+COLOURS = {objective: colour for objective, (colour, _) in _LOOKS.items()}
+NAMES = {objective: name for objective, (_, name) in _LOOKS.items()}
 METRIC_NAMES = {"implausibility": "IP", "implausibility_mmd": "IP*", "cost": "cost", "validity": "validity"}
 PUBLISHED = {"marker": "D", "color": "black", "markersize": 4, "linestyle": "none", "label": "published"}
 _RC = {
@@ -40,8 +35,7 @@ _RC = {
     "legend.frameon": False,
 }
 _DPI = 160
-_LETTER_INCHES = 0.08  # width of a letter in legends and remarks
-_LINE_INCHES = 0.2  # height of a line there
+_LETTER_INCHES, _LINE_INCHES = 0.08, 0.2  # width of a letter and height of a line in legends and remarks
 _MARGIN_INCHES = 0.6  # for the legend
 
 
@@ -63,6 +57,8 @@ def facets(table: pd.DataFrame, key: str, columns: int, width: float, height: fl
     """A figure with a panel per value of a column, and for each panel its axis, the value and the rows with it."""
     names = unique(table[key])
     figure, axes = panels(len(names), columns, width, height, **options)
+    for axis, name in zip(axes, names, strict=True):
+        axis.set_title(name)
     return figure, [(axis, name, table[table[key] == name]) for axis, name in zip(axes, names, strict=True)]
 
 
@@ -107,13 +103,9 @@ def _legend_below(figure: Any) -> None:
     if entries and not any(axis.get_legend() for axis in figure.axes):
         wide = 0.5 + _LETTER_INCHES * max(len(label) for label in entries)
         columns = max(1, min(len(entries), int(figure.get_figwidth() / wide)))
-        _grow(figure, -(-len(entries) // columns) - 1)
+        lines = -(-len(entries) // columns) - 1  # each more line would squeeze the panels
+        figure.set_figheight(figure.get_figheight() + lines * _LINE_INCHES)
         figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
-
-
-def _grow(figure: Any, lines: int) -> None:
-    """Make room for lines of text, which would otherwise squeeze the panels."""
-    figure.set_figheight(figure.get_figheight() + lines * _LINE_INCHES)
 
 
 def drawn(make: Callable[..., Any]) -> Callable[..., bytes]:
@@ -129,7 +121,7 @@ def drawn(make: Callable[..., Any]) -> Callable[..., bytes]:
             _legend_below(figure)
             if remark:
                 lines = textwrap.wrap(remark, max(20, int(figure.get_figwidth() / _LETTER_INCHES)))
-                _grow(figure, len(lines))
+                figure.set_figheight(figure.get_figheight() + len(lines) * _LINE_INCHES)
                 figure.suptitle("\n".join(lines), fontsize=9, color="#a03030")
             # Neither a date nor a version goes into the file, so that the same figure is the same file.
             figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})

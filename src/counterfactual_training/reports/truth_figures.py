@@ -151,7 +151,6 @@ def price_figure(truth: pd.DataFrame) -> Any:
                 axis.plot(points["cost"][:1], points["nn5"][:1], "o", markersize=size, label=model, **look, **edge)
                 axis.plot(points["cost"][1:], points["nn5"][1:], "s", markersize=size, **look, **edge)
         axis.plot([], [], "s", color="#555555", label=f"square: τ = {taus[-1]}")
-        axis.set_title(data)
         axis.margins(0.08)
         axis.set_xlim(left=0)
         axis.set_ylim(bottom=0)
