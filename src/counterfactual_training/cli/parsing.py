@@ -21,6 +21,10 @@ class Csv:
     frame: pd.DataFrame
     labels: pd.Series | None
 
+    def wanted(self, names: Sequence[str]) -> pd.DataFrame:
+        """The columns that a model uses; a file may hold more, such as the class."""
+        return self.frame[[name for name in self.frame.columns if name in names]]
+
     def need_labels(self) -> pd.Series:
         if self.labels is None:
             columns = f"one of {', '.join(map(str, self.frame.columns))}"

@@ -54,7 +54,7 @@ class DatasetModel:
     def rows(self, data: str | None, target_column: str | None) -> pd.DataFrame:
         """Rows to explain, in the user's units."""
         if data is not None and is_csv(data):
-            return _wanted(read_csv(data, target_column).frame, self.data.schema.names)
+            return read_csv(data, target_column).wanted(self.data.schema.names)
         self._same(data)
         return self.data.frame_test
 
@@ -81,7 +81,7 @@ class TableModel:
         return self._classifier
 
     def rows(self, data: str | None, target_column: str | None) -> pd.DataFrame:
-        return _wanted(read_csv(self._file(data), target_column).frame, self._classifier.schema_.names)
+        return read_csv(self._file(data), target_column).wanted(self._classifier.schema_.names)
 
     def measurable(self, data: str | None, target_column: str | None) -> Measurable:
         source = read_csv(self._file(data), target_column)
@@ -89,8 +89,8 @@ class TableModel:
         classifier = self._classifier
         index = {label: i for i, label in enumerate(classifier.classes_.tolist())}
         y = torch.tensor([lookup(f"class in {source.path}:", label, index) for label in labels.tolist()])
-        frame = _wanted(source.frame, classifier.schema_.names)
-        x = torch.as_tensor(classifier.encoder_.transform(frame)).to(next(classifier.model_.parameters()))
+        x = torch.as_tensor(classifier.encoder_.transform(source.wanted(classifier.schema_.names)))
+        x = x.to(next(classifier.model_.parameters()))
         return classifier.model_, x, y, classifier.constraints_
 
     def _file(self, data: str | None) -> str:
@@ -98,8 +98,3 @@ class TableModel:
             said = "" if data is None else f", not {data!r}"
             raise InputError(f"{self.path!r} was trained on a table: name a CSV file with --data{said}.")
         return data
-
-
-def _wanted(frame: pd.DataFrame, names: tuple[str, ...]) -> pd.DataFrame:
-    """The columns that the model uses; a file may hold more, such as the class."""
-    return frame[[name for name in frame.columns if name in names]]

@@ -145,8 +145,8 @@ def _floors(truth: pd.DataFrame) -> str:
     half, steps = (_select(truth, "CT", "nn5", tau).set_index("data") for tau in (_HALF, _STEPS))
     rows = []
     for data in (name for name in unique(truth["data"]) if name in half.index and name in steps.index):
-        values = [half.loc[data, name] for name in ("real", "nearest_unlike", "unmoved")]
-        values += [part.loc[data, name] for part in (steps, half) for name in ("baseline", "value")]
+        values = [half[name][data] for name in ("real", "nearest_unlike", "unmoved")]
+        values += [part[name][data] for part in (steps, half) for name in ("baseline", "value")]
         rows.append((data, *(number(float(value), 3) for value in values)))
     header = ("data", "real rows", "nearest unlike", "unmoved", "BL, steps", "CT, steps", "BL, line .5", "CT, line .5")
     return _table(header, rows, "5-NN distance")

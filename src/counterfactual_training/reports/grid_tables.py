@@ -24,7 +24,7 @@ def marginal_tables(marginal: pd.DataFrame) -> list[TextTable]:
         rows = []
         for _, row in part.iterrows():
             metrics = ("implausibility", "implausibility_mmd", "cost")
-            spreads = (interval(*(row[f"{m} {end}"] for end in ("median", "low", "high")), 1) for m in metrics)
+            spreads = (interval(row[f"{m} median"], row[f"{m} low"], row[f"{m} high"], 1) for m in metrics)
             ends = (("validity", 2), ("accuracy change, points", 1), ("share mature", 2))
             others = (number(row[name], digits) for name, digits in ends)
             rows.append((label(row["axis"]), f"{row['value']}", f"{row['settings']}", *spreads, *others))

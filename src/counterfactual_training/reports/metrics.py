@@ -47,8 +47,8 @@ class Metric:
 
     def printed(self, value: float, other: float) -> PrintedNumber:
         """The value as text. It is the better one only if the difference can be seen in print."""
-        gain = value - other if self.better == "higher" else other - value
-        return PrintedNumber(self.text(value), gain > 0 and self.text(value) != self.text(other))
+        better = value > other if self.better == "higher" else value < other
+        return PrintedNumber(self.text(value), better and self.text(value) != self.text(other))
 
 
 class PrintedNumber(NamedTuple):

@@ -59,7 +59,7 @@ def _rows(cell: pd.DataFrame, with_floors: bool) -> list[tuple[str, ...]]:
         by_metric = part.set_index("metric")
         marks = by_metric["verdict"].map({"better": "*", "worse": "†"}).fillna("")
         texts = (text + marks[m] for text, m in zip(_shown(by_metric["value"]), _COLUMNS, strict=True))
-        nearest = by_metric.loc["nn5"]
+        nearest = by_metric.to_dict("index")["nn5"]
         ends = (number(nearest[name], digits) for name, digits in (("change", 1), ("share", 2), ("diversity", 2)))
         out.append((data, str(model), number(100 * nearest["validity"], 0) + marks["valid"], *texts, *ends))
     return out
@@ -88,7 +88,8 @@ def _gains(table: pd.DataFrame) -> TextTable:
 def _performance(table: pd.DataFrame) -> TextTable:
     rows = []
     for (data, model, setting), part in table.groupby(["data", "model", "setting"], sort=False):
-        accuracy, calibration = (part.set_index("metric").loc[name] for name in ("accuracy", "calibration_error"))
+        by_metric = part.set_index("metric").to_dict("index")
+        accuracy, calibration = by_metric["accuracy"], by_metric["calibration_error"]
         numbers = [number(100 * accuracy[name], 2) for name in ("value", "change")]
         numbers += [number(calibration[name], 3) for name in ("value", "change")]
         rows.append((str(data), str(model), str(setting), *numbers, number(accuracy["seconds"], 1)))
