@@ -60,8 +60,7 @@ def _run(arguments: argparse.Namespace) -> None:
     if grid.num_points > MANY_CELLS:
         if arguments.dry_run:
             return _announce(arguments, grid, {"seconds": expected_seconds(grid, engine.workers)})
-        if not arguments.yes:
-            _ask(grid, engine)
+        _ask(grid, engine, arguments.yes)
     prepared, store = Prepared.of(grid), GridStore(arguments.runs)
     done = store.done()
     plan = {
@@ -169,8 +168,10 @@ def _sentence(grid: Grid, plan: dict[str, Any]) -> str:
     return f"{text}; about {duration(plan['seconds'])} to go" if plan["seconds"] else f"{text}; nothing to do"
 
 
-def _ask(grid: Grid, engine: Engine) -> None:
+def _ask(grid: Grid, engine: Engine, yes: bool) -> None:
     """Refuse a grid of very many settings unless the user confirms it."""
+    if yes:
+        return
     sizes = " × ".join(f"{len(values)} {name}" for name, values in grid.values if len(values) > 1)
     told = (
         f"{grid.name!r} has {grid.num_points:,} settings ({sizes} × {len(grid.data)} data sets × {len(grid.seeds)} "

@@ -35,7 +35,8 @@ class DatasetModel:
     """A model of a named data set; its rows are the test rows."""
 
     def __init__(self, path: str, trained: Trained) -> None:
-        self.path, self.trained, self.name = path, trained, trained.recipe.data
+        self.path, self.trained = path, trained
+        self.name = trained.recipe.data
 
     @cached_property
     def data(self) -> Dataset:

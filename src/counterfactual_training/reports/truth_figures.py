@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ _METHOD_COLOURS = (
     "#7a7a7a", "#d9822b", "#1764ab", "#3a8f5c", "#7b4fa3", "#a03030", "#2aa5a0", "#b8a02a", "#d16ba5", "#20242c",
 )  # fmt: skip
 # Points that no model made: label, marker and colour.
-_FLOORS: Mapping[str, tuple[str, str, str]] = {
+_FLOORS = {
     "real": ("real rows of the wanted class", "|", "black"),
     "unmoved": ("people as they are, unmoved", "X", "#7b4fa3"),
     "nearest_unlike": ("nearest real row of the wanted class", "P", "#3a8f5c"),
