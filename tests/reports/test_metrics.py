@@ -37,20 +37,20 @@ def make_table(**changes: float) -> pd.DataFrame:
 )
 def test_the_better_one_is_marked_by_the_direction_of_its_metric(metric, value, change, ours_better):
     (pair,) = pairs(make_table(**{metric: value}))
-    found = pair.get(metric)
+    found = pair.comparisons[metric]
     assert found.change == change
     assert found.ours.best is ours_better and found.baseline.best is not ours_better
 
 
 def test_what_prints_alike_is_not_better():
-    found = pairs(make_table(implausibility=2.0001))[0].get("implausibility")
+    found = pairs(make_table(implausibility=2.0001))[0].comparisons["implausibility"]
     assert found.ours.text == found.baseline.text == "2.00"
     assert not found.ours.best and not found.baseline.best
     assert found.change == "±0 %"
 
 
 def test_a_missing_number_is_a_dash_and_never_the_better_one():
-    found = pairs(make_table(cost=math.nan))[0].get("cost")
+    found = pairs(make_table(cost=math.nan))[0].comparisons["cost"]
     assert found.ours.text == "–" and found.change == "–"
     assert not found.ours.best and not found.baseline.best
     assert BY_NAME["cost"].change_text(1.0, 0.0) == "–"

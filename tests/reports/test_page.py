@@ -1,6 +1,6 @@
 """Pages: self-contained, and everything they are given is escaped."""
 
-from counterfactual_training.reports.page import Image, Section, sections_page
+from counterfactual_training.reports.page import Image, Section, render
 from counterfactual_training.reports.text_table import TextTable
 
 TABLE = TextTable("Costs in %", ("data", "ours"), (("LS", "1.0 ± 0.2*"), ("a_b", "−3")), ("A note.",))
@@ -8,7 +8,8 @@ TABLE = TextTable("Costs in %", ("data", "ours"), (("LS", "1.0 ± 0.2*"), ("a_b"
 
 def test_the_page_is_self_contained_and_escapes_what_it_is_given():
     section = Section("Main & more", (TABLE,), (Image("a", "a <b> caption", b"png"),), ("LS failed: <script>",))
-    html = sections_page("Title", "Sub", [section], {"torch": "2"}, ["ct reproduce main"], "A quick look")
+    values = {"title": "Title", "subtitle": "Sub", "warning": "A quick look", "settings": {"torch": "2"}}
+    html = render("sections.html", sections=[section], commands=["ct reproduce main"], **values)
     assert "a &lt;b&gt; caption" in html and "LS failed: &lt;script&gt;" in html and "<script>" in html
     assert 'id="main---more"' in html and 'href="#main---more"' in html
     assert "data:image/png;base64,cG5n" in html and "ct reproduce main" in html and "A quick look" in html

@@ -1,4 +1,5 @@
-"""The command ``ct``. Each command is a file of this folder: ``add`` describes its options, ``run`` runs it."""
+"""The command ``ct``. Each command is a file of this folder: its line in the list of commands (``HELP``), its
+description, what follows its help (``EPILOG``), its options (``add``), and what it does (``run``)."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import argparse
 import os
 import shlex
 import sys
+import textwrap
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -13,6 +15,7 @@ from typing import Any, NoReturn
 
 import counterfactual_training
 from counterfactual_training.cli import data, demo, evaluate, explain, grid, report, reproduce, train, truth, tune
+from counterfactual_training.cli.options import add_common
 from counterfactual_training.cli.output import note
 from counterfactual_training.errors import CounterfactualTrainingError
 
@@ -33,24 +36,35 @@ examples:
 Every command has --help, and --json, which prints one JSON document and nothing else."""
 
 
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps line breaks and tells the default of every option that has one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        known = type(action.default) in (str, int, float) and action.default != argparse.SUPPRESS
+        return f"{action.help} (default: %(default)s)" if known and action.option_strings else action.help
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose error messages take one line."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=HelpFormatter, **options)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="ct", description=_DESCRIPTION, epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog="ct", description=_DESCRIPTION, epilog=_EXAMPLES)
     parser.add_argument("--version", action="version", version=f"ct {counterfactual_training.__version__}")
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--json", action="store_true", help="print one JSON document, and nothing else, on stdout")
-    common.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
-        command.add(commands, common)
+        name, description = command.__name__.rpartition(".")[2], textwrap.fill(command.DESCRIPTION, 100)
+        epilog = getattr(command, "EPILOG", None)
+        added = commands.add_parser(name, help=command.HELP, description=description, epilog=epilog)
+        if hasattr(command, "run"):  # others have actions, each with its own options
+            add_common(added).set_defaults(run=command.run)
+        command.add(added)
     return parser
 
 

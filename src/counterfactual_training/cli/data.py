@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from counterfactual_training.cli.options import add_command
+from counterfactual_training.cli.options import VARIANTS, add_common
 from counterfactual_training.cli.output import emit, note
 from counterfactual_training.datasets.catalog import dataset_info, fetch_dataset, list_datasets
-from counterfactual_training.datasets.dataset import Variant
 from counterfactual_training.reports.text_table import ruled
 from counterfactual_training.tabular.schema import Schema
 from counterfactual_training.text import align
 
-_VARIANTS = "default (the paper's rows), as_run (with the quirks of the published run), or full (all rows)"
-_EXAMPLES = """\
+HELP = "the paper's data sets: list, info, fetch"
+DESCRIPTION = "The paper's nine data sets and the loan example."
+EPILOG = """\
 examples:
   ct data list                      all data sets, and which are on this machine
   ct data info adult                sizes, classes and their shares, columns and their rules
@@ -23,24 +23,18 @@ examples:
 Files are looked up in the folder CT_DATA_HOME, then in the cache; otherwise they are downloaded."""
 
 
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = add_command(
-        commands,
-        "data",
-        "the paper's data sets: list, info, fetch",
-        "The paper's nine data sets and the loan example.",
-        epilog=_EXAMPLES,
-    )
+def add(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    listing = actions.add_parser("list", parents=[common], help="all data sets, and which are on this machine")
-    listing.set_defaults(run=show_list)
-    info = actions.add_parser("info", parents=[common], help="sizes, classes, shares and columns of a data set")
-    info.set_defaults(run=show_info)
-    fetch = actions.add_parser("fetch", parents=[common], help="get the files of a data set")
-    fetch.set_defaults(run=fetch_files)
-    for action in (info, fetch):
-        action.add_argument("name", metavar="NAME", help="a name or short name from `ct data list`")
-        action.add_argument("--variant", default="default", metavar="VARIANT", help=_VARIANTS)
+    for name, run, purpose in (
+        ("list", show_list, "all data sets, and which are on this machine"),
+        ("info", show_info, "sizes, classes, shares and columns of a data set"),
+        ("fetch", fetch_files, "get the files of a data set"),
+    ):
+        action = add_common(actions.add_parser(name, help=purpose))
+        action.set_defaults(run=run)
+        if name != "list":
+            action.add_argument("name", metavar="NAME", help="a name or short name from `ct data list`")
+            action.add_argument("--variant", default="default", metavar="VARIANT", help=VARIANTS)
 
 
 def show_list(arguments: argparse.Namespace) -> None:
@@ -53,16 +47,16 @@ def show_list(arguments: argparse.Namespace) -> None:
 
 
 def show_info(arguments: argparse.Namespace) -> None:
-    info = dataset_info(arguments.name, _variant(arguments))
+    info = dataset_info(arguments.name, arguments.variant)
     emit(arguments, info, _info_text(info))
 
 
 def _info_text(info: dict[str, Any]) -> str:
-    train, test = info["train_classes"], info["test_classes"]
-    indexed = {
-        c["name"]: c["name"] if c["name"] == str(c["index"]) else f"{c['index']} = {c['name']}" for c in info["classes"]
-    }
-    counts = [f"{indexed[name]}: {train[name] + test[name]:,} ({share:.1%})" for name, share in info["shares"].items()]
+    counts = []
+    for index, name in ((str(entry["index"]), entry["name"]) for entry in info["classes"]):
+        count = info["train_classes"][name] + info["test_classes"][name]
+        shown = name if name == index else f"{index} = {name}"
+        counts.append(f"{shown}: {count:,} ({info['shares'][name]:.1%})")
     held = info["protected"]
     lines = [
         ["data set", f"{info['name']} ({info['short_name']}), {info['title']}"],
@@ -82,15 +76,9 @@ def _info_text(info: dict[str, Any]) -> str:
 
 
 def fetch_files(arguments: argparse.Namespace) -> None:
-    name, variant = arguments.name, _variant(arguments)
+    name, variant = arguments.name, arguments.variant
     files = fetch_dataset(name, variant)
     for file in files:
         note(f"{file['file']} from {file['origin']}")
     lines = [f"{file['path']}" for file in files] or [f"{name} is generated and needs no files."]
     emit(arguments, {"name": name, "variant": variant, "files": files}, "\n".join(lines))
-
-
-def _variant(arguments: argparse.Namespace) -> Variant:
-    """Not checked here: the catalogue rejects unknown variants."""
-    variant: Variant = arguments.variant
-    return variant

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import Any
 
-from counterfactual_training.cli.options import add_command, need_report
+from counterfactual_training.cli.options import need_report
 from counterfactual_training.cli.output import emit, folder, note
 from counterfactual_training.experiments.demo import run_demo
 from counterfactual_training.reports import RunInfo, write_demo
 from counterfactual_training.reports.metrics import pairs_text
 
+HELP = "compare conventional and counterfactual training on two small data sets: a table, figures, a page"
+DESCRIPTION = """Train six small classifiers, conventionally and by counterfactual training, with and without a \
+protected feature. Prints a table; writes report.html, figure1.png (the four panels of the paper's Figure 1) and \
+moons.png. Takes about half a minute."""
 
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = add_command(
-        commands,
-        "demo",
-        "compare conventional and counterfactual training on two small data sets: a table, figures, a page",
-        "Train six small classifiers, conventionally and by counterfactual training, with and without a protected "
-        "feature. Prints a table; writes report.html, figure1.png (the four panels of the paper's Figure 1) and "
-        "moons.png. Takes about half a minute.",
-        parents=[common],
-    )
-    parser.add_argument("--out", default="demo", metavar="DIR", help="folder to write to (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and counterfactuals (default: %(default)s)")
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", default="demo", metavar="DIR", help="folder to write to")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and counterfactuals")
     parser.add_argument("--quick", action="store_true", help="a few seconds, too short for meaningful numbers")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 import pandas as pd
 
-from counterfactual_training.cli.options import add_command, add_model
+from counterfactual_training.cli.options import add_model
 from counterfactual_training.cli.output import emit
 from counterfactual_training.cli.parsing import pick_label, pick_rows
 from counterfactual_training.cli.saved_models import open_model
 
-_EXAMPLES = """\
+HELP = "say what would have to change for chosen rows"
+DESCRIPTION = "Search counterfactual explanations for chosen rows and describe them in words."
+EPILOG = """\
 examples:
   ct explain loan.safetensors --rows 0,1,2
   ct explain loan.safetensors --rows 0-9 --target "loan granted" --threshold 0.9 --json
   ct explain people.safetensors --data people.csv --rows 4 --target yes"""
 
 
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = add_command(
-        commands,
-        "explain",
-        "say what would have to change for chosen rows",
-        "Search counterfactual explanations for chosen rows and describe them in words.",
-        epilog=_EXAMPLES,
-        parents=[common],
-    )
+def add(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    parser.add_argument(
-        "--rows", default="0,1,2", help="numbers of rows from 0, such as 0,1,2 or 0-9 (default: %(default)s)"
-    )
+    parser.add_argument("--rows", default="0,1,2", help="numbers of rows from 0, such as 0,1,2 or 0-9")
     parser.add_argument("--target", metavar="CLASS", help="the wanted class (default: the next most probable one)")
     parser.add_argument("--threshold", type=float, metavar="P", help="probability that the wanted class must reach")
     parser.add_argument("--target-column", metavar="NAME", help="a column of the CSV file to ignore")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from counterfactual_training.cli.options import add_command, add_engine, chosen_engine, names, need_report
+from counterfactual_training.cli.options import add_common, add_engine, chosen_engine, names, need_report
 from counterfactual_training.cli.output import emit, folder, note
 from counterfactual_training.errors import CounterfactualTrainingError, InputError
 from counterfactual_training.experiments.engine.engine import Engine
@@ -20,22 +20,22 @@ from counterfactual_training.reports import write_grid
 from counterfactual_training.reports.grid_report import grid_text
 from counterfactual_training.text import duration
 
-_DESCRIPTION = """\
+HELP = "train hundreds of settings: the paper's grids, or your own"
+DESCRIPTION = """\
 A grid is a TOML file of settings; a list makes an axis, and every combination is a model. Models of one shape train \
 together as a fleet. Finished models are never trained again: stop at any time, edit the file, and run it again."""
 
 
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = add_command(commands, "grid", "train hundreds of settings: the paper's grids, or your own", _DESCRIPTION)
+def add(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    common = add_common(argparse.ArgumentParser(add_help=False))
     chosen = argparse.ArgumentParser(add_help=False)
     chosen.add_argument("--data", metavar="A,B", help="only these data sets, e.g. Moon,OL (default: the grid's)")
     chosen.add_argument("--seeds", type=int, metavar="N", help="repeat everything with N seeds (default: the grid's)")
     chosen.add_argument("--quick", action="store_true", help="a tenth of the epochs and a rough evaluation")
-    chosen.add_argument("--runs", default="grid-runs", metavar="DIR", help="finished models (default: %(default)s)")
+    chosen.add_argument("--runs", default="grid-runs", metavar="DIR", help="finished models")
     out = argparse.ArgumentParser(add_help=False)
-    out.add_argument("--out", default="grids", metavar="DIR", help="tables, figures and page (default: %(default)s)")
-    optional: dict[str, Any] = {"nargs": "?", "metavar": "GRID", "help": "default: all that were run in the folder"}
+    out.add_argument("--out", default="grids", metavar="DIR", help="tables, figures and page")
 
     run = actions.add_parser("run", parents=[common, chosen, out], help="train and measure what is missing, and report")
     run.add_argument("grid", metavar="GRID", help="a file, or the name of one of the paper's grids (ct grid list)")
@@ -45,12 +45,11 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     run.set_defaults(run=_run)
 
     status = actions.add_parser("status", parents=[common, chosen], help="progress of grids")
-    status.add_argument("grid", **optional)
     status.set_defaults(run=_status)
-
     report = actions.add_parser("report", parents=[common, chosen, out], help="tables, figures and a page; no training")
-    report.add_argument("grid", **optional)
     report.set_defaults(run=_report)
+    for action in (status, report):
+        action.add_argument("grid", nargs="?", metavar="GRID", help="default: all that were run in the folder")
 
     actions.add_parser("list", parents=[common], help="the paper's grids").set_defaults(run=_list)
 
@@ -98,9 +97,8 @@ def _incomplete(found: GridRun, consequence: str) -> CounterfactualTrainingError
     count = len(found.failures)
     label, reason = next(iter(found.failures.items()))
     fleets = f"{count} fleets failed, the first being {label}" if count > 1 else f"one fleet failed, {label}"
-    return CounterfactualTrainingError(
-        f"{consequence}: {fleets}: {reason.rstrip('.')}. The same command tries again what failed."
-    )
+    again = "The same command tries again what failed."
+    return CounterfactualTrainingError(f"{consequence}: {fleets}: {reason.rstrip('.')}. {again}")
 
 
 def _status(arguments: argparse.Namespace) -> None:
@@ -113,7 +111,7 @@ def _status(arguments: argparse.Namespace) -> None:
             cells = [cell for cell in prepared.cells if cell.data == data]
             finished = sum(cell.id in done for cell in cells)
             rows.append({"grid": grid.name, "data": data, "done": finished, "models": len(cells)} | record)
-    lines = [f"{row['grid']:<16} {row['data']:<6} {row['done']:>6} of {row['models']} models" for row in rows]
+    lines = ["{grid:<16} {data:<6} {done:>6} of {models} models".format(**row) for row in rows]
     emit(arguments, {"grids": rows}, "\n".join(lines))
 
 
@@ -132,11 +130,10 @@ def _report(arguments: argparse.Namespace) -> None:
 
 def _list(arguments: argparse.Namespace) -> None:
     grids = shipped_grids()
-    document = {
-        name: {"title": grid.title, "settings": grid.num_settings, "data": grid.data, "axes": grid.axes}
-        for name, grid in grids.items()
-    }
-    lines = [f"{n:<16} {g.num_settings:>4} settings × {len(g.data)} data sets  {g.title}" for n, g in grids.items()]
+    document, lines = {}, []
+    for name, grid in grids.items():
+        document[name] = {"title": grid.title, "settings": grid.num_settings, "data": grid.data, "axes": grid.axes}
+        lines.append(f"{name:<16} {grid.num_settings:>4} settings × {len(grid.data)} data sets  {grid.title}")
     emit(arguments, {"grids": document}, "\n".join(lines))
 
 

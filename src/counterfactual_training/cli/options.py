@@ -1,60 +1,39 @@
-"""What several commands share: how they are added, their common options, and checks before and after the work."""
+"""What several commands share: common options, and checks before and after the work."""
 
 from __future__ import annotations
 
 import argparse
-import textwrap
-from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Mapping
+from typing import get_args
 
 from counterfactual_training.errors import CounterfactualTrainingError, need_extra
 from counterfactual_training.experiments.engine.engine import Engine, EngineName
 
 _DEFAULT = Engine()
+VARIANTS = "default (the paper's rows), as_run (with the quirks of the published run), or full (all rows)"
 
 
-def add_command(
-    commands: Any,
-    name: str,
-    short: str,
-    description: str,
-    *,
-    epilog: str = "",
-    parents: Sequence[argparse.ArgumentParser] = (),
-) -> argparse.ArgumentParser:
-    """A parser for a command; ``short`` is its line in the list of commands."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        parents=list(parents),
-        help=short,
-        description=textwrap.fill(description, 100),
-        epilog=epilog or None,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_common(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """``--json`` and ``--debug``, which every command and action has."""
+    parser.add_argument("--json", action="store_true", help="print one JSON document, and nothing else, on stdout")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """``MODEL`` and ``--data``."""
     parser.add_argument("model", metavar="MODEL", help="a file saved by `ct train` or CounterfactualClassifier.save")
-    parser.add_argument(
-        "--data", metavar="DATASET", help="a CSV file, or the model's data set, of which test rows are used (default)"
-    )
+    where = "a CSV file, or the model's data set, of which test rows are used (default)"
+    parser.add_argument("--data", metavar="DATASET", help=where)
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """``--workers``, ``--engine`` and ``--address``."""
-    parser.add_argument(
-        "--workers", type=int, default=_DEFAULT.workers, metavar="N", help="tasks at once (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--engine",
-        choices=get_args(EngineName),
-        help=f"run in processes of this machine or on a Ray cluster (default: {_DEFAULT.name}; ray with --address)",
-    )
-    parser.add_argument(
-        "--address", metavar="A", help="of the Ray cluster: auto, host:port or ray://host:port (default: a local Ray)"
-    )
+    parser.add_argument("--workers", type=int, default=_DEFAULT.workers, metavar="N", help="tasks at once")
+    where = f"run in processes of this machine or on a Ray cluster (default: {_DEFAULT.name}; ray with --address)"
+    parser.add_argument("--engine", choices=get_args(EngineName), help=where)
+    cluster = "of the Ray cluster: auto, host:port or ray://host:port (default: a local Ray)"
+    parser.add_argument("--address", metavar="A", help=cluster)
 
 
 def chosen_engine(arguments: argparse.Namespace) -> Engine:
@@ -76,8 +55,7 @@ def need_report() -> None:
 
 def complain(failures: Mapping[str, str]) -> None:
     """Raise an error if models failed and so are missing from the tables; ``failures`` maps names to reasons."""
-    if failures:
-        name, reason = next(iter(failures.items()))
+    for name, reason in failures.items():
         raise CounterfactualTrainingError(
             f"{len(failures)} models are missing from these tables, the first being {name}: {reason} "
             "The same command tries them again."

@@ -21,12 +21,14 @@ class Csv:
     frame: pd.DataFrame
     labels: pd.Series | None
 
+    def wanted(self, names: Sequence[str]) -> pd.DataFrame:
+        """The columns that a model uses; a file may hold more, such as the class."""
+        return self.frame[[name for name in self.frame.columns if name in names]]
+
     def need_labels(self) -> pd.Series:
         if self.labels is None:
-            columns = ", ".join(map(str, self.frame.columns))
-            raise InputError(
-                f"Say which column of {self.path} holds the class: --target-column NAME, one of {columns}."
-            )
+            columns = f"one of {', '.join(map(str, self.frame.columns))}"
+            raise InputError(f"Say which column of {self.path} holds the class: --target-column NAME, {columns}.")
         return self.labels
 
 
@@ -40,7 +42,7 @@ def read_csv(spec: str, target_column: str | None) -> Csv:
     if not path.is_file():
         raise InputError(f"There is no file {spec!r}.")
     try:
-        frame = pd.read_csv(path, sep="\t" if spec.lower().endswith(".tsv") else ",")
+        frame = pd.read_csv(path, sep="\t" if path.suffix.lower() == ".tsv" else ",")
     except (ValueError, UnicodeDecodeError) as error:
         raise InputError(f"{spec!r} cannot be read as a table: {error}") from error
     if target_column is None:
@@ -63,8 +65,7 @@ def pick_rows(frame: pd.DataFrame, spec: str) -> pd.DataFrame:
     if missing or not numbers:
         asked = f"row {missing[0]}" if missing else "nothing"
         raise InputError(f"There are rows 0 to {len(frame) - 1}; {asked} was asked for.")
-    picked = frame.iloc[numbers]
-    return picked.set_axis(numbers, axis=0)
+    return frame.iloc[numbers].set_axis(numbers, axis=0)
 
 
 def pick_label(text: str | None, classes: Any) -> Any:
@@ -99,10 +100,8 @@ def settings(items: Sequence[str]) -> dict[str, Any]:
 
 def interval(text: str) -> tuple[float | None, float | None]:
     """``18:90``, ``0:`` or ``:100``."""
-    low, colon, high = text.partition(":")
     try:
-        if not colon:
-            raise ValueError
-        return (float(low) if low else None), (float(high) if high else None)
+        low, high = (float(end) if end else None for end in text.split(":", 1))
+        return low, high
     except ValueError:
         raise InputError(f"--domain takes COLUMN=LOW:HIGH, either side may be empty, got {text!r}.") from None

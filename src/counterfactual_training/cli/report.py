@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
-from counterfactual_training.cli.options import add_command
 from counterfactual_training.cli.output import emit
 from counterfactual_training.reports import write_report
 
+HELP = "write one HTML page of all that `ct reproduce` has finished"
+DESCRIPTION = """Read folders that `ct reproduce` filled and write one self-contained page: figures, sortable tables, \
+settings, and the commands to run it again. Trains nothing."""
 
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = add_command(
-        commands,
-        "report",
-        "write one HTML page of all that `ct reproduce` has finished",
-        "Read folders that `ct reproduce` filled and write one self-contained page: figures, sortable tables, "
-        "settings, and the commands to run it again. Trains nothing.",
-        parents=[common],
-    )
+
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUNS", help="folders of finished models")
-    parser.add_argument("--out", default="report.html", metavar="FILE", help="the page (default: %(default)s)")
-    parser.add_argument(
-        "--tables",
-        default="reproduced",
-        metavar="DIR",
-        help="where `ct reproduce figure1` wrote Figure 1, which is not made of finished models (default: %(default)s)",
-    )
-    parser.set_defaults(run=run)
+    parser.add_argument("--out", default="report.html", metavar="FILE", help="the page")
+    where = "where `ct reproduce figure1` wrote Figure 1, which is not made of finished models"
+    parser.add_argument("--tables", default="reproduced", metavar="DIR", help=where)
 
 
 def run(arguments: argparse.Namespace) -> None:

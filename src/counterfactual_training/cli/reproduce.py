@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from counterfactual_training.cli.options import add_command, add_engine, chosen_engine, complain, names, need_report
+from counterfactual_training.cli.options import add_engine, chosen_engine, complain, names, need_report
 from counterfactual_training.cli.output import emit, folder
 from counterfactual_training.cli.parsing import settings
 from counterfactual_training.experiments.engine.launch import Engine
@@ -37,33 +37,24 @@ from counterfactual_training.reports.paper_tables import text_tables
 from counterfactual_training.reports.truth_tables import truth_texts
 
 
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
-    listed = [f"  {name:<14} {experiment.title}" for name, experiment in EXPERIMENTS.items()]
-    parser = add_command(
-        commands,
-        "reproduce",
-        "run the paper's experiments and compare with the published numbers",
-        "Train the models of an experiment, measure them by the published protocol and by a paired one, and write "
-        "tables (CSV, Markdown, LaTeX) and figures with the published numbers beside ours. You can stop at any time: "
-        "finished models are kept, and the same command resumes.",
-        epilog="\n".join(["experiments:", *listed, f"  {ALL:<14} all of them"]),
-        parents=[common],
-    )
+HELP = "run the paper's experiments and compare with the published numbers"
+DESCRIPTION = """Train the models of an experiment, measure them by the published protocol and by a paired one, and \
+write tables (CSV, Markdown, LaTeX) and figures with the published numbers beside ours. You can stop at any time: \
+finished models are kept, and the same command resumes."""
+_LISTED = [f"  {name:<14} {experiment.title}" for name, experiment in EXPERIMENTS.items()]
+EPILOG = "\n".join(["experiments:", *_LISTED, f"  {ALL:<14} all of them"])
+
+
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("experiment", choices=experiment_names(), metavar="EXPERIMENT", help="see the list below")
     parser.add_argument("--data", metavar="A,B", help="only these data sets, e.g. LS,CH,MNIST (default: all it uses)")
     parser.add_argument("--seeds", type=int, metavar="N", help="training seeds (default: 5, and 3 for MNIST)")
     parser.add_argument("--quick", action="store_true", help="two minutes: synthetic data, short training")
-    parser.add_argument("--out", default="reproduced", metavar="DIR", help="for tables, figures (default: %(default)s)")
-    parser.add_argument("--runs", default="runs", metavar="DIR", help="for finished models (default: %(default)s)")
+    parser.add_argument("--out", default="reproduced", metavar="DIR", help="for tables, figures")
+    parser.add_argument("--runs", default="runs", metavar="DIR", help="for finished models")
     add_engine(parser)
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="train with a setting other than the published one, e.g. adversarial_label=predicted",
-    )
-    parser.set_defaults(run=run)
+    changed = "train with a setting other than the published one, e.g. adversarial_label=predicted"
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=changed)
 
 
 def run(arguments: argparse.Namespace) -> None:

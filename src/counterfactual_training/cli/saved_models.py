@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cached_property
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from counterfactual_training.cli.parsing import is_csv, read_csv
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import Dataset
-from counterfactual_training.errors import FileError, InputError, check_name
+from counterfactual_training.errors import FileError, InputError, lookup
 from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.experiments.trained import (
     TrainedClassifier,
@@ -46,7 +45,7 @@ class DatasetModel:
 
     @cached_property
     def data(self) -> Dataset:
-        data = named_dataset(self.trained.recipe.data, self.trained.recipe.variant)
+        data = named_dataset(self.name, self.trained.recipe.variant)
         inputs = next(self.trained.model.parameters()).shape[1]
         if data.num_features != inputs:
             raise FileError(f"{self.path!r} takes {inputs} features, {data.name} has {data.num_features}.")
@@ -61,7 +60,7 @@ class DatasetModel:
     def rows(self, data: str | None, target_column: str | None) -> pd.DataFrame:
         """Rows to explain, in the user's units."""
         if data is not None and is_csv(data):
-            return _wanted(read_csv(data, target_column).frame, self.data.schema.names)
+            return read_csv(data, target_column).wanted(self.data.schema.names)
         self._same(data)
         return self.data.frame_test
 
@@ -79,27 +78,25 @@ class DatasetModel:
 class TableModel:
     """A classifier of a user's table; rows come from a CSV file."""
 
+    name = "csv"
+
     def __init__(self, path: str, classifier: CounterfactualClassifier) -> None:
         self.path, self._classifier = path, classifier
-        self.name = "csv"
 
     def classifier(self) -> CounterfactualClassifier:
         return self._classifier
 
     def rows(self, data: str | None, target_column: str | None) -> pd.DataFrame:
-        return _wanted(read_csv(self._file(data), target_column).frame, self._classifier.schema_.names)
+        return read_csv(self._file(data), target_column).wanted(self._classifier.schema_.names)
 
     def measurable(self, data: str | None, target_column: str | None) -> Measurable:
         source = read_csv(self._file(data), target_column)
         labels = source.need_labels()
         classifier = self._classifier
         index = {label: i for i, label in enumerate(classifier.classes_.tolist())}
-        for label in labels.unique().tolist():
-            check_name(f"class in {source.path}:", label, index)
-        y = torch.from_numpy(np.array([index[label] for label in labels.tolist()], dtype=np.int64))
-        like = next(classifier.model_.parameters())
-        frame = _wanted(source.frame, classifier.schema_.names)
-        x = torch.as_tensor(classifier.encoder_.transform(frame)).to(like)
+        y = torch.tensor([lookup(f"class in {source.path}:", label, index) for label in labels.tolist()])
+        x = torch.as_tensor(classifier.encoder_.transform(source.wanted(classifier.schema_.names)))
+        x = x.to(next(classifier.model_.parameters()))
         return classifier.model_, x, y, classifier.constraints_
 
     def _file(self, data: str | None) -> str:
@@ -107,8 +104,3 @@ class TableModel:
             said = "" if data is None else f", not {data!r}"
             raise InputError(f"{self.path!r} was trained on a table: name a CSV file with --data{said}.")
         return data
-
-
-def _wanted(frame: pd.DataFrame, names: tuple[str, ...]) -> pd.DataFrame:
-    """The columns that the model uses; a file may hold more, such as the class."""
-    return frame[[name for name in frame.columns if name in names]]

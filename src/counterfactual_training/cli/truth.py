@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
 
-from counterfactual_training.cli.options import add_command, add_engine, chosen_engine, complain, names, need_report
+from counterfactual_training.cli.options import add_engine, chosen_engine, complain, names, need_report
 from counterfactual_training.cli.output import emit, folder, writable
 from counterfactual_training.experiments.truth.gains import picture_tables
 from counterfactual_training.experiments.truth.methods import METHODS, UNCAPPED, Caps
@@ -19,39 +18,27 @@ from counterfactual_training.reports.truth_tables import truth_texts
 _CAPS = Caps()
 
 
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = add_command(
-        commands,
-        "truth",
-        "compare methods independently of step size and scale of the logits",
-        "Train every method on the same rows, search counterfactuals that end just past τ, and judge them by models "
-        "fitted to other rows. Prints each method beside its conventional twin, real rows, unmoved people, nearest "
-        "unlike neighbours and the published reductions. You can stop at any time: the same command resumes.",
-        epilog=f"methods: {', '.join(METHODS)}",
-        parents=[common],
-    )
+HELP = "compare methods independently of step size and scale of the logits"
+DESCRIPTION = """Train every method on the same rows, search counterfactuals that end just past τ, and judge them by \
+models fitted to other rows. Prints each method beside its conventional twin, real rows, unmoved people, nearest \
+unlike neighbours and the published reductions. You can stop at any time: the same command resumes."""
+EPILOG = f"methods: {', '.join(METHODS)}"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="A,B", help="only these data sets, e.g. LS,CH,MNIST (default: all nine)")
     parser.add_argument("--methods", metavar="A,B", help="only these methods and their twins (default: all)")
     parser.add_argument("--seeds", type=int, metavar="N", help="training seeds (default: 5, and 3 for MNIST)")
-    parser.add_argument(
-        "--test",
-        action="store_true",
-        help="measure on the test rows; use this once, after all choices are made (default: rows held out of the "
-        "training rows)",
-    )
-    parser.add_argument(
-        "--uncapped",
-        action="store_true",
-        help="train on all rows with the published epochs and batches "
-        f"(default: at most {_CAPS.rows} rows, {_CAPS.epochs} epochs, batches of at most {_CAPS.batch_size})",
-    )
-    parser.add_argument(
-        "--page", metavar="FILE", help="also draw figures, which needs more training, and write a page around them"
-    )
-    parser.add_argument("--out", default="truth", metavar="DIR", help="for tables (default: %(default)s)")
-    parser.add_argument("--runs", default="runs/truth", metavar="DIR", help="for results (default: %(default)s)")
+    test = "measure on the test rows, once, after all choices are made (default: rows held out of the training rows)"
+    parser.add_argument("--test", action="store_true", help=test)
+    caps = f"at most {_CAPS.rows} rows, {_CAPS.epochs} epochs, batches of at most {_CAPS.batch_size}"
+    uncapped = f"train on all rows with the published epochs and batches (default: {caps})"
+    parser.add_argument("--uncapped", action="store_true", help=uncapped)
+    page = "also draw figures, which needs more training, and write a page around them"
+    parser.add_argument("--page", metavar="FILE", help=page)
+    parser.add_argument("--out", default="truth", metavar="DIR", help="for tables")
+    parser.add_argument("--runs", default="runs/truth", metavar="DIR", help="for results")
     add_engine(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:

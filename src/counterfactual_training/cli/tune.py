@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from typing import Any
 
-from counterfactual_training.cli.options import add_command, names
+from counterfactual_training.cli.options import VARIANTS, names
 from counterfactual_training.cli.output import emit, folder, note
 from counterfactual_training.cli.parsing import is_csv
 from counterfactual_training.errors import InputError
@@ -19,7 +18,9 @@ from counterfactual_training.tuning import OBJECTIVES, Goal, TuningPlan, tune
 from counterfactual_training.tuning.status import StudyStatus
 from counterfactual_training.tuning.storage import is_url
 
-_EXAMPLES = """\
+HELP = "find better settings for a data set"
+DESCRIPTION = "Find settings of counterfactual training that beat the published ones, on validation rows only."
+EPILOG = """\
 examples:
   ct tune moons --minimise ip --at-most-lost 1 --out tuned --confirm
   ct tune gmsc --objectives ip,cost,accuracy,robustness --trials 128
@@ -30,49 +31,27 @@ An interrupted study is resumed by the same command; several commands with one s
 has a table per setting, such as [lambda_reg] with low, high and log, or choices = […]; "published" keeps one fixed."""
 
 
-def add(commands: Any, common: argparse.ArgumentParser) -> None:
-    parser = add_command(
-        commands,
-        "tune",
-        "find better settings for a data set",
-        "Find settings of counterfactual training that beat the published ones, on validation rows only.",
-        epilog=_EXAMPLES,
-        parents=[common],
-    )
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATASET", help="a name from `ct data list`")
     goal = parser.add_mutually_exclusive_group()
     goal.add_argument("--objectives", metavar="NAME,…", help=f"improve several measures: {', '.join(OBJECTIVES)}")
     goal.add_argument("--minimise", "--improve", metavar="NAME", help="one measure to improve (default: ip)")
-    parser.add_argument(
-        "--at-most-lost",
-        type=float,
-        metavar="POINTS",
-        help="percentage points of accuracy (default with --minimise: 1)",
-    )
-    parser.add_argument(
-        "--against",
-        choices=["conventional", "published"],
-        default=Goal.against,
-        help="the model whose accuracy is the reference (default: %(default)s)",
-    )
-    parser.add_argument("--trials", type=int, default=TuningPlan.num_trials, help="in total (default: %(default)s)")
-    parser.add_argument("--batch", type=int, default=TuningPlan.batch, help="trials per fleet (default: %(default)s)")
-    parser.add_argument("--epochs", type=int, default=TuningEffort.epochs, help="of each trial (default: %(default)s)")
-    parser.add_argument(
-        "--seeds", type=int, default=TuningEffort.num_seeds, help="trainings per trial (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=TuningEffort.seed, help="of everything random (default: %(default)s)"
-    )
+    lost = "percentage points of accuracy (default with --minimise: 1)"
+    parser.add_argument("--at-most-lost", type=float, metavar="POINTS", help=lost)
+    against, reference = ("conventional", "published"), "the model whose accuracy is the reference"
+    parser.add_argument("--against", choices=against, default=Goal.against, help=reference)
+    parser.add_argument("--trials", type=int, default=TuningPlan.num_trials, help="in total")
+    parser.add_argument("--batch", type=int, default=TuningPlan.batch, help="trials per fleet")
+    parser.add_argument("--epochs", type=int, default=TuningEffort.epochs, help="of each trial")
+    parser.add_argument("--seeds", type=int, default=TuningEffort.num_seeds, help="trainings per trial")
+    parser.add_argument("--seed", type=int, default=TuningEffort.seed, help="of everything random")
     parser.add_argument("--space", metavar="FILE", help="TOML file of ranges that differ from the default ones")
-    parser.add_argument("--variant", default=Recipe.variant, help="default, as_run or full; see `ct data info`")
-    parser.add_argument("--out", default="tuned", metavar="FOLDER", help="for tables, figures (default: %(default)s)")
-    parser.add_argument(
-        "--storage", metavar="URL|FILE", help="where to keep the study (default: study.journal in the folder)"
-    )
+    parser.add_argument("--variant", default=Recipe.variant, help=VARIANTS)
+    parser.add_argument("--out", default="tuned", metavar="FOLDER", help="for tables, figures")
+    storage = "where to keep the study (default: study.journal in the folder)"
+    parser.add_argument("--storage", metavar="URL|FILE", help=storage)
     parser.add_argument("--study", metavar="NAME", help="name of the study (default: the data set's)")
     parser.add_argument("--confirm", action="store_true", help="measure the result on the test rows, once per study")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> None:

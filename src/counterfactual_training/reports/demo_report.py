@@ -33,7 +33,11 @@ def write_demo(result: DemoResult, folder: str | Path, run: RunInfo | None = Non
 
     Example: ``write_demo(run_demo(), "demo")``.
     """
-    images = {data: _image(result, data) for data in _FIGURES}
+    images = {}
+    for data, name in _FIGURES.items():
+        panels = [panel for panel in result.panels if panel.data == data]
+        caption = f"Four panels: {'; '.join(panel.title for panel in panels)}."
+        images[data] = Image(name, caption, draw_panels(panels), draw_panels(panels, DARK))
     page = demo_page(result, images, run or RunInfo())
     return write_files(folder, {"report.html": page} | {f"{image.name}.png": image.png for image in images.values()})
 
@@ -51,9 +55,3 @@ def demo_page(result: DemoResult, images: Mapping[str, Image], run: RunInfo) -> 
         epsilon=result.protocol.epsilons[0],
         run=run,
     )
-
-
-def _image(result: DemoResult, data: str) -> Image:
-    panels = [panel for panel in result.panels if panel.data == data]
-    caption = f"Four panels: {'; '.join(panel.title for panel in panels)}."
-    return Image(_FIGURES[data], caption, draw_panels(panels), draw_panels(panels, DARK))

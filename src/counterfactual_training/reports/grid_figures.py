@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from counterfactual_training.errors import need_extra
-from counterfactual_training.reports.style import METRIC_NAMES, drawn, label_edges, legend_below, panels
+from counterfactual_training.reports.style import METRIC_NAMES, drawn, label_edges, panels, unique
 
 # Settings as the paper writes them.
 LABELS = {
@@ -25,13 +25,9 @@ LABELS = {
     "objective.lambda_div": "λ_div",
     "objective.lambda_reg": "λ_reg",
     "objective.lambda_adv": "λ_adv",
-    "training.epochs": "epochs",
     "training.burn_in": "burn-in",
     "training.num_counterfactuals": "counterfactuals",
-    "training.batch_size": "batch size",
-    "training.learning_rate": "learning rate",
     "model.hidden": "hidden layers",
-    "model.activation": "activation",
 }
 _NAMED = {"ecco": "#1764ab", "generic": "#d9822b", "revise": "#7b4fa3"}
 _PLAIN = ("#1764ab", "#d9822b", "#7b4fa3", "#3a8f5c", "#a03030", "#7a7a7a")
@@ -46,23 +42,26 @@ def label(axis: str) -> str:
 @drawn
 def overview_figure(changes: pd.DataFrame, axes: Sequence[str], metric: str) -> Any:
     """A row per data set, a panel per axis: for each value, the change in % over all settings with it."""
-    rows = changes[changes["metric"] == metric]
-    names = list(dict.fromkeys(rows["data"]))
-    figure, flat = panels(len(names) * len(axes), len(axes), 2.4, 2.0, sharey=False)
-    for place, axis in enumerate(flat):
-        data, key = names[place // len(axes)], axes[place % len(axes)]
-        part = rows[rows["data"] == data]
+    figure, parts = _data_by_axis(changes[changes["metric"] == metric], axes, 2.4)
+    for axis, key, part in parts:
         values = _ordered(part[key])
         boxes = [_finite(part.loc[part[key] == value, "change"]) for value in values]
-        colours = _colours(key, values)
-        _boxes(axis, boxes, range(1, len(values) + 1), colours, 0.6)
-        axis.set_xticks(range(1, len(values) + 1), [_text(value) for value in values])
-        axis.set_title(f"{data}: {label(key)}")
+        _boxes(axis, boxes, range(1, len(values) + 1), _colours(key, values), 0.6)
+        axis.set_xticks(range(1, len(values) + 1), [text(value) for value in values])
         axis.grid(axis="x", visible=False)
-    for start in range(0, len(flat), len(axes)):
-        _same_height(flat[start : start + len(axes)])
-        flat[start].set_ylabel(f"change of {METRIC_NAMES.get(metric, metric)} in %")
+    for start in range(0, len(parts), len(axes)):
+        _same_height(figure.axes[start : start + len(axes)])
+        figure.axes[start].set_ylabel(f"change of {METRIC_NAMES.get(metric, metric)} in %")
     return figure
+
+
+def _data_by_axis(table: pd.DataFrame, axes: Sequence[str], width: float, **options: Any) -> tuple[Any, list[Any]]:
+    """A figure with a row per data set and a panel per axis, and for each panel itself, its axis and its rows."""
+    found = [(data, key) for data in unique(table["data"]) for key in axes]
+    figure, flat = panels(len(found), len(axes), width, 2.0, **options)
+    for panel, (data, key) in zip(flat, found, strict=True):
+        panel.set_title(f"{data}: {label(key)}")
+    return figure, [(p, key, table[table["data"] == data]) for p, (data, key) in zip(flat, found, strict=True)]
 
 
 @drawn
@@ -70,8 +69,7 @@ def detail_figure(changes: pd.DataFrame, axes: Sequence[str], data: str, metric:
     """One data set as in the paper's appendix: up to four axes, as colour, position, column and row."""
     rows = changes[(changes["metric"] == metric) & (changes["data"] == data)]
     colour, place, column, line = _roles(rows, axes)
-    columns, lines = _ordered(rows[column]) if column else [None], _ordered(rows[line]) if line else [None]
-    groups, hues = _ordered(rows[place]), _ordered(rows[colour]) if colour else [None]
+    hues, groups, columns, lines = (_ordered(rows[key]) if key else [None] for key in (colour, place, column, line))
     wide = max(2.6, 0.24 * len(groups) * len(hues) + 0.9)
     figure, flat = panels(len(columns) * len(lines), len(columns), wide, 1.9, sharey=True)
     colours = _colours(colour or place, hues if colour else groups)
@@ -87,47 +85,38 @@ def detail_figure(changes: pd.DataFrame, axes: Sequence[str], data: str, metric:
                 axis.plot([], [], "s", color=colours[shade], alpha=0.6, label=_named(colour, hue))
         titles = [_named(key, value) for key, value in ((line, high), (column, wide_)) if key]
         axis.set_title(", ".join(titles) or data)
-        axis.set_xticks(range(1, len(groups) + 1), [_text(group) for group in groups])
+        axis.set_xticks(range(1, len(groups) + 1), [text(group) for group in groups])
         axis.grid(axis="x", visible=False)
     _same_height(flat)
-    label_edges(flat, label(place), f"{data}: {METRIC_NAMES.get(metric, metric)}, %")
-    legend_below(figure, flat)
+    label_edges(figure, label(place), f"{data}: {METRIC_NAMES.get(metric, metric)}, %")
     return figure
 
 
 @drawn
 def maturity_figure(maturity: pd.DataFrame, axes: Sequence[str]) -> Any:
     """Share of mature counterfactuals per epoch: a line per value of an axis; bands hold half of the settings."""
-    names = list(dict.fromkeys(maturity["data"]))
-    figure, flat = panels(len(names) * len(axes), len(axes), 2.5, 2.0, sharex=False, sharey=True)
-    for place, axis in enumerate(flat):
-        data, key = names[place // len(axes)], axes[place % len(axes)]
-        part = maturity[maturity["data"] == data]
+    figure, parts = _data_by_axis(maturity, axes, 2.5, sharey=True)
+    for axis, key, part in parts:
         values = _ordered(part[key])
         for value, colour in zip(values, _colours(key, values), strict=True):
             curves = part[part[key] == value].groupby("epoch")["share mature"]
             low, middle, high = curves.quantile(0.25), curves.mean(), curves.quantile(0.75)
-            axis.plot(middle.index, middle, color=colour, linewidth=1.5, label=_text(value))
+            axis.plot(middle.index, middle, color=colour, linewidth=1.5, label=text(value))
             axis.fill_between(middle.index, low, high, color=colour, alpha=0.07, linewidth=0)
-        axis.set_title(f"{data}: {label(key)}")
         axis.set_ylim(-0.03, 1.03)
         axis.legend(fontsize=7, handlelength=1.2, loc="best")
-    label_edges(flat, "epoch", "share mature")
+    label_edges(figure, "epoch", "share mature")
     return figure
 
 
 def _roles(rows: pd.DataFrame, axes: Sequence[str]) -> tuple[str | None, str, str | None, str | None]:
     """Which axes are shown as colour, position on the x axis, column and row; others are pooled."""
     by_size = sorted(axes, key=lambda key: -rows[key].nunique())
-    colour = next((key for key in axes if key == "generator.name"), None)
-    rest = [key for key in by_size if key != colour]
-    if not rest:
-        return None, by_size[0], None, None
-    place, *others = rest
-    if colour is None and others:
-        colour = others.pop(0)
-    column, line = [*others, None, None][:2]
-    return colour, place, column, line
+    if len(axes) == 1:
+        return None, axes[0], None, None
+    colour = "generator.name" if "generator.name" in axes else by_size[1]
+    place, column, line = [*(key for key in by_size if key != colour), None, None][:3]
+    return colour, str(place), column, line
 
 
 def _boxes(axis: Any, values: Sequence[np.ndarray], at: Any, colours: Sequence[Any], width: float) -> None:
@@ -178,8 +167,9 @@ def _finite(values: pd.Series) -> np.ndarray:
 
 def _named(key: str, value: Any) -> str:
     """``τ 0.9``; names of generators need no label."""
-    return _text(value) if key.endswith(".name") else f"{label(key)} {_text(value)}"
+    return text(value) if key.endswith(".name") else f"{label(key)} {text(value)}"
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
+    """A value of an axis."""
     return f"{value:g}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)

@@ -11,7 +11,7 @@ from counterfactual_training.experiments.grid.results import GridResults
 from counterfactual_training.reports.files import csv_text, json_text, write_files
 from counterfactual_training.reports.grid_figures import detail_figure, maturity_figure, overview_figure
 from counterfactual_training.reports.grid_tables import best_tables, marginal_tables
-from counterfactual_training.reports.page import Image, Section, sections_page
+from counterfactual_training.reports.page import Image, Section, render
 from counterfactual_training.reports.text_table import TextTable
 from counterfactual_training.text import duration
 
@@ -26,18 +26,20 @@ def write_grid(results: GridResults, folder: str | Path, record: Mapping[str, An
         record: the ``command`` that ran the grid and the ``seconds`` that its runs took, if known.
     """
     name, record = results.grid.name, dict(record or {})
-    best = best_tables(results.summary, list(results.grid.axes))
-    overviews = _overviews(results)
-    details = {data: _details(results, data) for data in dict.fromkeys(results.changes.get("data", ()))}
+    marginal, best = marginal_tables(results.marginal), best_tables(results.summary, list(results.grid.axes))
+    sections = [Section("What each setting does", tuple(marginal), tuple(_overviews(results)))]
+    for data in dict.fromkeys(results.changes.get("data", ())):
+        mine = tuple(table for table in best if table.title.endswith(f" {data}"))
+        sections.append(Section(data, mine, tuple(_details(results, data))))
     facts = _facts(results, record.get("seconds"))
     files: dict[str, str | bytes] = {
         f"{name}.csv": csv_text(results.tidy),
         f"{name}_summary.csv": csv_text(results.summary),
-        f"{name}.md": _markdown(results, [*marginal_tables(results.marginal), *best], facts),
-        f"{name}.html": _page(results, best, overviews, details, facts, record.get("command")),
+        f"{name}.md": _markdown(results, [*marginal, *best], facts),
+        f"{name}.html": _page(results, sections, facts, record.get("command")),
         f"provenance/{name}.json": json_text({**facts, **record}),
     }
-    images = [*overviews, *(image for found in details.values() for image in found)]
+    images = (image for section in sections for image in section.figures)
     return write_files(folder, files | {f"figures/{image.name}.png": image.png for image in images})
 
 
@@ -71,22 +73,16 @@ def _details(results: GridResults, data: str) -> list[Image]:
     return images
 
 
-def _page(
-    results: GridResults,
-    best: Sequence[TextTable],
-    overviews: Sequence[Image],
-    details: Mapping[str, Sequence[Image]],
-    facts: Mapping[str, Any],
-    command: str | None,
-) -> str:
-    sections = [Section("What each setting does", tuple(marginal_tables(results.marginal)), tuple(overviews))]
-    for data, found in details.items():
-        mine = tuple(table for table in best if table.title.endswith(f" {data}"))
-        sections.append(Section(data, mine, tuple(found)))
-    title = results.grid.title or f"Grid {results.grid.name}"
-    subtitle = "Models trained with counterfactuals, each compared with conventional models of the same shape."
-    settings = {name: str(value) for name, value in facts.items()}
-    return sections_page(title, subtitle, sections, settings, [command] if command else [], _remark(results))
+def _page(results: GridResults, sections: Sequence[Section], facts: Mapping[str, Any], command: str | None) -> str:
+    return render(
+        "sections.html",
+        title=results.grid.title or f"Grid {results.grid.name}",
+        subtitle="Models trained with counterfactuals, each compared with conventional models of the same shape.",
+        warning=_remark(results),
+        sections=sections,
+        settings=facts,
+        commands=[command] if command else [],
+    )
 
 
 def _markdown(results: GridResults, tables: Sequence[TextTable], facts: Mapping[str, Any]) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 
-from counterfactual_training.reports.grid_figures import label
+from counterfactual_training.reports.grid_figures import label, text
 from counterfactual_training.reports.text_table import TextTable, interval, number
 
 _BEST = 10
@@ -19,51 +18,34 @@ _BASELINE = (
 
 def marginal_tables(marginal: pd.DataFrame) -> list[TextTable]:
     """Per data set: the median and the quartiles over all settings with a value, for each value of each axis."""
-    if marginal.empty:
-        return []
     header = ("axis", "value", "settings", "IP %", "IP* %", "cost %", "validity", "accuracy, points", "share mature")
     out = []
-    for data, part in marginal.groupby("data", sort=False):
-        rows = tuple(
-            (
-                label(row["axis"]),
-                f"{row['value']}",
-                f"{row['settings']}",
-                *(_spread(row, metric) for metric in ("implausibility", "implausibility_mmd", "cost")),
-                number(row["validity"], 2),
-                number(row["accuracy change, points"], 1),
-                number(row["share mature"], 2),
-            )
-            for _, row in part.iterrows()
-        )
-        stopped = int(part["stopped"].max()) if len(part) else 0
+    for data, part in marginal.groupby("data", sort=False) if len(marginal) else ():
+        rows = []
+        for _, row in part.iterrows():
+            metrics = ("implausibility", "implausibility_mmd", "cost")
+            spreads = (interval(row[f"{m} median"], row[f"{m} low"], row[f"{m} high"], 1) for m in metrics)
+            ends = (("validity", 2), ("accuracy change, points", 1), ("share mature", 2))
+            others = (number(row[name], digits) for name, digits in ends)
+            rows.append((label(row["axis"]), f"{row['value']}", f"{row['settings']}", *spreads, *others))
         notes = ["Medians of settings with quartiles in brackets. " + _BASELINE]
-        notes += ["Some models ended early because their weights became non-finite."] * bool(stopped)
-        out.append(TextTable(f"What each setting does on {data}", header, rows, tuple(notes)))
+        notes += ["Some models ended early because their weights became non-finite."] * bool(part["stopped"].max())
+        out.append(TextTable(f"What each setting does on {data}", header, tuple(rows), tuple(notes)))
     return out
 
 
 def best_tables(summary: pd.DataFrame, axes: Sequence[str]) -> list[TextTable]:
     """Per data set: the settings of lowest implausibility among those with mostly valid counterfactuals."""
-    if summary.empty:
-        return []
     out = []
     metrics = ("implausibility", "implausibility change %", "cost change %", "validity", "accuracy", "share mature")
     header = ("rank", *(label(axis) for axis in axes), "IP", "IP %", "cost %", "validity", "accuracy", "share mature")
-    for data, part in summary[summary["training"] != "conventional"].groupby("data", sort=False):
-        best = part[part["validity"] >= 0.5].sort_values("implausibility").head(_BEST)
+    for data, part in summary.groupby("data", sort=False) if len(summary) else ():
+        allowed = part[(part["training"] != "conventional") & (part["validity"] >= 0.5)]
+        best = allowed.sort_values("implausibility").head(_BEST)
         rows = tuple(
-            (f"{rank}", *(_value(row[axis]) for axis in axes), *(number(row[metric]) for metric in metrics))
+            (f"{rank}", *(text(row[axis]) for axis in axes), *(number(row[metric]) for metric in metrics))
             for rank, (_, row) in enumerate(best.iterrows(), start=1)
         )
         if rows:
             out.append(TextTable(f"Best settings on {data}", header, rows, (_BASELINE,)))
     return out
-
-
-def _spread(row: pd.Series, metric: str) -> str:
-    return interval(row[f"{metric} median"], row[f"{metric} low"], row[f"{metric} high"], 1)
-
-
-def _value(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)

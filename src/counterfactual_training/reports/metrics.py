@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import pandas as pd
 
@@ -18,7 +18,6 @@ class Metric:
     Attributes:
         name: in code and JSON.
         label: the title of its column.
-        better: which way is better.
         meaning: for the reader.
         digits: after the point.
         change: whether two models are compared by the ``ratio`` of their values or by their ``difference``.
@@ -27,9 +26,9 @@ class Metric:
     name: str
     label: str
     better: Literal["higher", "lower"]
+    digits: int
+    change: Literal["ratio", "difference"]
     meaning: str
-    digits: int = 3
-    change: Literal["ratio", "difference"] = "ratio"
 
     @property
     def arrow(self) -> str:
@@ -48,60 +47,35 @@ class Metric:
 
     def printed(self, value: float, other: float) -> PrintedNumber:
         """The value as text. It is the better one only if the difference can be seen in print."""
-        gain = value - other if self.better == "higher" else other - value
-        return PrintedNumber(self.text(value), gain > 0 and self.text(value) != self.text(other))
+        better = value > other if self.better == "higher" else value < other
+        return PrintedNumber(self.text(value), better and self.text(value) != self.text(other))
 
 
-@dataclass(frozen=True)
-class PrintedNumber:
+class PrintedNumber(NamedTuple):
     """A number as printed, and whether it is the better one of its pair."""
 
     text: str
-    best: bool = False
-
-    @property
-    def starred(self) -> str:
-        return f"{self.text}*" if self.best else f"{self.text} "
+    best: bool
 
 
+_FAR = "implausibility: how far counterfactuals are from real members of the target class (mean L1 distance)"
+_ALIKE = "implausibility of counterfactuals as a group: squared MMD to the target class, 0 if both are alike"
+_COST = "how far people have to move to get the other decision (L1 distance)"
+_VALID = "share of counterfactuals that the model assigns to the target class"
+_ATTACKED = "accuracy after FGSM has moved every test row against the model"
 METRICS = (
-    Metric("accuracy", "Accuracy", "higher", "share of test rows classified correctly", change="difference"),
-    Metric(
-        "implausibility",
-        "IP",
-        "lower",
-        "implausibility: how far counterfactuals are from real members of the target class (mean L1 distance)",
-        digits=2,
-    ),
-    Metric(
-        "implausibility_mmd",
-        "IP*",
-        "lower",
-        "implausibility of counterfactuals as a group: squared MMD to the target class, 0 if both are alike",
-    ),
-    Metric("cost", "Cost", "lower", "how far people have to move to get the other decision (L1 distance)", digits=2),
-    Metric(
-        "validity",
-        "Validity",
-        "higher",
-        "share of counterfactuals that the model assigns to the target class",
-        change="difference",
-    ),
-    Metric(
-        "robust_accuracy",
-        "Robust acc.",
-        "higher",
-        "accuracy after FGSM has moved every test row against the model",
-        change="difference",
-    ),
+    Metric("accuracy", "Accuracy", "higher", 3, "difference", "share of test rows classified correctly"),
+    Metric("implausibility", "IP", "lower", 2, "ratio", _FAR),
+    Metric("implausibility_mmd", "IP*", "lower", 3, "ratio", _ALIKE),
+    Metric("cost", "Cost", "lower", 2, "ratio", _COST),
+    Metric("validity", "Validity", "higher", 3, "difference", _VALID),
+    Metric("robust_accuracy", "Robust acc.", "higher", 3, "difference", _ATTACKED),
 )
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """One metric of a model and of its baseline."""
 
-    metric: Metric
     baseline: PrintedNumber
     ours: PrintedNumber
     change: str
@@ -114,16 +88,14 @@ class Pair:
     Attributes:
         free: whether every feature may change; ``setting`` says it in words.
         names: what the baseline and the model are called.
+        comparisons: a comparison for each of :data:`METRICS`.
     """
 
     data: str
     free: bool
     setting: str
     names: tuple[str, str]
-    comparisons: tuple[Comparison, ...]
-
-    def get(self, metric: str) -> Comparison:
-        return next(found for found in self.comparisons if found.metric.name == metric)
+    comparisons: dict[str, Comparison]
 
 
 def pairs(table: pd.DataFrame) -> list[Pair]:
@@ -131,27 +103,24 @@ def pairs(table: pd.DataFrame) -> list[Pair]:
     found = []
     for (data, protected), group in table.groupby(["data", "protected"], sort=False):
         baseline, ours = (row for _, row in group.iterrows())
+        compared = {}
+        for metric in METRICS:
+            old, new = float(baseline[metric.name]), float(ours[metric.name])
+            printed = metric.printed(old, new), metric.printed(new, old)
+            compared[metric.name] = Comparison(*printed, metric.change_text(new, old))
         setting = f"{protected} immutable" if protected else "all mutable"
-        names = (str(baseline["training"]), str(ours["training"]))
-        compared = tuple(_compare(metric, float(baseline[metric.name]), float(ours[metric.name])) for metric in METRICS)
-        found.append(Pair(str(data), not protected, setting, names, compared))
+        found.append(Pair(str(data), not protected, setting, (baseline["training"], ours["training"]), compared))
     return found
-
-
-def _compare(metric: Metric, baseline: float, ours: float) -> Comparison:
-    printed = metric.printed(baseline, ours), metric.printed(ours, baseline)
-    return Comparison(metric, *printed, metric.change_text(ours, baseline))
 
 
 def pairs_text(table: pd.DataFrame) -> str:
     """The pairs for a terminal; ``*`` marks the better one of each."""
     lines = [["data", "may change", "training", *(f"{metric.label} {metric.arrow}" for metric in METRICS)]]
     for pair in pairs(table):
-        found = pair.comparisons
-        lines.append([pair.data, pair.setting, pair.names[0], *(one.baseline.starred for one in found)])
-        lines.append(["", "", pair.names[1], *(one.ours.starred for one in found)])
-        lines.append(["", "", "change", *(f"{one.change} " for one in found)])
-        lines.append([])
+        printed = zip(*((one.baseline, one.ours) for one in pair.comparisons.values()), strict=True)
+        baseline, ours = ([f"{text}{'*' if best else ' '}" for text, best in row] for row in printed)
+        lines += [[pair.data, pair.setting, pair.names[0], *baseline], ["", "", pair.names[1], *ours]]
+        lines += [["", "", "change", *(f"{one.change} " for one in pair.comparisons.values())], []]
     return ruled(lines[:-1], num_left=3)
 
 

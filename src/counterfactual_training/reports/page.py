@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -26,14 +25,6 @@ class Image:
     png: bytes
     dark: bytes = b""
 
-    @property
-    def uri(self) -> str:
-        return _data_uri(self.png)
-
-    @property
-    def dark_uri(self) -> str:
-        return _data_uri(self.dark)
-
 
 @dataclass(frozen=True)
 class Section:
@@ -49,28 +40,19 @@ class Section:
         return "".join(letter if letter.isalnum() else "-" for letter in self.title.lower())
 
 
-def sections_page(
-    title: str,
-    subtitle: str,
-    sections: Sequence[Section],
-    settings: Mapping[str, str],
-    commands: Sequence[str],
-    warning: str = "",
-) -> str:
-    """An HTML page of figures and sortable tables that ends with the settings and the commands to run it again."""
-    values = {"subtitle": subtitle, "sections": sections, "settings": settings, "commands": commands}
-    return render("sections.html", title=title, warning=warning, **values)
-
-
 def render(template: str, **values: Any) -> str:
-    """Fill a file of ``templates/``; text is escaped in HTML, not in Markdown."""
+    """Fill a file of ``templates/``; text is escaped in HTML, not in Markdown.
+
+    ``sections.html`` is a page of figures and sortable tables: ``title``, ``subtitle``, ``warning``, ``sections``, then
+    ``settings`` (a mapping) and the ``commands`` to run it again.
+    """
     return str(_environment().get_template(template).render(**values))
 
 
 @cache
 def _environment() -> Any:
     jinja2 = need_extra("jinja2", "report")
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.PackageLoader("counterfactual_training.reports", "templates"),
         autoescape=jinja2.select_autoescape(["html"]),
         undefined=jinja2.StrictUndefined,
@@ -78,7 +60,5 @@ def _environment() -> Any:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-
-
-def _data_uri(png: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
+    environment.filters["uri"] = lambda png: f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
+    return environment

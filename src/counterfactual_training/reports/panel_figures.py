@@ -40,11 +40,10 @@ def draw_panels(panels: Sequence[DecisionPanel], theme: Theme = LIGHT) -> bytes:
     """Draw panels on common axes, two in a row; returns a PNG."""
     if not panels:
         raise InputError("There is no panel to draw.")
-    figure = need_extra("matplotlib.figure", "report")
     rows = -(-len(panels) // _COLUMNS)
-    canvas = figure.Figure(
-        figsize=(_COLUMNS * _PANEL_INCHES[0], rows * _PANEL_INCHES[1] + 0.45), dpi=_DPI, facecolor=theme.paper
-    )
+    width, height = _COLUMNS * _PANEL_INCHES[0], rows * _PANEL_INCHES[1] + 0.45
+    make = need_extra("matplotlib.figure", "report").Figure
+    canvas = make(figsize=(width, height), dpi=_DPI, facecolor=theme.paper)
     grid = canvas.subplots(rows, _COLUMNS, sharex=True, sharey=True, squeeze=False)
     for axes, panel in zip(grid.flat, panels, strict=False):
         _draw(axes, panel, theme)
@@ -60,18 +59,12 @@ def draw_panels(panels: Sequence[DecisionPanel], theme: Theme = LIGHT) -> bytes:
     for handle in legend.legend_handles:  # points are faint, their entries in the legend should not be
         handle.set_alpha(1.0)
     # Fixed margins in inches: measuring them, as tight_layout does, takes longer than drawing.
-    width, height = canvas.get_size_inches()
-    canvas.subplots_adjust(
-        left=0.65 / width, right=1 - 0.12 / width, bottom=0.95 / height, top=1 - 0.35 / height, wspace=0.05, hspace=0.14
-    )
-    return _small_png(canvas, theme)
-
-
-def _small_png(canvas: Any, theme: Theme) -> bytes:
-    """A PNG with a palette of 256 colours: a third of the size, without a visible difference."""
+    sides = {"left": 0.65 / width, "right": 1 - 0.12 / width, "bottom": 0.95 / height, "top": 1 - 0.35 / height}
+    canvas.subplots_adjust(**sides, wspace=0.05, hspace=0.14)
     drawn, small = io.BytesIO(), io.BytesIO()
     canvas.savefig(drawn, format="png", facecolor=theme.paper)
     image = need_extra("PIL.Image", "report")  # comes with Matplotlib
+    # With a palette of 256 colours, a third of the size and no visible difference.
     image.open(drawn).convert("RGB").quantize(256, dither=image.Dither.NONE).save(small, format="png")
     return small.getvalue()
 

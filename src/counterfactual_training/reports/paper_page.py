@@ -15,7 +15,7 @@ from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.experiments.paper.reproduce import EXPERIMENTS, FIGURE1, Effort, summarise
 from counterfactual_training.experiments.paper.results import Results
 from counterfactual_training.persistence import atomic_write
-from counterfactual_training.reports.page import Image, Section, sections_page
+from counterfactual_training.reports.page import Image, Section, render
 from counterfactual_training.reports.paper_report import FIGURE1_CAPTION, effort_remark, reproduction_section
 from counterfactual_training.reports.paper_tables import text_tables
 from counterfactual_training.reports.text_table import TextTable
@@ -55,13 +55,14 @@ def write_report(runs: Sequence[str], page: str | Path, tables: str | Path = "re
     check_versions(found)
     sections = [*_figure1(Path(tables)), *sections]
     done = [{**outcome.made, "seconds": outcome.seconds} for outcome in found]
-    content = sections_page(
-        "Counterfactual training, reproduced",
-        "The paper's experiments run again, published numbers beside ours.",
-        [*sections, Section("Settings", tuple(settings))],
-        _facts(done),
-        list(dict.fromkeys(d["command"] for d in done)),
-        " ".join(filter(None, dict.fromkeys(remarks))),
+    content = render(
+        "sections.html",
+        title="Counterfactual training, reproduced",
+        subtitle="The paper's experiments run again, published numbers beside ours.",
+        warning=" ".join(filter(None, dict.fromkeys(remarks))),
+        sections=[*sections, Section("Settings", tuple(settings))],
+        settings=_facts(done),
+        commands=list(dict.fromkeys(d["command"] for d in done)),
     )
     atomic_write(page, content.encode())
     return {"sections": [part.title for part in sections], "models": len(done)}

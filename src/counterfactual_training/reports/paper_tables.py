@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 
-from counterfactual_training.reports.style import METRIC_NAMES, NAMES
+from counterfactual_training.reports.style import METRIC_NAMES, NAMES, unique
 from counterfactual_training.reports.text_table import NOTHING, TextTable, interval, number, p_value
 
 Tables = Mapping[str, pd.DataFrame]
+Row = Mapping[Any, Any]
 INTERVALS = "In brackets: 95 % intervals by hierarchical bootstrap over training seeds and evaluation."
 _TITLES = {
     "implausibility": "Implausibility IP",
@@ -21,27 +23,29 @@ _TITLES = {
 
 def text_tables(name: str, tables: Tables) -> list[TextTable]:
     """The tables of one experiment that have rows."""
-    return [table for table in _BUILDERS[name](tables) if table.rows]
+    if name == "mnist-figures":
+        return []
+    builders = (_main, _mutability, _ablation, _robustness, _attribution, _synthetic, _figure1)
+    build = {builder.__name__: builder for builder in builders}[f"_{name}"]
+    return [table for table in build(tables) if table.rows]
 
 
 def _main(tables: Tables) -> list[TextTable]:
     main, paired, by_seed = tables["main"], tables["main_paired"], tables["main_by_seed"]
     header = ("data", "published %", "ours %", "difference", "seeds with *", "paired %", "p (Holm)", "seeds")
     out = []
-    for metric in _unique(main["metric"]):
+    for metric in unique(main["metric"]):
         rows = []
-        for data in _unique(main["data"]):
+        for data in unique(main["data"]):
             mine, second = (_cell(table, data, metric).get("reduction") for table in (main, paired))
-            if mine is None or second is None:
-                continue
-            seeds = by_seed[(by_seed["data"] == data) & (by_seed["metric"] == metric)]
-            first = seeds.iloc[0]
-            star = "*" if first["published_significant"] else ""
-            published = f"{number(first['published'], 2)} ± {number(first['published_spread'], 2)}{star}"
-            stars = f"{int(seeds['significant'].sum())} of {len(seeds)}"
-            _, ours, difference = _comparison(mine, 1)
-            test = (_interval(second, 1), p_value(second["p_holm"]))
-            rows.append((data, published, ours, difference, stars, *test, str(int(mine["seeds"]))))
+            if mine and second:
+                seeds = by_seed[(by_seed["data"] == data) & (by_seed["metric"] == metric)]
+                first = seeds.iloc[0]
+                star = "*" if first["published_significant"] else ""
+                published = f"{number(first['published'], 2)} ± {number(first['published_spread'], 2)}{star}"
+                stars = f"{int(seeds['significant'].sum())} of {len(seeds)}"
+                test = (_interval(second, 1), p_value(second["p_holm"]))
+                rows.append((data, published, *_comparison(mine, 1)[1:], stars, *test, str(int(mine["seeds"]))))
         out.append(TextTable(f"{_TITLES.get(metric, metric)}: reduction by CT", header, tuple(rows)))
     if out:
         alone = (_ONE_SEED,) if (main["seeds"] == 1).any() else ()
@@ -52,17 +56,15 @@ def _main(tables: Tables) -> list[TextTable]:
 def _means(main: pd.DataFrame) -> TextTable:
     """Absolute values behind the reductions; those of the baseline need no tuning, so they test the protocol."""
     rows = []
-    for metric in _unique(main["metric"]):
-        for data in _unique(main["data"]):
-            cell = _cell(main, data, metric)
-            if cell:
-                name = METRIC_NAMES.get(metric, metric)
-                rows.append((data, name, *_relative(cell["baseline"]), *_relative(cell["ct"])))
+    for metric, data in ((m, d) for m in unique(main["metric"]) for d in unique(main["data"])):
+        cell = _cell(main, data, metric)
+        if cell:
+            rows.append((data, METRIC_NAMES.get(metric, metric), *_relative(cell["baseline"]), *_relative(cell["ct"])))
     header = ("data", "metric", "BL published", "BL ours", "off by %", "CT published", "CT ours", "off by %")
     return TextTable("Absolute means by the published protocol", header, tuple(rows), (INTERVALS,))
 
 
-def _relative(row: Mapping[str, float]) -> tuple[str, str, str]:
+def _relative(row: Row) -> tuple[str, str, str]:
     known = row["published"]
     # Printed with two digits: below a tenth, rounding alone is several per cent.
     off = 100 * (row["ours"] / known - 1) if known >= 0.1 else float("nan")
@@ -88,8 +90,8 @@ def _mutability(tables: Tables) -> list[TextTable]:
     out = []
     for suffix, title in (("", "with protected features"), ("_free", "without constraints")):
         rows = []
-        for data in _unique(table["data"]):
-            cost, validity = _cell(table, data, f"cost{suffix}"), _cell(table, data, f"validity{suffix}")
+        for data in unique(table["data"]):
+            cost, validity = (_cell(table, data, f"{metric}{suffix}") for metric in ("cost", "validity"))
             if cost:
                 cells = [part[quantity] for part in (cost, validity) for quantity in ("baseline", "ct")]
                 values = (number(cell[name], 2) for cell in cells for name in ("published", "ours"))
@@ -100,18 +102,16 @@ def _mutability(tables: Tables) -> list[TextTable]:
 
 def _ablation(tables: Tables) -> list[TextTable]:
     table = tables["ablation"]
-    objectives = _unique(table["quantity"])
-    columns = [(NAMES[o].split(" ")[0], what) for o in objectives for what in ("published", "ours", "difference")]
-    notes = ("AR: adversarial loss only; CD: divergence only; CT: both. Published values are read off a figure.",)
+    objectives = unique(table["quantity"])
+    columns = (f"{_short(o)} {what}" for o in objectives for what in ("published", "ours", "difference"))
+    header = ("data", *columns)
+    note = "AR: adversarial loss only; CD: divergence only; CT: both. Published values are read off a figure."
     out = []
-    for metric in _unique(table["metric"]):
-        rows = []
-        for data in _unique(table["data"]):
-            cell = _cell(table, data, metric)
-            rows.append((data, *(text for o in objectives for text in _comparison(cell.get(o), 1))))
+    for metric in unique(table["metric"]):
+        cells = {data: _cell(table, data, metric) for data in unique(table["data"])}
+        rows = [(data, *(text for o in objectives for text in _comparison(cells[data].get(o), 1))) for data in cells]
         title = f"Reduction of {METRIC_NAMES.get(metric, metric)} in % by the terms of the objective"
-        header = ("data", *(" ".join(column) for column in columns))
-        out.append(TextTable(title, header, tuple(rows), (*notes, INTERVALS)))
+        out.append(TextTable(title, header, tuple(rows), (note, INTERVALS)))
     return out
 
 
@@ -119,7 +119,7 @@ def _robustness(tables: Tables) -> list[TextTable]:
     table = tables["robustness"]
     notes = ("Attacks are not clamped to the domain, as published. Published values are read off a figure, ± 0.01.",)
     out = []
-    for attack in _unique(table["metric"]):
+    for attack in unique(table["metric"]):
         part = table[table["metric"] == attack]
         # Columns: the budgets at which the published figure was read, and both ends.
         known = part.groupby("epsilon")["published"].count() > 0
@@ -128,7 +128,7 @@ def _robustness(tables: Tables) -> list[TextTable]:
         for (data, objective), curve in part.groupby(["data", "quantity"], sort=False):
             at = curve.set_index("epsilon")
             texts = (text for epsilon in shown for text in _comparison(at.loc[epsilon].to_dict(), 2)[:2])
-            rows.append((str(data), NAMES[str(objective)].split(" ")[0], *texts))
+            rows.append((str(data), _short(str(objective)), *texts))
         header = ("data", "model", *(f"ε={e:.3g} {what}" for e in shown for what in ("published", "ours")))
         out.append(TextTable(f"Accuracy under {attack.upper()}", header, tuple(rows), (*notes, INTERVALS)))
     return [*out, *_performance(tables)]
@@ -137,12 +137,9 @@ def _robustness(tables: Tables) -> list[TextTable]:
 def _attribution(tables: Tables) -> list[TextTable]:
     table = tables["attribution"]
     rows = []
-    for data in _unique(table["data"]):
+    for data in unique(table["data"]):
         cell = _cell(table, data, "sensitivity")
-        texts = []
-        for quantity in ("baseline", "ct"):
-            row = cell[quantity]
-            texts += [interval(row["published"], row["published_low"], row["published_high"], 2), _interval(row, 2)]
+        texts = (_interval(cell[q], 2, of) for q in ("baseline", "ct") for of in ("published", "ours"))
         rows.append((data, *texts, str(int(cell["ct"]["seeds"]))))
     header = ("data", "BL published", "BL ours", "CT published", "CT ours", "seeds")
     notes = ("Median and 95 % of the rounds; for two features the score has no upper bound (reference protocol).",)
@@ -154,10 +151,10 @@ def _synthetic(tables: Tables) -> list[TextTable]:
     seeds = [name for name in table.columns if str(name).startswith("seed ")]
     ends = {"baseline_ip": 2, "ct_ip": 2, "baseline_accuracy": 3, "ct_accuracy": 3, "share_mature": 2}
     rows = []
-    for _, row in table.iterrows():
+    for row in table.to_dict("records"):
         reductions = (number(value, 1) for value in (row["published"], row["ours"], row["ours"] - row["published"]))
         each = ", ".join(number(row[seed], 1) for seed in seeds if pd.notna(row[seed]))
-        rows.append((str(row["data"]), *reductions, each, *(number(row[name], k) for name, k in ends.items())))
+        rows.append((row["data"], *reductions, each, *(number(row[name], k) for name, k in ends.items())))
     header = (
         "data", "IP −% published", "ours, mean of seeds", "difference", "ours, each seed", "IP BL", "IP CT",
         "accuracy BL", "accuracy CT", "share mature",
@@ -170,7 +167,7 @@ def _performance(tables: Tables) -> list[TextTable]:
     table = tables["performance"]
     rows = []
     for (data, model), part in table.groupby(["data", "quantity"], sort=False):
-        by_metric = {str(row["metric"]): {str(k): v for k, v in row.items()} for _, row in part.iterrows()}
+        by_metric = part.set_index("metric").to_dict("index")
         texts = [_interval(by_metric[m], 3) for m in ("accuracy", "f1", "calibration_error")]
         known = number(by_metric["accuracy"]["published"], 2)
         rows.append((str(data), NAMES.get(str(model), str(model)), known, *texts))
@@ -179,45 +176,29 @@ def _performance(tables: Tables) -> list[TextTable]:
 
 
 def _figure1(tables: Tables) -> list[TextTable]:
-    rows = tuple(
-        (str(row["panel"]), *(number(row[name], 2) for name in ("share_age", "implausibility", "cost", "validity")))
-        for _, row in tables["figure1"].iterrows()
-    )
-    header = ("panel", "share of age", "IP", "cost", "validity")
+    columns = {"share_age": "share of age", "implausibility": "IP", "cost": "cost", "validity": "validity"}
+    records = tables["figure1"].to_dict("records")
+    rows = tuple((row["panel"], *(number(row[name], 2) for name in columns)) for row in records)
     notes = ("Share of age: |θ_age| / (|θ_age| + |θ_debt|) of the linear classifier.",)
-    return [TextTable("Figure 1 in numbers", header, rows, notes)]
+    return [TextTable("Figure 1 in numbers", ("panel", *columns.values()), rows, notes)]
 
 
-_BUILDERS: dict[str, Callable[[Tables], list[TextTable]]] = {
-    "main": _main,
-    "mutability": _mutability,
-    "ablation": _ablation,
-    "robustness": _robustness,
-    "attribution": _attribution,
-    "synthetic": _synthetic,
-    "figure1": _figure1,
-    "mnist-figures": lambda tables: [],
-}
-
-
-# ---- pieces ---------------------------------------------------------------------------------------------------------
-
-
-def _unique(column: pd.Series) -> list[str]:
-    return [str(name) for name in dict.fromkeys(column)]
-
-
-def _cell(table: pd.DataFrame, data: str, metric: str) -> dict[str, dict[str, float]]:
+def _cell(table: pd.DataFrame, data: str, metric: str) -> Mapping[Any, Row]:
     """The rows of one data set and metric, by quantity."""
     part = table[(table["data"] == data) & (table["metric"] == metric)]
-    return {str(row["quantity"]): {str(k): v for k, v in row.items()} for _, row in part.iterrows()}
+    return part.set_index("quantity").to_dict("index")
 
 
-def _interval(row: Mapping[str, float], digits: int | None = None) -> str:
-    return interval(row["ours"], row["low"], row["high"], digits)
+def _short(objective: str) -> str:
+    return NAMES[objective].split(" ")[0]
 
 
-def _comparison(row: Mapping[str, float] | None, digits: int | None = None) -> tuple[str, str, str]:
+def _interval(row: Row, digits: int | None = None, of: str = "ours") -> str:
+    low, high = ("low", "high") if of == "ours" else (f"{of}_low", f"{of}_high")
+    return interval(row[of], row[low], row[high], digits)
+
+
+def _comparison(row: Row | None, digits: int | None = None) -> tuple[str, str, str]:
     if row is None:
         return NOTHING, NOTHING, NOTHING
     return number(row["published"], digits), _interval(row, digits), number(row["ours"] - row["published"], digits)

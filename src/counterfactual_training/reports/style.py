@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any
 
+import pandas as pd
+
 from counterfactual_training.errors import need_extra
 
-COLOURS = {
-    "vanilla": "#7a7a7a",
-    "full": "#1764ab",
-    "adversarial": "#d9822b",
-    "divergence": "#3a8f5c",
-    "full protected": "#7b4fa3",
+_LOOKS = {
+    "vanilla": ("#7a7a7a", "BL (conventional)"),
+    "full": ("#1764ab", "CT"),
+    "adversarial": ("#d9822b", "AR (adversarial only)"),
+    "divergence": ("#3a8f5c", "CD (divergence only)"),
+    "full protected": ("#7b4fa3", "CT, protected features"),
 }
-NAMES = {
-    "vanilla": "BL (conventional)",
-    "full": "CT",
-    "adversarial": "AR (adversarial only)",
-    "divergence": "CD (divergence only)",
-    "full protected": "CT, protected features",
-}
+COLOURS = {objective: colour for objective, (colour, _) in _LOOKS.items()}
+NAMES = {objective: name for objective, (_, name) in _LOOKS.items()}
 METRIC_NAMES = {"implausibility": "IP", "implausibility_mmd": "IP*", "cost": "cost", "validity": "validity"}
 PUBLISHED = {"marker": "D", "color": "black", "markersize": 4, "linestyle": "none", "label": "published"}
 _RC = {
@@ -38,8 +35,7 @@ _RC = {
     "legend.frameon": False,
 }
 _DPI = 160
-_LETTER_INCHES = 0.08  # width of a letter in legends and remarks
-_LINE_INCHES = 0.2  # height of a line there
+_LETTER_INCHES, _LINE_INCHES = 0.08, 0.2  # width of a letter and height of a line in legends and remarks
 _MARGIN_INCHES = 0.6  # for the legend
 
 
@@ -57,10 +53,19 @@ def panels(num: int, columns: int, width: float = 2.3, height: float = 2.0, **op
     return figure, flat[:num]
 
 
-def label_edges(axes: Sequence[Any], x: str, y: str) -> None:
+def facets(table: pd.DataFrame, key: str, columns: int, width: float, height: float, **options: Any) -> Any:
+    """A figure with a panel per value of a column, and for each panel its axis, the value and the rows with it."""
+    names = unique(table[key])
+    figure, axes = panels(len(names), columns, width, height, **options)
+    for axis, name in zip(axes, names, strict=True):
+        axis.set_title(name)
+    return figure, [(axis, name, table[table[key] == name]) for axis, name in zip(axes, names, strict=True)]
+
+
+def label_edges(figure: Any, x: str, y: str) -> None:
     """Label the x axis below each column and the y axis left of each row."""
     lowest = {}
-    for axis in axes:
+    for axis in (axis for axis in figure.axes if axis.axison):
         place = axis.get_subplotspec()
         lowest[place.colspan.start] = axis
         if place.colspan.start == 0:
@@ -70,26 +75,41 @@ def label_edges(axes: Sequence[Any], x: str, y: str) -> None:
         axis.tick_params(labelbottom=True)
 
 
-def legend_below(figure: Any, axes: Sequence[Any]) -> None:
-    """One legend for all panels, each entry once, in as many columns as fit."""
+def band(axis: Any, x: pd.Series, rows: pd.DataFrame, colour: str, label: str, width: float = 1.5) -> None:
+    """A line of our values with their interval."""
+    axis.plot(x, rows["ours"], color=colour, linewidth=width, label=label)
+    axis.fill_between(x, rows["low"], rows["high"], color=colour, alpha=0.15, linewidth=0)
+
+
+def show_image(axis: Any, pixels: Any, cmap: str = "gray_r", low: float = -1) -> None:
+    """An image without ticks, grid and frame."""
+    axis.imshow(pixels, cmap=cmap, vmin=low, vmax=1)
+    axis.set(xticks=[], yticks=[])
+    axis.grid(visible=False)
+    axis.spines[:].set_visible(False)
+
+
+def unique(column: Iterable[Any]) -> list[str]:
+    """The names of a column, each once, in order of appearance."""
+    return [str(name) for name in dict.fromkeys(column)]
+
+
+def _legend_below(figure: Any) -> None:
+    """One legend for all panels, each entry once, in as many columns as fit; none if panels have their own."""
     entries: dict[str, Any] = {}
-    for axis in axes:
+    for axis in figure.axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    if entries:
+    if entries and not any(axis.get_legend() for axis in figure.axes):
         wide = 0.5 + _LETTER_INCHES * max(len(label) for label in entries)
         columns = max(1, min(len(entries), int(figure.get_figwidth() / wide)))
-        _grow(figure, -(-len(entries) // columns) - 1)
+        lines = -(-len(entries) // columns) - 1  # each more line would squeeze the panels
+        figure.set_figheight(figure.get_figheight() + lines * _LINE_INCHES)
         figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
 
 
-def _grow(figure: Any, lines: int) -> None:
-    """Make room for lines of text, which would otherwise squeeze the panels."""
-    figure.set_figheight(figure.get_figheight() + lines * _LINE_INCHES)
-
-
 def drawn(make: Callable[..., Any]) -> Callable[..., bytes]:
-    """Turn a function that makes a figure into one that returns its PNG, in the style of this file.
+    """Turn a function that makes a figure into one that adds a legend and returns a PNG in the style of this file.
 
     The new function also takes ``remark``, a warning that is written above everything.
     """
@@ -98,9 +118,10 @@ def drawn(make: Callable[..., Any]) -> Callable[..., bytes]:
     def draw(*arguments: Any, remark: str = "", **options: Any) -> bytes:
         with need_extra("matplotlib", "report").rc_context(_RC):
             figure, buffer = make(*arguments, **options), io.BytesIO()
+            _legend_below(figure)
             if remark:
                 lines = textwrap.wrap(remark, max(20, int(figure.get_figwidth() / _LETTER_INCHES)))
-                _grow(figure, len(lines))
+                figure.set_figheight(figure.get_figheight() + len(lines) * _LINE_INCHES)
                 figure.suptitle("\n".join(lines), fontsize=9, color="#a03030")
             # Neither a date nor a version goes into the file, so that the same figure is the same file.
             figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})

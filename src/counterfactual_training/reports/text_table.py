@@ -10,16 +10,8 @@ from itertools import takewhile
 from counterfactual_training.text import align
 
 NOTHING = "–"
-_LATEX = {
-    "%": r"\%",
-    "±": r"$\pm$",
-    "*": r"$^{*}$",
-    "–": "--",
-    "−": "$-$",
-    "_": r"\_",
-    "&": r"\&",
-    "ε": r"$\varepsilon$",
-}
+_SPECIAL = {"%": r"\%", "_": r"\_", "&": r"\&", "–": "--", "−": "$-$"}
+_LATEX = str.maketrans(_SPECIAL | {"±": r"$\pm$", "*": r"$^{*}$", "ε": r"$\varepsilon$"})
 
 
 @dataclass(frozen=True)
@@ -62,8 +54,8 @@ class TextTable:
     def latex(self) -> str:
         """A ``table`` that needs no package."""
         columns = "l" * self.text_columns + "r" * (len(self.header) - self.text_columns)
-        lines = [" & ".join(map(_escaped, line)) + r" \\" for line in (self.header, *self.rows)]
-        caption = _escaped(" ".join((f"{self.title}.", *self.notes)))
+        lines = [" & ".join(cell.translate(_LATEX) for cell in line) + r" \\" for line in (self.header, *self.rows)]
+        caption = " ".join((f"{self.title}.", *self.notes)).translate(_LATEX)
         return "\n".join(
             [
                 r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{{columns}}}", r"\hline", lines[0], r"\hline",
@@ -76,10 +68,6 @@ def ruled(rows: Sequence[Sequence[str]], num_left: int | None = None) -> str:
     """Aligned rows with a rule below the first, for a terminal; ``num_left`` as in :func:`text.align`."""
     header, *lines = align(rows, num_left)
     return "\n".join([header, "─" * max(map(len, (header, *lines))), *lines])
-
-
-def _escaped(text: str) -> str:
-    return "".join(_LATEX.get(letter, letter) for letter in text)
 
 
 def number(value: float, digits: int | None = None) -> str:

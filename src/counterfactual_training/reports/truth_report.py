@@ -22,7 +22,7 @@ _PICTURES = {"overshoot": draw.overshoot_figure, "rescaled": draw.rescaled_figur
 
 def truth_head(scope: Scope, command: str) -> str:
     """The sentence above tables and page: which rows were measured, how models were trained, and the command."""
-    rows, caps = "the test rows" if scope.on_test else "rows cut from the training rows", scope.caps
+    caps, rows = scope.caps, "the test rows" if scope.on_test else "rows cut from the training rows"
     limits = f"at most {caps.rows:,} rows, " if caps.rows is not None else ""
     return f"Measured on {rows}; trained on {limits}{caps.epochs} epochs. Made with: {command}"
 
@@ -56,10 +56,8 @@ def write_truth_page(page: str | Path, tables: Tables, folder: str | Path, head:
         if len(tables[name]):
             files[f"figures/{name}.png"] = make(tables[name])
     # From the tables as they are written, so that the page follows from the files to the last digit.
-    written = {name: _as_written(table) for name, table in tables.items() if name != "digits"}
+    written = {name: table for name, table in tables.items() if name != "digits"}
+    for name in (name for name, table in written.items() if len(table)):
+        written[name] = pd.read_csv(io.StringIO(csv_text(written[name])), dtype={"tau": str})
     text = gains_page(written, Path(os.path.relpath(folder, page.parent)).as_posix(), head)
     return write_files(folder, files) + write_files(page.parent, {page.name: text})
-
-
-def _as_written(table: pd.DataFrame) -> pd.DataFrame:
-    return pd.read_csv(io.StringIO(csv_text(table)), dtype={"tau": str}) if len(table) else table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pandas as pd
@@ -12,14 +12,15 @@ from counterfactual_training.reports.text_table import NOTHING, TextTable, numbe
 
 _SETTINGS = {"free": "every feature free to move", "protected": "protected features immutable"}
 _FLOORS = {"real": "(real rows)", "unmoved": "(unmoved)", "nearest_unlike": "(nearest unlike)"}
-_COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
-    "nn5": ("5-NN", lambda v: number(v, 3)),
-    "ip": ("IP", lambda v: number(v, 2)),
-    "ip_star": ("IP* ·10³", lambda v: number(1000 * v, 1)),
-    "lof": ("inliers %", lambda v: number(100 * v, 0)),
-    "boosting": ("boosting %", lambda v: number(100 * v, 0)),
-    "cost": ("cost", lambda v: number(v, 2)),
-    "changes": ("changes", lambda v: number(v, 1)),
+# Title, factor and digits of each metric.
+_COLUMNS = {
+    "nn5": ("5-NN", 1, 3),
+    "ip": ("IP", 1, 2),
+    "ip_star": ("IP* ·10³", 1000, 1),
+    "lof": ("inliers %", 100, 0),
+    "boosting": ("boosting %", 100, 0),
+    "cost": ("cost", 1, 2),
+    "changes": ("changes", 1, 1),
 }
 _NOTES = (
     "Means over the individuals for whom both the model and its twin have a valid counterfactual; * better, † worse "
@@ -40,7 +41,7 @@ def truth_texts(tables: Mapping[str, pd.DataFrame]) -> list[TextTable]:
     for (setting, tau), part in truth.groupby(["setting", "tau"], sort=False):
         title = f"Counterfactuals at τ = {tau}" if "×" not in str(tau) else f"Counterfactuals by {tau} steps"
         rows = [row for _, cell in part.groupby("data", sort=False) for row in _rows(cell, setting == "free")]
-        columns = (title for title, _ in _COLUMNS.values())
+        columns = (title for title, *_ in _COLUMNS.values())
         header = ("data", "model", "valid %", *columns, "5-NN −%", "share", "diversity")
         out.append(TextTable(f"{title}, {_SETTINGS[str(setting)]}", header, tuple(rows)))
     out[-1] = replace(out[-1], notes=_NOTES)
@@ -53,20 +54,20 @@ def _rows(cell: pd.DataFrame, with_floors: bool) -> list[tuple[str, ...]]:
     first = cell[cell["model"] == cell["model"].iloc[0]].set_index("metric")
     out = []
     for floor, called in _FLOORS.items() if with_floors else ():
-        texts = [show(first[floor].get(metric, float("nan"))) for metric, (_, show) in _COLUMNS.items()]
-        out.append((data, called, NOTHING, *texts, NOTHING, NOTHING, NOTHING))
+        out.append((data, called, NOTHING, *_shown(first[floor]), NOTHING, NOTHING, NOTHING))
     for model, part in cell.groupby("model", sort=False):
         by_metric = part.set_index("metric")
-        texts = [show(by_metric["value"][m]) + _mark(by_metric["verdict"][m]) for m, (_, show) in _COLUMNS.items()]
-        nearest = {name: float(by_metric[name]["nn5"]) for name in ("validity", "change", "share", "diversity")}
-        valid = number(100 * nearest["validity"], 0) + _mark(by_metric["verdict"]["valid"])
-        ends = (number(nearest["change"], 1), number(nearest["share"], 2), number(nearest["diversity"], 2))
-        out.append((data, str(model), valid, *texts, *ends))
+        marks = by_metric["verdict"].map({"better": "*", "worse": "†"}).fillna("")
+        texts = (text + marks[m] for text, m in zip(_shown(by_metric["value"]), _COLUMNS, strict=True))
+        nearest = by_metric.to_dict("index")["nn5"]
+        ends = (number(nearest[name], digits) for name, digits in (("change", 1), ("share", 2), ("diversity", 2)))
+        out.append((data, str(model), number(100 * nearest["validity"], 0) + marks["valid"], *texts, *ends))
     return out
 
 
-def _mark(verdict: str) -> str:
-    return {"better": "*", "worse": "†"}.get(verdict, "")
+def _shown(values: pd.Series) -> list[str]:
+    """Values by metric as text."""
+    return [number(factor * values.get(m, float("nan")), k) for m, (_, factor, k) in _COLUMNS.items()]
 
 
 def _gains(table: pd.DataFrame) -> TextTable:
@@ -87,17 +88,10 @@ def _gains(table: pd.DataFrame) -> TextTable:
 def _performance(table: pd.DataFrame) -> TextTable:
     rows = []
     for (data, model, setting), part in table.groupby(["data", "model", "setting"], sort=False):
-        by_metric = part.set_index("metric")
-        accuracy, calibration = (
-            {name: float(by_metric[name][metric]) for name in ("value", "change", "seconds")}
-            for metric in ("accuracy", "calibration_error")
-        )
-        rows.append(
-            (
-                str(data), str(model), str(setting),
-                number(100 * accuracy["value"], 2), number(100 * accuracy["change"], 2),
-                number(calibration["value"], 3), number(calibration["change"], 3), number(accuracy["seconds"], 1),
-            )
-        )  # fmt: skip
+        by_metric = part.set_index("metric").to_dict("index")
+        accuracy, calibration = by_metric["accuracy"], by_metric["calibration_error"]
+        numbers = [number(100 * accuracy[name], 2) for name in ("value", "change")]
+        numbers += [number(calibration[name], 3) for name in ("value", "change")]
+        rows.append((str(data), str(model), str(setting), *numbers, number(accuracy["seconds"], 1)))
     header = ("data", "model", "setting", "accuracy %", "change pp", "calibration error", "change", "seconds to train")
     return TextTable("Predictive performance of the classifier that decides", header, tuple(rows))

@@ -10,7 +10,7 @@ from counterfactual_training.tuning import Goal, Tuning, TuningTrial
 pytest.importorskip("matplotlib", reason="figures need the extra 'report'")
 image = pytest.importorskip("PIL.Image")
 
-from counterfactual_training.reports.tune_figures import draw_front, draw_importances  # noqa: E402
+from counterfactual_training.reports.tune_report import draw_front, draw_importances  # noqa: E402
 
 BASE = {"implausibility": 1.5, "cost": 1.2, "validity": 0.9, "accuracy": 0.9, "robust_accuracy": 0.6}
 
