@@ -1,6 +1,6 @@
 """Few cases of a large product: every two values of two axes meet, and the rest stays available."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations, product
 
 import pytest
@@ -28,7 +28,16 @@ def _pairs(combination: tuple[object, ...]) -> list[tuple[tuple[int, object], ..
 
 def on_product(**axes: Iterable[object]) -> pytest.MarkDecorator:
     """Parametrise a test by the product of named axes; what :func:`covering` leaves out is marked ``exhaustive``."""
-    few = set(covering(*axes.values()))
+    return _marked(axes, covering(*axes.values()))
+
+
+def each_value(**axes: Sequence[object]) -> pytest.MarkDecorator:
+    """The same where two axes have little to do with each other: every value occurs, not every pair of values."""
+    longest = max(map(len, axes.values()))
+    return _marked(axes, [tuple(axis[i % len(axis)] for axis in axes.values()) for i in range(longest)])
+
+
+def _marked(axes: Mapping[str, Iterable[object]], few: list[tuple[object, ...]]) -> pytest.MarkDecorator:
     cases = [
         pytest.param(*values, marks=() if values in few else pytest.mark.exhaustive, id="-".join(map(str, values)))
         for values in product(*axes.values())

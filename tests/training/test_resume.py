@@ -4,8 +4,6 @@ import contextlib
 import math
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,9 +28,10 @@ from counterfactual_training import (
     mlp,
     train,
 )
-from counterfactual_training.training import checkpoint
 from covering import on_product, repeats
+from forked import fork
 
+pytestmark = pytest.mark.usefixtures("saved_every_epoch")
 CONFIG = TrainConfig(epochs=8, batch_size=20, num_counterfactuals=6, learning_rate=0.02)
 UPDATES = 3  # per epoch
 
@@ -40,11 +39,6 @@ UPDATES = 3  # per epoch
 def rows() -> tuple[torch.Tensor, torch.Tensor]:
     y = torch.arange(60) % 2
     return torch.randn(60, 2, generator=torch.Generator().manual_seed(0)) + 2 * y.unsqueeze(1), y
-
-
-@pytest.fixture(autouse=True)
-def _saved_every_epoch(monkeypatch):
-    monkeypatch.setattr(checkpoint, "_SPARING", 0)
 
 
 class Kill(Callback):
@@ -150,15 +144,9 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, name, kind, a
 def test_killed_without_warning(tmp_path, kind):
     """Another process, killed by the system in the middle of its work; this one carries on."""
     path, name = tmp_path / "run.ckpt", "all of it, members pruned"
-    code = f"""
-import pathlib, torch, {__name__} as this
-torch.set_num_threads(1)
-this.checkpoint._SPARING = 0
-this.run({kind!r}, [*this.CALLBACKS[{name!r}](), this.Kill(4, hard=True)], pathlib.Path({str(path)!r}), accumulate=2)
-"""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    killed = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, env=environment, check=False)
-    assert killed.returncode == -signal.SIGKILL
+    killed = fork(lambda: run(kind, [*CALLBACKS[name](), Kill(4, hard=True)], path, accumulate=2))
+    killed.join(60)
+    assert killed.exitcode == -signal.SIGKILL
     seen = Rates()
     resumed = run(kind, [*CALLBACKS[name](), seen], path, seed=70, accumulate=2)
     assert seen.seen[0][0] == 4, "the epoch in which it was killed was not saved yet"
