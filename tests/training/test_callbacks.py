@@ -489,7 +489,7 @@ def test_a_callback_that_switches_to_eval_mode_changes_nothing(blobs):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Schedule(PER_EPOCH["StepLR"], per="batch"), r"Unknown schedule, per 'batch'\. Valid: 'epoch', 'update'"),
+        (lambda: Schedule(PER_EPOCH["StepLR"], per="batch"), "Unknown schedule, per 'batch'.*'epoch', 'update'"),
         (lambda: ClipGradient(0.0), "max_norm is a positive number, got 0.0"),
         (lambda: AverageWeights(1.0), r"decay lies in \[0, 1\)"),
         (lambda: BestEpoch(mode="highest"), "Unknown mode"),
