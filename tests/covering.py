@@ -32,9 +32,19 @@ def on_product(**axes: Iterable[object]) -> pytest.MarkDecorator:
 
 
 def each_value(**axes: Sequence[object]) -> pytest.MarkDecorator:
-    """The same where two axes have little to do with each other: every value occurs, not every pair of values."""
-    longest = max(map(len, axes.values()))
-    return _marked(axes, [tuple(axis[i % len(axis)] for axis in axes.values()) for i in range(longest)])
+    """The same where axes have little to do with each other: every value of the first, the longest, occurs once.
+
+    The other axes take turns, so that their values meet each other too.
+    """
+    first, *others = axes.values()
+    few = []
+    for i, value in enumerate(first):
+        turn, values = i, [value]
+        for axis in others:
+            turn, place = divmod(turn, len(axis))
+            values.append(axis[place])
+        few.append(tuple(values))
+    return _marked(axes, few)
 
 
 def _marked(axes: Mapping[str, Iterable[object]], few: list[tuple[object, ...]]) -> pytest.MarkDecorator:

@@ -312,7 +312,7 @@ def test_the_mean_of_the_weights_is_torchs_averaged_model(blobs, decay, optimize
     assert not torch.allclose(weights(mine), last, atol=1e-3)
 
 
-@each_value(decay=[None, 0.9], stop=[None, {0: 2}, {0: 2, 2: 4}])
+@each_value(stop=[None, {0: 2}, {0: 2, 2: 4}], decay=[None, 0.9])
 def test_means_of_members_equal_those_alone(blobs, decay, stop):
     """Whoever is stopped ends with its mean so far, whether or not it has left the stack since."""
     expect_alone(*blobs, lambda: [AverageWeights(decay)], stop=stop)

@@ -28,7 +28,7 @@ from counterfactual_training import (
     mlp,
     train,
 )
-from covering import on_product, repeats
+from covering import each_value, repeats
 from forked import fork
 
 pytestmark = pytest.mark.usefixtures("saved_every_epoch")
@@ -127,10 +127,8 @@ def told(results) -> list:
     ]
 
 
-@pytest.mark.filterwarnings("error")
-@on_product(name=CALLBACKS, kind=["chain", "noisy", "fleet"], accumulate=[1, 2])
-def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, name, kind, accumulate):
-    """It has another seed for the weights it starts from: they come from the file."""
+def expect_uninterrupted(tmp_path: Path, name: str, kind: str, accumulate: int) -> None:
+    """The run that goes on has another seed for the weights it starts from: they come from the file."""
     whole, resumed = Rates(), Rates()
     expected = run(kind, [*CALLBACKS[name](), whole], accumulate=accumulate)
     with contextlib.suppress(KeyboardInterrupt):  # some have stopped before
@@ -138,6 +136,18 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, name, kind, a
     results = run(kind, [*CALLBACKS[name](), resumed], tmp_path / "run.ckpt", seed=70, accumulate=accumulate)
     assert told(results) == told(expected)
     assert resumed.seen == whole.seen[3:] and len(whole.seen) > 4
+
+
+@pytest.mark.filterwarnings("error")
+@each_value(name=list(CALLBACKS), kind=["chain", "noisy"], accumulate=[1, 2])
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, name, kind, accumulate):
+    expect_uninterrupted(tmp_path, name, kind, accumulate)
+
+
+@pytest.mark.filterwarnings("error")
+@each_value(name=list(CALLBACKS), accumulate=[1, 2])
+def test_an_interrupted_fleet_ends_as_an_uninterrupted_one(tmp_path, name, accumulate):
+    expect_uninterrupted(tmp_path, name, "fleet", accumulate)
 
 
 @pytest.mark.parametrize("kind", ["fleet", *repeats("chain")])
