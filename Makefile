@@ -11,12 +11,14 @@ STAMP  := $(VENV)/.installed-dev
 demo: $(USE)
 	$(BIN)/ct demo --out demo
 
-# Two processes, each test file in one of them. `exhaustive` runs what repeats these tests on more cases.
+# Two processes, each test file in one of them, in the order of their names: the last ones are short, so that both
+# processes end at about the same time. `exhaustive` runs what repeats these tests on more cases.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(PYTEST)
 
 exhaustive: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m exhaustive
+	$(PYTEST) -m exhaustive
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 """Few cases of a large product: every two values of two axes meet, and the rest stays available."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations, product
 
 import pytest
@@ -28,7 +28,26 @@ def _pairs(combination: tuple[object, ...]) -> list[tuple[tuple[int, object], ..
 
 def on_product(**axes: Iterable[object]) -> pytest.MarkDecorator:
     """Parametrise a test by the product of named axes; what :func:`covering` leaves out is marked ``exhaustive``."""
-    few = set(covering(*axes.values()))
+    return _marked(axes, covering(*axes.values()))
+
+
+def each_value(**axes: Sequence[object]) -> pytest.MarkDecorator:
+    """The same where axes have little to do with each other: every value of the first, the longest, occurs once.
+
+    The other axes take turns, so that their values meet each other too.
+    """
+    first, *others = axes.values()
+    few = []
+    for i, value in enumerate(first):
+        turn, values = i, [value]
+        for axis in others:
+            turn, place = divmod(turn, len(axis))
+            values.append(axis[place])
+        few.append(tuple(values))
+    return _marked(axes, few)
+
+
+def _marked(axes: Mapping[str, Iterable[object]], few: list[tuple[object, ...]]) -> pytest.MarkDecorator:
     cases = [
         pytest.param(*values, marks=() if values in few else pytest.mark.exhaustive, id="-".join(map(str, values)))
         for values in product(*axes.values())

@@ -9,21 +9,9 @@ import pytest
 
 from counterfactual_training.cli import main
 from counterfactual_training.experiments.grid import run as grid_run
+from tiny_grid import TINY_GRID
 
-TINY = """
-title = "Tiny"
-data = "LS"
-[generator]
-name = ["ecco", "generic"]
-max_steps = [2, 4]
-[training]
-epochs = 1
-num_counterfactuals = 100
-[evaluation]
-num_runs = 2
-num_individuals = 20
-lambda_energy = [0.1, 5.0]
-"""
+TINY = f'title = "Tiny"{TINY_GRID}'
 
 
 @pytest.fixture

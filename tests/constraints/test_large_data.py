@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from counterfactual_training import Constraints
-from counterfactual_training.constraints import domain
 from counterfactual_training.errors import ConstraintError
+from made import LargestMade
 
 MEGABYTES = 200
 # Pages of the file itself can be dropped at any time; what must stay small is the process's own memory.
@@ -42,6 +42,14 @@ print(most[0] - before)
 """
 
 
+def test_nothing_of_the_size_of_the_rows_is_made():
+    x = torch.rand(2**22, 2)
+    with LargestMade() as seen:
+        Constraints.infer(x, domain={0: (-1.0, 2.0)}).check_factuals(x)
+    assert 0 < seen.num < 0.3 * x.numel()
+
+
+@pytest.mark.exhaustive  # the test before this one looks at the tensors that are made
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_no_copy_of_the_rows_is_made(tmp_path):
     file = tmp_path / "rows.bin"
@@ -54,15 +62,14 @@ def test_no_copy_of_the_rows_is_made(tmp_path):
 
 
 @pytest.mark.parametrize("lead", [(), (2,)])
-def test_blocks_tell_the_same_story(lead, monkeypatch):
-    x = torch.rand(*lead, 50, 3)
-    x[..., 17, 1], x[..., 30, 1], x[..., 3, 2] = 5.0, 6.0, 7.0
-    rules = Constraints.build(3, domain=(0.0, 1.0))
-    messages = []
-    for values in (2**20, 12):
-        monkeypatch.setattr(domain, "_BLOCK_VALUES", values)
-        with pytest.raises(ConstraintError) as error:
-            rules.check_factuals(x)
-        messages.append(str(error.value))
-    assert messages[0] == messages[1]
-    assert f"{4 if lead else 2} factual(s)" in messages[0] and "row 17 with 5" in messages[0]
+def test_rows_of_several_blocks_are_told_of_together(lead):
+    """A block has a million values: the rows below are in the first and in the last."""
+    x = torch.rand(*lead, 400_000, 3)
+    x[..., 17, 1], x[..., 399_998, 1], x[..., 3, 2] = 5.0, 6.0, 7.0
+    with pytest.raises(ConstraintError) as error:
+        Constraints.build(3, domain=(0.0, 1.0)).check_factuals(x)
+    small = torch.cat([x[..., :50, :], x[..., -2:, :]], -2)
+    with pytest.raises(ConstraintError) as expected:
+        Constraints.build(3, domain=(0.0, 1.0)).check_factuals(small)
+    assert str(error.value) == str(expected.value)
+    assert f"{4 if lead else 2} factual(s)" in str(error.value) and "row 17 with 5" in str(error.value)

@@ -12,6 +12,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from counterfactual_training.core.kernels import mmd
 from counterfactual_training.errors import InputError
+from made import LargestMade
 
 
 def samples(n, m, d, seed=0, shift=0.3, dtype=torch.float64):
@@ -125,6 +126,14 @@ def test_bad_input(x, y, options, message):
         mmd(x, y, **options)
 
 
+def test_no_tensor_holds_all_pairs():
+    x, y = torch.randn(100, 3), torch.randn(3000, 3)
+    with LargestMade() as seen:
+        mmd(x, y)
+    assert 0 < seen.num < 3000 * 3000 / 4
+
+
+@pytest.mark.exhaustive  # the test before this one looks at the tensors that are made
 def test_memory_does_not_grow_with_the_number_of_pairs():
     # 10,000 × 10,000 kernel values in single precision are 400 MB; tiles of them are not.
     code = (

@@ -3,10 +3,8 @@
 import gzip
 import hashlib
 import io
-import json
+import multiprocessing
 import os
-import subprocess
-import sys
 import tarfile
 import threading
 import time
@@ -17,6 +15,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -25,6 +24,7 @@ from counterfactual_training.datasets.download import cache_home, data_home, fet
 from counterfactual_training.datasets.lock import locked
 from counterfactual_training.datasets.sources import FILES, DataFile, Remote, data_file
 from counterfactual_training.errors import FileError
+from forked import fork
 
 # Read before the fixtures hide it.
 REAL_HOME = os.environ.get("CT_DATA_HOME", "")
@@ -360,45 +360,29 @@ def test_an_archive_of_several_files_comes_once(server, own_cache, monkeypatch):
 
 # ---- many processes --------------------------------------------------------------------------------------------------
 
-CHILD = """
-import json, sys
-from counterfactual_training.datasets.download import fetch
-from counterfactual_training.datasets.sources import DataFile, Remote
-spec = json.loads(sys.argv[1])
-remotes = (Remote(spec.pop("url")),)
-print("ready", flush=True)
-sys.stdin.readline()
-found = fetch(DataFile(**spec, by_hand="", terms="", remotes=remotes))
-print(len(found.content), found.origin.startswith("http"))
-"""
 
-
-def child(file: DataFile) -> subprocess.Popen[str]:
-    """A process that waits for a line and then asks for the file."""
-    spec = {"path": file.path, "sha256": file.sha256, "url": file.remotes[0].url}
-    command = [sys.executable, "-c", CHILD, json.dumps(spec)]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+def ask(file: DataFile, start: Any, results: Any) -> None:
+    """What a process does: it waits, and then asks for the file."""
+    start.wait()
+    found = fetch(file)
+    results.put((len(found.content), found.origin.startswith("http")))
 
 
 def test_processes_asking_at_once_download_once_and_a_killed_one_is_not_in_the_way(server, own_cache):
     file = wanted(Remote(server.url("/thing")))
-    children = [child(file) for _ in range(3)]
-    assert all(process.stdout.readline() == "ready\n" for process in children)
+    context = multiprocessing.get_context("fork")
+    first, rest, results = context.Event(), context.Event(), context.Queue()
+    killed = fork(ask, file, first, results)
+    others = [fork(ask, file, rest, results) for _ in range(2)]
     server.routes["/thing"] = serve(CONTENT, after=60)
-    killed, *others = children
-    killed.stdin.write("\n")
-    killed.stdin.flush()
+    first.set()
     while not server.requests:
         time.sleep(0.02)
     killed.kill()
-    killed.communicate()
+    killed.join()
     server.routes["/thing"] = serve(CONTENT, after=1)
-    for process in others:
-        process.stdin.write("\n")
-        process.stdin.flush()
-    results = [process.communicate(timeout=60) for process in others]
-    assert sorted(out.strip() for out, _ in results) == [f"{len(CONTENT)} False", f"{len(CONTENT)} True"], results
+    rest.set()
+    assert sorted(results.get(timeout=60) for _ in others) == [(len(CONTENT), False), (len(CONTENT), True)]
     assert len(server.requests) == 2
 
 

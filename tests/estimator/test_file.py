@@ -52,6 +52,7 @@ def test_a_loaded_classifier_can_be_trained_again(saved, fitted, loans):
     np.testing.assert_array_equal(again.predict_proba(frame), fitted.predict_proba(frame))
 
 
+@pytest.mark.exhaustive  # test_round_trip explains by what is loaded, in this process
 def test_explains_identically_in_another_process(saved, fitted, rejected, tmp_path):
     rows = rejected.head(12)
     rows.to_json(tmp_path / "rows.json", orient="split")

@@ -13,6 +13,7 @@ from counterfactual_training.evaluation.attribution import (
     standardise,
 )
 from counterfactual_training.evaluation.findings import MeasurementWarning
+from covering import each_value
 
 
 @pytest.fixture
@@ -142,8 +143,7 @@ def test_bad_input(model, rows):
         protected_sensitivity(model, x, y, [0], rng, rounds=0)
 
 
-@pytest.mark.parametrize("lead", [(), (2,)])
-@pytest.mark.parametrize("output", ["logit", "probability"])
+@each_value(output=["logit", "probability"], lead=[(), (2,)])
 def test_networks_with_kinks_are_integrated_until_the_gap_is_small(output, lead):
     torch.manual_seed(0)
     model = mlp(6, 3, hidden=(32, 32), activation="relu")

@@ -77,6 +77,17 @@ def test_the_look_at_test_rows_trains_from_seeds_that_the_study_never_used(data,
     assert sorted(seeds) == sorted(3 * list(set(seeds)))  # the same for all three settings
 
 
+def test_a_gate_is_confirmed_with_the_model_it_was_tuned_for(data, tmp_path):
+    """Trials that differ by their gate alone: equally accurate on test rows too, and nearer to real rows."""
+    effort, plan = replace(EFFORT, epochs=20), TuningPlan(2, 2, tmp_path / "study.journal", "gates")
+    task = named_task(data, effort)
+    tuning = tune(task, Goal(("ip",), 90.0), plan, {**dict.fromkeys(RANGES, "published"), "gate": ["none", "density"]})
+    means = confirm(data, task, tuning, plan, effort, tmp_path)[0]["mean"]
+    assert tuning.best.settings["gate"] == "density"
+    assert means["tuned"]["accuracy"] == means["published"]["accuracy"]
+    assert means["tuned"]["implausibility"] < means["published"]["implausibility"]
+
+
 def test_the_best_settings_are_a_grid_file(tuned):
     from counterfactual_training.experiments.grid.file import parse_grid
 

@@ -6,7 +6,7 @@ from test_gated import moat, slope
 
 from counterfactual_training import Constraints, ecco, line
 from counterfactual_training.constraints.stack_constraints import stack_constraints
-from counterfactual_training.gates import Gated, fit_gate, remembered_rows, search_gated, towards_real
+from counterfactual_training.gates import GateConfig, Gated, fit_gate, remembered_rows, search_gated, towards_real
 from counterfactual_training.models import StackedModel
 from counterfactual_training.search import Status, search
 
@@ -69,7 +69,7 @@ def test_a_model_in_training_mode_is_searched_in_eval_mode():
 
 def test_a_gate_without_rows():
     x, y = moat(80)
-    gated = fit_gate(slope(), x, y, "learned")
+    gated = fit_gate(slope(), x, y, "learned", config=GateConfig(epochs=2, num_counterfactuals=20, hidden=(8,)))
     assert remembered_rows(gated.gate) is None
     assert torch.equal(towards_real(gated, x, 1 - y, Constraints.infer(x), 0.5), x)
 

@@ -22,6 +22,7 @@ from counterfactual_training.gates import (
 )
 from counterfactual_training.search import Status
 from counterfactual_training.training import Run
+from covering import repeats
 
 K = 3
 
@@ -88,7 +89,7 @@ def test_gradients_are_finite_far_away_and_among_the_rows():
     assert bool(torch.isfinite(leaf.grad).all())
 
 
-@pytest.mark.parametrize("kind", ["density", "learned", "both"])
+@pytest.mark.parametrize("kind", ["density", "learned", *repeats("both")])
 def test_counterfactuals_end_among_real_rows(kind):
     x, y = moat()
     model = slope()
@@ -207,7 +208,7 @@ def test_a_gate_is_told_and_made_again():
     assert_close(again(x), gate(x), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("kind", ["density", "learned", "both"])
+@pytest.mark.parametrize("kind", ["both", *repeats("density", "learned")])
 def test_a_model_resumed_from_a_checkpoint_gets_the_gate_of_one_never_interrupted(kind, tmp_path):
     """A checkpoint holds the model; the gate comes after, by a seed of its own. The gated whole goes by its weights."""
     x, y = moat(200)

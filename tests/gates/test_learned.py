@@ -1,5 +1,7 @@
 """A learned gate takes what nobody can change as given."""
 
+from functools import cache
+
 import torch
 from torch import Tensor
 from torch.testing import assert_close
@@ -18,6 +20,7 @@ def corners(n: int = 600) -> tuple[Tensor, Tensor]:
     return 0.4 * torch.randn(n, 2, generator=torch.Generator().manual_seed(0)) + (6.0 * y - 3)[:, None], y
 
 
+@cache
 def learned(constraints: Constraints) -> Learned:
     x, y = corners()
     torch.manual_seed(0)

@@ -20,7 +20,7 @@ from counterfactual_training.training import learner as learner_module
 from counterfactual_training.training.by_hand import ByHand, walk_of
 from counterfactual_training.training.learner import ByBackward, Learner
 from counterfactual_training.training.objective import Batch, CounterfactualBatch, Objective, make_objective
-from covering import on_product
+from covering import each_value, on_product
 
 
 def chain(widths, activation=nn.ReLU, bias=True):
@@ -165,8 +165,7 @@ def same_bits(model, objective, batches):
     assert_close(told[:, :5], its_told[:, :5].to(told.dtype), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-@pytest.mark.parametrize("name", MODELS)
+@each_value(name=list(MODELS), dtype=[torch.float32, torch.float64])
 def test_every_chain_has_autograds_bits(name, dtype):
     model = drawn(MODELS[name], dtype)
     d, k = sizes_of(model)
@@ -220,8 +219,7 @@ def test_a_contrast_of_models_that_are_sure_is_finite():
     assert torch.isfinite(told).all() and float(torch.cat([g.flatten() for g in mine]).abs().max()) < 10
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-@pytest.mark.parametrize("name", list(MODELS))
+@each_value(name=list(MODELS), dtype=[torch.float32, torch.float64])
 def test_a_stack_walked_by_hand_is_its_gradient_by_autograd(name, dtype):
     members = [drawn(MODELS[name], dtype, seed) for seed in range(3)]
     d, k = sizes_of(members[0])
@@ -295,8 +293,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-@pytest.mark.parametrize("run", RUNS)
+@each_value(run=list(RUNS), weighted=[False, True])
 def test_trained_weights_are_those_of_autograd(run, weighted, make_blobs, by_autograd):
     x, y = make_blobs(num_classes=3, n=67)
     config = ct.TrainConfig(epochs=4, num_counterfactuals=40, learning_rate=0.02, **RUNS[run])

@@ -11,6 +11,7 @@ from counterfactual_training.constraints import Lattice
 from counterfactual_training.core.energy import contrastive_divergence, energy, energy_ridge, mean_rows
 from counterfactual_training.core.losses import adversarial_loss, class_loss, class_loss_gradient
 from counterfactual_training.search import LatentSpace
+from covering import each_value
 
 MEMBERS, ROWS, FEATURES, CLASSES = 2, 9, 9, 3
 
@@ -109,8 +110,7 @@ def test_settings_may_differ_by_member(name, fleet):
         expect_member(result, search_seeded(member, x[i], y_target[i], lone, None), i)
 
 
-@pytest.mark.parametrize("constraints", CONSTRAINTS)
-@pytest.mark.parametrize("name", GENERATOR_NAMES)
+@each_value(name=GENERATOR_NAMES, constraints=list(CONSTRAINTS))
 def test_the_number_of_steps_and_the_randomness_may_differ_by_member(name, constraints, fleet):
     members, stacked, x, y_target = fleet
     rules, limits = CONSTRAINTS[constraints](), [30, 7]

@@ -3,15 +3,13 @@
 import re
 from datetime import UTC, datetime
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from counterfactual_training import cli
 from counterfactual_training.evaluation.protocol import EvaluationProtocol
-from counterfactual_training.experiments.demo import DemoResult, run_demo
-from counterfactual_training.reports import RunInfo, write_demo
+from counterfactual_training.experiments.demo import DemoResult
+from counterfactual_training.reports import RunInfo
 from counterfactual_training.reports.demo_report import demo_page
 from counterfactual_training.reports.metrics import METRICS
 from counterfactual_training.reports.page import Image
@@ -126,15 +124,3 @@ def test_a_page_without_one_of_its_data_sets_is_a_mistake():
     table = make_table()
     with pytest.raises(jinja2.UndefinedError):
         make_page(table=table[table["data"] == "loan"])
-
-
-def test_python_code_writes_what_the_command_writes(tmp_path, capsys):
-    result = run_demo(quick=True)
-    files = write_demo(result, tmp_path / "python")
-    assert cli.main(["demo", "--quick", "--out", str(tmp_path / "command")]) == 0
-    assert [Path(file).name for file in files] == ["report.html", "figure1.png", "moons.png"]
-    for name in ("figure1.png", "moons.png"):
-        assert (tmp_path / "python" / name).read_bytes() == (tmp_path / "command" / name).read_bytes()
-    pages = [(tmp_path / which / "report.html").read_text() for which in ("python", "command")]
-    assert Reader(pages[0]).cells == Reader(pages[1]).cells
-    assert "To run this again" not in pages[0] and "To run this again" in pages[1]

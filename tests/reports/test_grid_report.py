@@ -8,22 +8,9 @@ from counterfactual_training.experiments.grid.results import GridResults
 from counterfactual_training.experiments.grid.run import GridWork
 from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.reports import write_grid
+from tiny_grid import TINY_GRID
 
 pytest.importorskip("matplotlib", reason="figures need the extra 'report'")
-
-TINY = """
-data = "LS"
-[generator]
-name = ["ecco", "generic"]
-max_steps = [2, 4]
-[training]
-epochs = 1
-num_counterfactuals = 100
-[evaluation]
-num_runs = 2
-num_individuals = 20
-lambda_energy = [0.1, 5.0]
-"""
 
 
 def contents(folder) -> dict[str, bytes]:
@@ -32,7 +19,7 @@ def contents(folder) -> dict[str, bytes]:
 
 def test_python_code_writes_what_the_command_writes(tmp_path, capsys):
     file, runs, out = tmp_path / "tiny.toml", tmp_path / "runs", tmp_path / "command"
-    file.write_text(TINY)
+    file.write_text(TINY_GRID)
     assert main(["grid", "run", str(file), "--workers", "1", "--runs", str(runs), "--out", str(out)]) == 0
     grid, store = load_grid(str(file)), Store(runs)
     results = GridResults.load(grid, GridWork.from_grids(grid).points, store)

@@ -64,7 +64,19 @@ def digits(valid=True):
 def test_pictures_show_the_numbers(figure, table, other):
     pictures = [figure(table), figure(other), figure(table, remark="a quick look")]
     assert all(png[:8] == b"\x89PNG\r\n\x1a\n" for png in pictures) and len(set(pictures)) == 3
-    assert figure(table) == pictures[0]
+
+
+@pytest.mark.parametrize(
+    ("figure", "table"),
+    [
+        (draw.gallery_figure, digits()),
+        pytest.param(draw.overshoot_figure, overshoot(), marks=pytest.mark.exhaustive),
+        pytest.param(draw.rescaled_figure, rescaled(), marks=pytest.mark.exhaustive),
+        pytest.param(draw.floor_figure, truth(), marks=pytest.mark.exhaustive),
+    ],
+)
+def test_the_same_numbers_give_the_same_picture(figure, table):
+    assert figure(table) == figure(table)
 
 
 def test_floors_need_no_model_but_the_baseline():

@@ -11,8 +11,9 @@ from torch.testing import assert_close
 from counterfactual_training import Constraints, Generator, ecco, generic, linear, mlp, search
 from counterfactual_training.constraints import Lattice
 from counterfactual_training.errors import ConstraintError, InputError, ModelError
-from counterfactual_training.search import evaluating, model_checks
+from counterfactual_training.search import evaluating
 from counterfactual_training.search.model_checks import check_finite, first_logits
+from made import LargestMade
 
 
 @pytest.fixture
@@ -370,24 +371,18 @@ def test_the_first_answer_of_any_model_is_checked():
         first_logits(Returns(lambda z: {"logits": z}), X, TARGET)
 
 
-def test_finiteness_is_looked_at_block_by_block(monkeypatch):
+def test_finiteness_is_looked_at_block_by_block():
     """Rows may be mapped from a file larger than memory: nothing of the size of x is ever made."""
-    monkeypatch.setattr(model_checks, "_BLOCK_VALUES", 64)
-    largest, real = [0], torch.isfinite
-
-    def seen(values):
-        largest.append(values.numel())
-        return real(values)
-
-    monkeypatch.setattr(torch, "isfinite", seen)
-    huge = torch.full((100, 8), 1e38)  # finite values whose sum is not
-    check_finite(huge)
-    assert max(largest) == 64
-    huge[[3, 50, 99], [1, 1, 6]] = torch.tensor([torch.nan, torch.inf, -torch.inf])
-    with pytest.raises(InputError, match=r"column\(s\) 1, 6, 3 row\(s\) of 100"):
+    num = 1_200_000
+    huge = torch.full((num, 8), 1e38)  # finite values whose sum is not
+    with LargestMade() as seen:
         check_finite(huge)
-    with pytest.raises(InputError, match=r"column\(s\) 1, 6, 3 row\(s\) of 100"):
-        check_finite(huge.reshape(2, 50, 8))
+    assert 0 < seen.num < huge.numel() / 2
+    huge[[3, 50, num - 1], [1, 1, 6]] = torch.tensor([torch.nan, torch.inf, -torch.inf])
+    with pytest.raises(InputError, match=rf"column\(s\) 1, 6, 3 row\(s\) of {num}"):
+        check_finite(huge)
+    with pytest.raises(InputError, match=rf"column\(s\) 1, 6, 3 row\(s\) of {num}"):
+        check_finite(huge.reshape(2, num // 2, 8))
     check_finite(huge[:0])
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import warnings
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from encoded import fitted, same
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from pandas.testing import assert_frame_equal
 
 from counterfactual_training.constraints import Constraints, Domain
 from counterfactual_training.errors import InputError
@@ -20,16 +19,6 @@ from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.tabular.schema import Schema
 
 ORDER = ["none", "BSc", "MSc", "PhD"]
-
-
-def same(a: pd.DataFrame, b: pd.DataFrame) -> None:
-    assert_frame_equal(a, b, check_exact=True, check_column_type="exact")
-
-
-def fitted(frame: pd.DataFrame, schema: Schema | None = None, **settings: Any) -> Encoder:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # generated columns are often constant
-        return Encoder(schema, **settings).fit(frame)
 
 
 def _not_tiny(value: float) -> float:

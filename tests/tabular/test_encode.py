@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import warnings
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from pandas.testing import assert_frame_equal
+from encoded import fitted, same
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.exceptions import NotFittedError
@@ -21,16 +20,6 @@ from sklearn.utils.estimator_checks import check_estimator
 from counterfactual_training.errors import FileError, InputError
 from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.tabular.schema import Schema
-
-
-def same(a: pd.DataFrame, b: pd.DataFrame) -> None:
-    assert_frame_equal(a, b, check_exact=True, check_column_type="exact")
-
-
-def fitted(frame: pd.DataFrame, schema: Schema | None = None, **settings: Any) -> Encoder:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # generated columns are often constant
-        return Encoder(schema, **settings).fit(frame)
 
 
 def test_the_encoding_of_every_kind(frame: pd.DataFrame, schema: Schema) -> None:

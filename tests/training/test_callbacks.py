@@ -29,6 +29,7 @@ from counterfactual_training import (
     train,
 )
 from counterfactual_training.errors import InputError
+from covering import each_value, on_product
 
 VANILLA = make_objective("vanilla")
 PLAIN = TrainConfig(epochs=6, batch_size=20, num_counterfactuals=6, learning_rate=0.02)
@@ -151,9 +152,7 @@ CLIPS = {
 }
 
 
-@pytest.mark.parametrize("layers", ["chain", "autograd"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("clip", CLIPS)
+@on_product(clip=CLIPS, optimizer=OPTIMIZERS, layers=["chain", "autograd"])
 def test_gradients_changed_before_the_step_are_the_ones_used(blobs, clip, optimizer, layers):
     x, y = blobs
     callback, before = CLIPS[clip]
@@ -259,11 +258,10 @@ def test_a_schedule_equals_the_same_scheduler_in_a_plain_loop(blobs, per, name, 
     assert_close(weights(mine), weights(its), atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("stop", [None, {0: 2, 2: 3}])
-@pytest.mark.parametrize(("per", "name"), ALL)
-def test_a_scheduled_member_equals_the_run_alone(blobs, per, name, stop):
+@each_value(schedule=ALL, stop=[None, {0: 2, 2: 3}])
+def test_a_scheduled_member_equals_the_run_alone(blobs, schedule, stop):
     """Rates differ per member, and two of three leave the stack."""
-    expect_alone(*blobs, lambda: [Schedule(made(per, name), per)], stop=stop)
+    expect_alone(*blobs, lambda: [Schedule(made(*schedule), schedule[0])], stop=stop)
 
 
 def test_a_plateau_is_each_members_own(blobs):
@@ -314,8 +312,7 @@ def test_the_mean_of_the_weights_is_torchs_averaged_model(blobs, decay, optimize
     assert not torch.allclose(weights(mine), last, atol=1e-3)
 
 
-@pytest.mark.parametrize("stop", [None, {0: 2}, {0: 2, 2: 4}])
-@pytest.mark.parametrize("decay", [None, 0.9])
+@each_value(stop=[None, {0: 2}, {0: 2, 2: 4}], decay=[None, 0.9])
 def test_means_of_members_equal_those_alone(blobs, decay, stop):
     """Whoever is stopped ends with its mean so far, whether or not it has left the stack since."""
     expect_alone(*blobs, lambda: [AverageWeights(decay)], stop=stop)

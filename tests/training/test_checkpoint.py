@@ -12,7 +12,8 @@ from torch import nn
 from counterfactual_training import Callback, Constraints, Generator, TrainConfig, fit_vae, generic, mlp, revise, train
 from counterfactual_training.errors import FileError
 from counterfactual_training.persistence import load_file, save_file
-from counterfactual_training.training import Run, checkpoint
+from counterfactual_training.training import Run
+from covering import each_value
 
 QUICK = TrainConfig(epochs=5, batch_size=20, num_counterfactuals=12, learning_rate=0.01)
 KIND = "training checkpoint"
@@ -80,10 +81,10 @@ SITUATIONS = {
 }
 
 
-@pytest.mark.parametrize(("noisy", "after"), [(False, 1), (True, 3)])
-@pytest.mark.parametrize("name", SITUATIONS)
-def test_resumed_equals_uninterrupted(blobs, tmp_path, name, noisy, after):
+@each_value(name=list(SITUATIONS), noisy=[False, True])
+def test_resumed_equals_uninterrupted(blobs, tmp_path, name, noisy):
     x, y = blobs
+    after = 3 if noisy else 1
     arguments = {"config": QUICK, **SITUATIONS[name]}
     whole = fresh(noisy)
     records = train(whole, x, y, **arguments).history.records
@@ -114,10 +115,10 @@ def test_a_finished_run_is_not_trained_again(blobs, tmp_path):
 # ---- whole or absent -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("saved_every_epoch")
 def test_a_write_that_fails_leaves_the_checkpoint_before(blobs, tmp_path, monkeypatch):
     x, y = blobs
     path = tmp_path / "run.ckpt"
-    monkeypatch.setattr(checkpoint, "_SPARING", 0)
     real, calls = os.fsync, []
 
     def failing(handle):

@@ -23,7 +23,7 @@ from counterfactual_training import (
     train,
 )
 from counterfactual_training.errors import FileError, InputError, ModelError
-from counterfactual_training.training import Callback, Fleet, Member, Setting, checkpoint
+from counterfactual_training.training import Callback, Fleet, Member, Setting
 from counterfactual_training.training import fleet as fleet_module
 
 ROWS = 120
@@ -264,9 +264,9 @@ def test_members_can_be_ended_early_and_the_stack_gets_smaller():
         assert_close(mine, its, atol=1e-9, rtol=1e-7)
 
 
+@pytest.mark.usefixtures("saved_every_epoch")
 @pytest.mark.parametrize("pruned_at", [None, 2])
-def test_a_killed_fleet_resumes_from_its_checkpoint(tmp_path, monkeypatch, pruned_at):
-    monkeypatch.setattr(checkpoint, "_SPARING", 0)
+def test_a_killed_fleet_resumes_from_its_checkpoint(tmp_path, pruned_at):
     x, y = blobs()
 
     def members():
@@ -358,22 +358,28 @@ def test_a_fleet_too_large_for_the_memory_is_split(monkeypatch):
             assert_close(a, b, atol=1e-9, rtol=1e-7)
 
 
-def test_an_allocation_that_fails_halves_the_fleet(monkeypatch):
-    x, y = blobs()
-    real = fleet_module.fit
+class Crowded(Callback):
+    """There is no memory for more than two members."""
 
-    def small(run, saver):
+    def on_train_begin(self, run):
         if len(run.members) > 2:
             raise torch.OutOfMemoryError("tried to allocate more than there is")
-        return real(run, saver)
 
-    monkeypatch.setattr(fleet_module, "fit", small)
+
+def test_an_allocation_that_fails_halves_the_fleet():
+    x, y = blobs()
+
+    def members():
+        return [Member(model_of(i), Setting(config=config())) for i in range(4)]
+
+    def fail(run):
+        raise RuntimeError("other")
+
     with pytest.warns(UserWarning, match="No memory for 4 members"):
-        results = Fleet([Member(model_of(i), Setting(config=config())) for i in range(4)]).train(x, y)
+        results = Fleet(members()).train(x, y, callbacks=[Crowded()])
     assert [len(r.history.records) for r in results] == [3] * 4
-    monkeypatch.setattr(fleet_module, "fit", lambda *a, **k: (_ for _ in ()).throw(RuntimeError("other")))
     with pytest.raises(RuntimeError, match="other"):
-        Fleet([Member(model_of(i), Setting(config=config())) for i in range(4)]).train(x, y)
+        Fleet(members()).train(x, y, callbacks=[After(fail)])
 
 
 def test_what_does_not_fit_is_refused():

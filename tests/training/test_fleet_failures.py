@@ -11,9 +11,10 @@ from torch.testing import assert_close
 
 from counterfactual_training import Constraints, TrainConfig, ecco, mlp, train
 from counterfactual_training.errors import InputError
-from counterfactual_training.training import Callback, Fleet, Member, Run, Setting, checkpoint, loop, memory
+from counterfactual_training.training import Callback, Fleet, Member, Run, Setting, loop, memory
 from counterfactual_training.training.fingerprint import fingerprint
 from counterfactual_training.training.rows import TrainingRows
+from covering import each_value
 
 ROWS = 60
 
@@ -53,11 +54,6 @@ def expect_same(mine, its, skip=("seconds",), exact=True):
     assert_close(weights(mine.model), weights(its.model), **close)
 
 
-@pytest.fixture
-def _saved_every_epoch(monkeypatch):
-    monkeypatch.setattr(checkpoint, "_SPARING", 0)
-
-
 # Who stops after which epoch, in fleets of four: with and without a smaller stack in between, and with nobody left.
 STOPS = {
     "compaction, then one more": {1: (0, 1), 2: (2,)},
@@ -67,9 +63,8 @@ STOPS = {
 }
 
 
-@pytest.mark.parametrize("own_rows", [False, True])
-@pytest.mark.parametrize("stops", STOPS)
-@pytest.mark.usefixtures("_saved_every_epoch")
+@each_value(stops=list(STOPS), own_rows=[False, True])
+@pytest.mark.usefixtures("saved_every_epoch")
 def test_a_fleet_resumes_whoever_has_stopped_before(tmp_path, stops, own_rows):
     def prune(run, killed_at=None):
         for i in STOPS[stops].get(run.epoch, ()):
@@ -138,7 +133,7 @@ def test_a_member_whose_numbers_break_ends_as_it_would_alone(how, rate):
 
 
 @pytest.mark.filterwarnings("ignore:.*stopped")
-@pytest.mark.usefixtures("_saved_every_epoch")
+@pytest.mark.usefixtures("saved_every_epoch")
 def test_a_broken_member_is_in_the_checkpoint(tmp_path):
     x, y = rows()
 
@@ -194,7 +189,7 @@ def test_every_member_has_its_own_limit_of_bad_updates():
     assert [sum(record["skipped"] for record in result.history.records) for result in results] == [2, 5, 15]
 
 
-@pytest.mark.usefixtures("_saved_every_epoch")
+@pytest.mark.usefixtures("saved_every_epoch")
 @pytest.mark.filterwarnings("ignore:Member", "ignore:Training stopped")
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_run_killed_within_a_streak_of_bad_updates_counts_on(tmp_path, count):

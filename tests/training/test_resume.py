@@ -4,8 +4,6 @@ import contextlib
 import math
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,9 +28,10 @@ from counterfactual_training import (
     mlp,
     train,
 )
-from counterfactual_training.training import checkpoint
-from covering import on_product, repeats
+from covering import each_value, repeats
+from forked import fork
 
+pytestmark = pytest.mark.usefixtures("saved_every_epoch")
 CONFIG = TrainConfig(epochs=8, batch_size=20, num_counterfactuals=6, learning_rate=0.02)
 UPDATES = 3  # per epoch
 
@@ -40,11 +39,6 @@ UPDATES = 3  # per epoch
 def rows() -> tuple[torch.Tensor, torch.Tensor]:
     y = torch.arange(60) % 2
     return torch.randn(60, 2, generator=torch.Generator().manual_seed(0)) + 2 * y.unsqueeze(1), y
-
-
-@pytest.fixture(autouse=True)
-def _saved_every_epoch(monkeypatch):
-    monkeypatch.setattr(checkpoint, "_SPARING", 0)
 
 
 class Kill(Callback):
@@ -133,10 +127,8 @@ def told(results) -> list:
     ]
 
 
-@pytest.mark.filterwarnings("error")
-@on_product(name=CALLBACKS, kind=["chain", "noisy", "fleet"], accumulate=[1, 2])
-def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, name, kind, accumulate):
-    """It has another seed for the weights it starts from: they come from the file."""
+def expect_uninterrupted(tmp_path: Path, name: str, kind: str, accumulate: int) -> None:
+    """The run that goes on has another seed for the weights it starts from: they come from the file."""
     whole, resumed = Rates(), Rates()
     expected = run(kind, [*CALLBACKS[name](), whole], accumulate=accumulate)
     with contextlib.suppress(KeyboardInterrupt):  # some have stopped before
@@ -146,19 +138,25 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, name, kind, a
     assert resumed.seen == whole.seen[3:] and len(whole.seen) > 4
 
 
+@pytest.mark.filterwarnings("error")
+@each_value(name=list(CALLBACKS), kind=["chain", "noisy"], accumulate=[1, 2])
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, name, kind, accumulate):
+    expect_uninterrupted(tmp_path, name, kind, accumulate)
+
+
+@pytest.mark.filterwarnings("error")
+@each_value(name=list(CALLBACKS), accumulate=[1, 2])
+def test_an_interrupted_fleet_ends_as_an_uninterrupted_one(tmp_path, name, accumulate):
+    expect_uninterrupted(tmp_path, name, "fleet", accumulate)
+
+
 @pytest.mark.parametrize("kind", ["fleet", *repeats("chain")])
 def test_killed_without_warning(tmp_path, kind):
     """Another process, killed by the system in the middle of its work; this one carries on."""
     path, name = tmp_path / "run.ckpt", "all of it, members pruned"
-    code = f"""
-import pathlib, torch, {__name__} as this
-torch.set_num_threads(1)
-this.checkpoint._SPARING = 0
-this.run({kind!r}, [*this.CALLBACKS[{name!r}](), this.Kill(4, hard=True)], pathlib.Path({str(path)!r}), accumulate=2)
-"""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    killed = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, env=environment, check=False)
-    assert killed.returncode == -signal.SIGKILL
+    killed = fork(lambda: run(kind, [*CALLBACKS[name](), Kill(4, hard=True)], path, accumulate=2))
+    killed.join(60)
+    assert killed.exitcode == -signal.SIGKILL
     seen = Rates()
     resumed = run(kind, [*CALLBACKS[name](), seen], path, seed=70, accumulate=2)
     assert seen.seen[0][0] == 4, "the epoch in which it was killed was not saved yet"

@@ -1,6 +1,6 @@
 """Studies in files and databases: resumed, shared, damaged, unreachable."""
 
-import signal
+import multiprocessing
 import sys
 import time
 from dataclasses import replace
@@ -10,6 +10,7 @@ import pytest
 from counterfactual_training.errors import InputError, MissingExtraError
 from counterfactual_training.tuning import Choices, Goal, TuningPlan, tune
 from counterfactual_training.tuning.storage import open_study
+from forked import fork
 
 SPACE = {"lambda_reg": Choices(tuple(range(1, 200)))}
 
@@ -55,14 +56,19 @@ def test_a_study_made_before_a_setting_of_training_existed_is_gone_on_with(toy, 
         tune(other, toy.GOAL, TuningPlan(2, 1, storage), toy.SPACE)
 
 
-def test_killed_at_work_nothing_is_lost_and_nothing_done_twice(toy, tmp_path, start_worker):
+def test_killed_at_work_nothing_is_lost_and_nothing_done_twice(toy, tmp_path):
     storage = tmp_path / "study.journal"
-    worker = start_worker(storage, "toy", num_trials=8, batch=3, hang_after=4)
-    worker.stdin.write("\n")
-    worker.stdin.flush()
-    assert [worker.stdout.readline().strip() for _ in range(2)] == ["ready", "hanging"]
-    worker.send_signal(signal.SIGKILL)
-    worker.wait()
+    hanging = multiprocessing.get_context("fork").Event()
+
+    def hang(progress):
+        if progress.finished >= 4 and progress.epoch < progress.epochs:
+            hanging.set()
+            time.sleep(120)
+
+    worker = fork(tune, toy.make_task(), toy.GOAL, TuningPlan(8, 3, storage, "toy"), toy.SPACE, hang)
+    assert hanging.wait(60)
+    worker.kill()
+    worker.join()
     found = tune(toy.make_task(), toy.GOAL, TuningPlan(8, 3, storage, "toy"), toy.SPACE)
     lost = [trial for trial in found.trials if trial.state == "FAIL"]
     assert len(lost) == 3 and found.num_finished == 8
