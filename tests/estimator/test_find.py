@@ -64,7 +64,7 @@ def test_same_columns_dtypes_and_index(fitted, rejected):
     assert (explanation.frame.to_numpy(object)[~unchanged] != shuffled.to_numpy(object)[~unchanged]).all()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_row_any_threshold(fitted, data):
     rows = data.draw(
@@ -98,7 +98,7 @@ def test_rules_hold_for_every_generator(loans, make_quick, schema, generator):
     frame, y = loans
     rules = {"mutability": {"age": "none", "debt": "decrease"}, "domain": {"debt": (0, None)}}
     classifier = make_quick(generator=generator, schema=schema, epochs=6, **rules).fit(frame, y)
-    explanation = classifier.explain(frame.head(60), max_steps=30)
+    explanation = classifier.explain(frame.head(30), max_steps=30)
     keeps_the_rules(explanation)
     holds_as_printed(classifier, explanation)
 

@@ -2,11 +2,8 @@
 
 import errno
 import io
-import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from unittest.mock import MagicMock
 
@@ -25,6 +22,7 @@ from counterfactual_training.experiments.grid.run import GridWork, expected_seco
 from counterfactual_training.experiments.grid.settings import setting_of
 from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.experiments.grid.task import TaskResult
+from forked import fork
 
 HERE = Engine(workers=1)
 TINY = """
@@ -193,17 +191,6 @@ def test_results_of_an_unfinished_grid_hold_what_there_is(tmp_path, fake):
     assert nothing.missing == 3 and not len(nothing.marginal)
 
 
-_SCRIPT = """
-import sys
-import torch
-torch.set_num_threads(1)
-from counterfactual_training.experiments.engine.engine import Engine
-from counterfactual_training.experiments.grid.file import load_grid
-from counterfactual_training.experiments.grid.run import GridWork, run_grid
-run_grid(GridWork.from_grids(load_grid(sys.argv[1])), sys.argv[2], Engine(workers=1))
-"""
-
-
 def test_killed_in_the_middle_and_rerun_equals_never_killed(tmp_path):
     """kill −9 as soon as one fleet is done and another has begun; the rest is as if nothing had happened."""
     path = tmp_path / "tiny.toml"
@@ -213,11 +200,12 @@ def test_killed_in_the_middle_and_rerun_equals_never_killed(tmp_path):
         )
     )
     root = tmp_path / "killed"
-    process = subprocess.Popen([sys.executable, "-c", _SCRIPT, str(path), str(root)], stderr=subprocess.DEVNULL)
-    while process.poll() is None and not (list((root / "cells").glob("*.json")) and list((root / "running").glob("*"))):
+    process = fork(run_grid, GridWork.from_grids(load_grid(path)), root, HERE, "", io.StringIO())
+    while process.is_alive() and not (list((root / "cells").glob("*.json")) and list((root / "running").glob("*"))):
         time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     before = {file: file.stat().st_mtime_ns for file in (root / "cells").glob("*.json")}
     assert 0 < len(before) < 3
 
@@ -236,18 +224,6 @@ def test_killed_in_the_middle_and_rerun_equals_never_killed(tmp_path):
         assert a.numbers == b.numbers
         for name, values in a.arrays.items():
             np.testing.assert_array_equal(values, b.arrays[name])
-
-
-ALONE = """
-import json, sys
-import torch
-torch.set_num_threads(1)
-from counterfactual_training.experiments.engine.engine import Engine
-from counterfactual_training.experiments.grid.file import load_grid
-from counterfactual_training.experiments.grid.run import GridWork, run_grid
-grid = load_grid("synthetic", changes=json.loads(sys.argv[1])).changed(["LS"], 1)
-run_grid(GridWork.from_grids(grid), sys.argv[2], Engine(workers=1))
-"""
 
 
 def paper_work(changes) -> GridWork:
@@ -269,12 +245,12 @@ def test_models_that_train_alone_survive_a_kill(tmp_path, tiny):
     """kill −9 once the first model has begun to train; the same command again, against a run left in peace."""
     changes = {**tiny, "training.epochs": 8}
     root = tmp_path / "killed"
-    process = subprocess.Popen([sys.executable, "-c", ALONE, json.dumps(changes), str(root)], stderr=subprocess.DEVNULL)
-    while process.poll() is None and not list((root / "checkpoints").glob("*.safetensors")):
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
     work = paper_work(changes)
+    process = fork(run_grid, work, root, HERE, "", io.StringIO())
+    while process.is_alive() and not list((root / "checkpoints").glob("*.safetensors")):
+        time.sleep(0.01)
+    process.kill()
+    process.join()
     assert len(Store(root).done()) < 2
     for folder in ("killed", "whole"):
         assert run_grid(work, tmp_path / folder, HERE, "", io.StringIO()).failures == {}
