@@ -59,10 +59,6 @@ class Table:
     lambda_reg: float = 0.25
     protected: str = "age"
 
-    @property
-    def settings(self) -> PaperSettings:
-        return PaperSettings(1000, self.decision_threshold, self.lambda_reg, 5000, 1000)
-
 
 def load_table(table: Table, variant: Variant, read: Read) -> Dataset:
     """The table as a data set; ``read`` returns the content of a data file."""
@@ -75,7 +71,17 @@ def load_table(table: Table, variant: Variant, read: Read) -> Dataset:
     y = torch.from_numpy(rows.y.astype(np.int64))
     names = tuple(encoder.get_feature_names_out())
     layout = {name: tuple(range(part.start, part.stop)) for name, part in encoder.slices_.items()}
-    constraints = _constraints(table, layout, x_train, names, variant)
+    groups = {feature.name: layout[feature.name] for feature in features if feature.is_category}
+    if variant == "as_run" and "education_num" in layout:
+        # The authors grouped columns by "name contains", so this standardised number became one more level.
+        groups["education"] += layout["education_num"]
+    constraints = Constraints.infer(
+        x_train,
+        num_std=DOMAIN_NUM_STD,
+        groups=list(groups.values()),
+        names=names,
+        category_projection="step" if variant == "as_run" else "end",
+    )
     return Dataset(
         name=table.name,
         title=table.title,
@@ -92,24 +98,8 @@ def load_table(table: Table, variant: Variant, read: Read) -> Dataset:
         # The authors searched over continuous dummies in training and over projected ones at evaluation.
         training_constraints=constraints.relaxed() if variant == "as_run" else constraints,
         protected=layout[table.protected],
-        settings=table.settings,
+        settings=PaperSettings(1000, table.decision_threshold, table.lambda_reg, 5000, 1000),
         _frames=(train, test),
-    )
-
-
-def _constraints(
-    table: Table, layout: dict[str, tuple[int, ...]], x_train: torch.Tensor, names: tuple[str, ...], variant: Variant
-) -> Constraints:
-    groups = {feature.name: layout[feature.name] for feature in table.features if feature.is_category}
-    if variant == "as_run" and "education_num" in layout:
-        # The authors grouped columns by "name contains", so this standardised number became one more level.
-        groups["education"] += layout["education_num"]
-    return Constraints.infer(
-        x_train,
-        num_std=DOMAIN_NUM_STD,
-        groups=list(groups.values()),
-        names=names,
-        category_projection="step" if variant == "as_run" else "end",
     )
 
 
@@ -151,8 +141,7 @@ def _read_adult(read: Read, full: bool) -> TableRows:
     names = [feature.name for feature in ADULT]
     # The test file starts with a comment line and ends its labels with a dot.
     options = {"header": None, "names": [*names, "income"], "skipinitialspace": True, "comment": "|"}
-    files = ("adult.data", "adult.test") if full else ("adult.data",)
-    parts = [_csv(read(name), keep_default_na=False, **options) for name in files]
+    parts = [_csv(read(name), keep_default_na=False, **options) for name in ("adult.data", "adult.test")[: 1 + full]]
     frame = pd.concat(parts, ignore_index=True)
     y = frame.pop("income").str.rstrip(".") == ">50K"
     return TableRows(frame, y.to_numpy(), len(parts[0])) if full else _cut(frame, y)
@@ -201,7 +190,7 @@ TABLES = (
         "adult",
         "Adult",
         "Adult census income 1994",
-        features=ADULT,
+        ADULT,
         class_names=("<=50K", ">50K"),
         files=("adult.data",),
         full_files=("adult.data", "adult.test"),
@@ -212,7 +201,7 @@ TABLES = (
         "california_housing",
         "CH",
         "California housing, block groups of the 1990 census",
-        features=CALIFORNIA_HOUSING,
+        CALIFORNIA_HOUSING,
         class_names=("below the median value", "median value or above"),
         files=("cal_housing.csv",),
         full_files=("cal_housing.data",),
@@ -223,7 +212,7 @@ TABLES = (
         "credit_default",
         "Cred",
         "Default of credit card clients, Taiwan 2005",
-        features=CREDIT_DEFAULT,
+        CREDIT_DEFAULT,
         class_names=("default", "no default"),
         files=("credit_default.csv",),
         full_files=("UCI_Credit_Card.csv",),
@@ -233,7 +222,7 @@ TABLES = (
         "gmsc",
         "GMSC",
         "Give Me Some Credit, Kaggle 2011",
-        features=GMSC,
+        GMSC,
         class_names=("serious delinquency", "no serious delinquency"),
         files=("gmsc.csv",),
         full_files=("cs-training.csv",),

@@ -79,10 +79,10 @@ def search(
             if generator.step_rule == "line":
                 part = search_line(network, rows, targets, generator, constraints, record)
             else:
-                work = WorkingSet.start(rows, targets, generator, constraints, noise[0], record)
+                work = WorkingSet(rows, targets, generator, constraints, noise[0], record)
                 with torch.inference_mode(plain):
                     _descend(work, network, generator, noise)
-                part = work.outcome.result(generator.decision_threshold)
+                part = work.results()
             if diagnose:
                 part = diagnose_rows(part, network, rows, targets, generator, constraints)
             parts.append(part)

@@ -32,9 +32,8 @@ def from_plain(value: Any) -> Any:
             left, right, closed = value["interval"]
             return pd.Interval(left, right, closed)
         except (KeyError, TypeError, ValueError):
-            raise FileError(
-                f"{dict(value)!r} is not a category; expected {{'interval': [left, right, closed]}}."
-            ) from None
+            known = "{'interval': [left, right, closed]}"
+            raise FileError(f"{dict(value)!r} is not a category; expected {known}.") from None
     return value
 
 
@@ -75,7 +74,7 @@ def restore_numbers(values: np.ndarray, dtype: Any, whole: bool) -> pd.Series:
     series = pd.Series(values)
     present = values[~np.isnan(values)]
     if types.is_object_dtype(dtype):
-        numbers = [_python_number(v, whole) for v in values.tolist()]
+        numbers = [None if np.isnan(v) else int(v) if whole and v.is_integer() else v for v in values.tolist()]
         return pd.Series(np.array(numbers, dtype=object), dtype=object)
     if isinstance(dtype, pd.CategoricalDtype):
         known = dtype.categories.get_indexer(pd.Index(present)) >= 0
@@ -115,9 +114,3 @@ def restore_categories(values: np.ndarray, dtype: Any) -> pd.Series:
     except (TypeError, ValueError):
         return series
     return stored if bool(np.all(same)) and bool(np.all(kept_missing)) else series
-
-
-def _python_number(value: float, whole: bool) -> Any:
-    if np.isnan(value):
-        return None
-    return int(value) if whole and value.is_integer() else value

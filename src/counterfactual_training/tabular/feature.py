@@ -48,11 +48,9 @@ class Feature:
         check_name(f"kind of {self.name!r}", self.kind, KINDS)
         if self.unit is not None and not isinstance(self.unit, str):
             raise InputError(f"The unit of {self.name!r} must be text, got {self.unit!r}.")
-        self._set("mutability", self._direction())
-        self._set("categories", self._categories())
-        self._set("domain", self._domain())
-        self._set("allowed", self._allowed())
-        self._set("forbidden", self._forbidden())
+        # In this order: domain, allowed and forbidden are checked against the categories.
+        for field in ("mutability", "categories", "domain", "allowed", "forbidden"):
+            object.__setattr__(self, field, getattr(self, f"_{field}")())
 
     # ---- questions -------------------------------------------------------------------------------------------------
 
@@ -80,10 +78,7 @@ class Feature:
 
     # ---- what the user wrote, checked ------------------------------------------------------------------------------
 
-    def _set(self, field: str, value: object) -> None:
-        object.__setattr__(self, field, value)
-
-    def _direction(self) -> Direction:
+    def _mutability(self) -> Direction:
         try:
             return parse_direction(self.mutability)
         except ConstraintError as error:
