@@ -26,13 +26,11 @@ class OneHotGroup:
     transitions: Tensor | None = None
 
     def __post_init__(self) -> None:
-        k = len(self.columns)
-        if k == 0 or len(set(self.columns)) != k:
+        if not self.columns or len(set(self.columns)) != len(self.columns):
             raise ConstraintError(f"A one-hot group needs distinct columns, got {self.columns}.")
-        if self.transitions is not None and tuple(self.transitions.shape) != (max(k, 2), max(k, 2)):
-            raise ConstraintError(
-                f"transitions must be {max(k, 2)} × {max(k, 2)}, got {tuple(self.transitions.shape)}."
-            )
+        k = self.num_categories
+        if self.transitions is not None and tuple(self.transitions.shape) != (k, k):
+            raise ConstraintError(f"transitions must be {k} × {k}, got {tuple(self.transitions.shape)}.")
 
     @property
     def num_categories(self) -> int:
