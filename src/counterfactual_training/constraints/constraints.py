@@ -29,17 +29,13 @@ CategoryProjection = Literal["end", "step", "never"]
 class Bounds(NamedTuple):
     """Where the counterfactuals of given factuals may lie; each tensor has one row per factual, or a single row.
 
-    Attributes:
-        lower, upper: the box, broadcastable to ``(..., n, d)``.
-        home: ``(..., n, d)`` the factuals as they look if they keep their categories.
-        choices: ``(..., n, Σ (max(k, 2) + 1))`` the categories to choose from, group by group; see
-            :meth:`OneHotGroup.settle`. ``choices`` and ``home`` have no columns if categories are not projected.
+    ``home`` and ``choices`` have no columns if categories are not projected.
     """
 
-    lower: Tensor
+    lower: Tensor  #: the box, like ``upper`` broadcastable to ``(..., n, d)``
     upper: Tensor
-    home: Tensor
-    choices: Tensor
+    home: Tensor  #: ``(..., n, d)`` the factuals as they look if they keep their categories
+    choices: Tensor  #: ``(..., n, Σ (max(k, 2) + 1))`` categories to choose from, by group; see OneHotGroup.settle
 
 
 @dataclass(frozen=True, eq=False)

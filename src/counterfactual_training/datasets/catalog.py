@@ -15,7 +15,7 @@ from counterfactual_training.datasets.dataset import Dataset, PaperSettings, Rea
 from counterfactual_training.datasets.download import fetch, present
 from counterfactual_training.datasets.images import MNIST_FILES, MNIST_TITLE, load_mnist
 from counterfactual_training.datasets.loan import LOAN_TITLE, loan_dataset
-from counterfactual_training.datasets.sources import DataFile, data_file
+from counterfactual_training.datasets.sources import FILES, DataFile
 from counterfactual_training.datasets.synthetic import DATA_SEED, Sampler
 from counterfactual_training.datasets.tables import DOMAIN_NUM_STD, TABLES, Table, load_table
 from counterfactual_training.errors import lookup
@@ -27,19 +27,13 @@ NUM_TRAIN, NUM_TEST = 3600, 900
 
 @dataclass(frozen=True)
 class CatalogEntry:
-    """A data set that can be loaded.
-
-    Attributes:
-        short_name: in the paper's tables.
-        files: names of the data files by variant; its keys are all variants.
-        load: builds a variant from a seed and a function that reads data files.
-    """
+    """A data set that can be loaded."""
 
     name: str
-    short_name: str
+    short_name: str  #: in the paper's tables
     title: str
-    files: dict[Variant, tuple[str, ...]]
-    load: Callable[[Variant, int, Read], Dataset]
+    files: dict[Variant, tuple[str, ...]]  #: names of the data files by variant; its keys are all variants
+    load: Callable[[Variant, int, Read], Dataset]  #: builds a variant, from a seed and what reads data files
 
 
 def load_dataset(
@@ -70,7 +64,7 @@ def list_datasets() -> list[dict[str, Any]]:
             "short_name": entry.short_name,
             "title": entry.title,
             "variants": list(entry.files),
-            "ready": [v for v, files in entry.files.items() if all(present(data_file(file)) for file in files)],
+            "ready": [v for v, files in entry.files.items() if all(present(FILES[file]) for file in files)],
         }
         for entry in CATALOG.values()
     ]
@@ -101,7 +95,7 @@ def _entry(name: str) -> CatalogEntry:
 
 
 def _files(entry: CatalogEntry, variant: Variant) -> list[DataFile]:
-    return [data_file(file) for file in lookup(f"variant of {entry.name}:", str(variant), entry.files)]
+    return [FILES[file] for file in lookup(f"variant of {entry.name}:", str(variant), entry.files)]
 
 
 def _synthetic(

@@ -38,9 +38,7 @@ def loan_dataset(num_train: int = 1000, num_test: int = 400, seed: int = DATA_SE
         constraints=constraints,
         training_constraints=constraints,
         protected=(0,),
-        settings=PaperSettings(
-            batch_size=50, decision_threshold=0.75, lambda_reg=0.01, num_counterfactuals=1000, num_validation=0
-        ),
+        settings=PaperSettings(50, 0.75, 0.01, 1000, num_validation=0),
         _frames=(train, test),
     )
 

@@ -39,25 +39,19 @@ class TableRows(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """One of the four tables.
-
-    Attributes:
-        files, full_files: names of the data files with the paper's rows, and with all rows.
-        read: reads the rows from these files; the second argument asks for all rows.
-        protected: column that the paper's mutability experiments hold fixed.
-    """
+    """One of the four tables."""
 
     name: str
     short_name: str
     title: str
     features: tuple[Feature, ...]
     class_names: tuple[str, str]
-    files: tuple[str, ...]
-    full_files: tuple[str, ...]
-    read: Callable[[Read, bool], TableRows]
+    files: tuple[str, ...]  #: names of the data files with the paper's rows
+    full_files: tuple[str, ...]  #: those with all rows
+    read: Callable[[Read, bool], TableRows]  #: reads the rows; the second argument asks for all of them
     decision_threshold: float = 0.5
     lambda_reg: float = 0.25
-    protected: str = "age"
+    protected: str = "age"  #: column that the paper's mutability experiments hold fixed
 
 
 def load_table(table: Table, variant: Variant, read: Read) -> Dataset:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,7 +76,7 @@ class SearchResult:
         """One result from results of consecutive blocks of rows, each with features flattened ``(..., n, d)``."""
         if len(parts) == 1:
             return parts[0]
-        joined = {}
+        joined: dict[str, Any] = {}
         for name, first in vars(parts[0]).items():
             row_dim = -1 if name in ("converged", "num_steps", "status", "confidence") else -2
             joined[name] = None if first is None else torch.cat([getattr(part, name) for part in parts], row_dim)
