@@ -22,9 +22,9 @@ import pytest
 
 from counterfactual_training.datasets import download
 from counterfactual_training.datasets.download import cache_home, data_home, fetch
-from counterfactual_training.datasets.lock import locked
 from counterfactual_training.datasets.sources import FILES, DataFile, Remote
 from counterfactual_training.errors import FileError
+from counterfactual_training.persistence import locked
 
 # Read before the fixtures hide it.
 REAL_HOME = os.environ.get("CT_DATA_HOME", "")

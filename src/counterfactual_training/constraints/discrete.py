@@ -92,10 +92,7 @@ class OneHotGroup:
 
         To change category, one column falls from 1 to 0 and another rises from 0 to 1. Each column must be free to go
         from its value to the 0 or 1 of the new category, the box must contain that value, and the transitions allow it.
-
-        Args:
-            lower, upper: the box of this group's columns, broadcastable to ``(..., n, k)``.
-            up, down: masks of the columns that may increase and decrease, likewise.
+        Box and directions are those of this group's columns, broadcastable to ``(..., n, k)``.
         """
         part = x[..., self.index]
 
@@ -112,9 +109,7 @@ class OneHotGroup:
     def settle(self, x_cf: Tensor, home: Tensor, choices: Tensor) -> Tensor:
         """Columns ``(..., n, k)`` of the choice nearest to a relaxed point ``(..., n, d)``.
 
-        Args:
-            home: ``(..., n, d)`` the rows as they look if they keep their category, or stay without one.
-            choices: ``(..., n, max(k, 2) + 1)`` categories to choose from; the last one is "no category".
+        ``home`` and ``choices`` are as in :class:`Bounds`; the last of the ``max(k, 2) + 1`` choices is "no category".
         """
         part = x_cf[..., self.index]
         score = torch.cat([1 - part, part], -1) if len(self.columns) == 1 else part

@@ -19,10 +19,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from counterfactual_training.datasets.lock import locked
 from counterfactual_training.datasets.sources import FILES, DataFile, Remote
 from counterfactual_training.errors import FileError, from_outside
-from counterfactual_training.persistence import atomic_write
+from counterfactual_training.persistence import atomic_write, locked
 from counterfactual_training.progress import StatusLine, bar
 
 LOCK_TIMEOUT = 1800.0

@@ -50,10 +50,17 @@ def dtype_from_dict(spec: Any) -> Any:
     try:
         if isinstance(spec, str):
             return pd.api.types.pandas_dtype(spec)
-        levels = pd.Index([from_plain(level) for level in spec["categories"]], dtype=object, tupleize_cols=False)
+        levels = as_objects([from_plain(level) for level in spec["categories"]])
         return pd.CategoricalDtype(levels.astype(spec["of"]), ordered=spec["ordered"])
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(f"The file names a column type that pandas does not know: {spec!r} ({error}).") from None
+
+
+def as_objects(values: Any) -> pd.Index:
+    """An index of Python objects, even for tuples."""
+    return pd.Index(
+        values.to_numpy(dtype=object) if isinstance(values, pd.Index) else values, object, tupleize_cols=False
+    )
 
 
 def value_range(dtype: Any) -> tuple[float, float]:
@@ -99,8 +106,7 @@ def restore_categories(values: np.ndarray, dtype: Any) -> pd.Series:
     series = pd.Series(values, dtype=object)
     missing = series.isna().to_numpy()
     if isinstance(dtype, pd.CategoricalDtype):
-        present = pd.Index(values[~missing], dtype=object, tupleize_cols=False).unique()
-        known = pd.Index(dtype.categories.to_numpy(dtype=object), dtype=object, tupleize_cols=False)
+        present, known = as_objects(values[~missing]).unique(), as_objects(dtype.categories)
         new = present[known.get_indexer(present) < 0]
         if len(new):
             dtype = pd.CategoricalDtype(known.append(new).infer_objects(), ordered=dtype.ordered)

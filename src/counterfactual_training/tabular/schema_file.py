@@ -75,7 +75,13 @@ def write_features(path: str | Path, features: Mapping[str, dict[str, Any]]) -> 
     if _suffix(path) == ".json":
         text = json.dumps(features, indent=1, ensure_ascii=False) + "\n"
     else:
-        text = "\n".join(_toml_table(name, spec) for name, spec in features.items())
+        tables = []
+        for name, spec in features.items():
+            head = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
+            tables.append(
+                "\n".join([f"[{head}]", *(f"{key} = {_toml(value, key)}" for key, value in spec.items()), ""])
+            )
+        text = "\n".join(tables)
     atomic_write(path, text.encode())
 
 
@@ -83,11 +89,6 @@ def _suffix(path: Path) -> str:
     if path.suffix.lower() not in (".toml", ".json"):
         raise FileError(f"A schema file ends in .toml or .json, got {path.name!r}.")
     return path.suffix.lower()
-
-
-def _toml_table(name: str, spec: Mapping[str, Any]) -> str:
-    head = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
-    return "\n".join([f"[{head}]", *(f"{key} = {_toml(value, key)}" for key, value in spec.items())]) + "\n"
 
 
 def _toml(value: Any, key: str = "") -> str:

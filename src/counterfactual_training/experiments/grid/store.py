@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from counterfactual_training.datasets.lock import locked
 from counterfactual_training.errors import FileError
 from counterfactual_training.experiments.grid.grid import FORMAT, Grid, GridCell
 from counterfactual_training.experiments.paper.store import versions
 from counterfactual_training.models.vae import VAE, fit_vae
-from counterfactual_training.persistence import atomic_write, load_file, load_weights, save_file
+from counterfactual_training.persistence import atomic_write, load_file, load_weights, locked, save_file
 
 _MARKER, _LOCK = "grid-store.json", ".lock"
 _VAE = "VAE of a grid"
