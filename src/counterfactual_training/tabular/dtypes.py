@@ -58,9 +58,8 @@ def dtype_from_dict(spec: Any) -> Any:
 
 def as_objects(values: Any) -> pd.Index:
     """An index of Python objects, even for tuples."""
-    return pd.Index(
-        values.to_numpy(dtype=object) if isinstance(values, pd.Index) else values, object, tupleize_cols=False
-    )
+    objects = values.to_numpy(dtype=object) if isinstance(values, pd.Index) else values
+    return pd.Index(objects, dtype=object, tupleize_cols=False)
 
 
 def value_range(dtype: Any) -> tuple[float, float]:
