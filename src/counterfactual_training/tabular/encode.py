@@ -236,18 +236,12 @@ class Encoder(TransformerMixin, BaseEstimator):
         if not column.feature.is_category:
             numbers = numbers if own is None else np.where(same, own[1], numbers)
             return restore_numbers(numbers, column.dtype, whole=column.feature.kind == "integer")
-        values = _category_values(column, numbers)
+        # The unseen category is missing; a Series keeps levels that are tuples.
+        levels = pd.Series([*column.feature.levels, np.nan], dtype=object).to_numpy()
+        values = levels[np.where(numbers == UNSEEN, len(levels) - 1, numbers).astype(int)]
         if own is not None:
             values[same] = own[0].to_numpy(dtype=object)[same]
         return restore_categories(values, column.dtype)
-
-
-def _category_values(column: Column, numbers: np.ndarray) -> np.ndarray:
-    """Categories ``(n,)`` at the given positions; the unseen one is missing."""
-    levels = np.empty(len(column.feature.levels) + 1, dtype=object)
-    levels[:-1] = column.feature.levels
-    levels[-1] = np.nan
-    return levels[np.where(numbers == UNSEEN, len(column.feature.levels), numbers).astype(int)]
 
 
 def _as_points(x: Any) -> tuple[np.ndarray, float, pd.Index | None]:
