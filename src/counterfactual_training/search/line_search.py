@@ -275,7 +275,7 @@ class _Line:
             after = torch.arange(len(path), device=path.device).unsqueeze(-1) >= rows.moves.flatten()
             after[-1] = True
             path = torch.where(after.unsqueeze(-1), rows.x_cf.reshape(path.shape[1:]), path)
-            path = path.reshape(-1, *rows.x.shape)
+            path = path.reshape(len(path), *rows.x.shape)
         return SearchResult(
             x_cf=rows.x_cf,
             x_adv=rows.x_adv,
