@@ -26,11 +26,7 @@ _state = {"kept": False}
 
 
 def keep_memory() -> bool:
-    """Raise the thresholds above which glibc returns freed memory, for the rest of this process.
-
-    Returns:
-        Whether that was possible.
-    """
+    """Raise the thresholds above which glibc returns freed memory, for good; returns whether that was possible."""
     _state["kept"] = _set(_KEEPING)
     return _state["kept"]
 

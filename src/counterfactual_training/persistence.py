@@ -10,11 +10,13 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -34,17 +36,29 @@ def atomic_write(path: str | os.PathLike[str], content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(0o666 & ~_umask())  # mkstemp creates files that only the owner can read; open() does not
+        umask = os.umask(0o077)  # it can only be read by setting it
+        os.umask(umask)
+        Path(name).chmod(0o666 & ~umask)  # mkstemp creates files that only the owner can read; open() does not
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
 
 
-def _umask() -> int:
-    current = os.umask(0o077)
-    os.umask(current)
-    return current
+@contextmanager
+def locked(path: Path, timeout: float) -> Iterator[None]:
+    """Hold a lock on a file, waiting up to ``timeout`` seconds; the system releases it when its holder ends."""
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=timeout)
+    except Timeout:
+        raise FileError(f"Another process has held {path} for {timeout:g} s. Wait for it, or end it.") from None
+    except (OSError, NotImplementedError) as error:
+        raise FileError(f"{path} cannot be locked ({error}); use a folder on a local file system.") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def save_file(

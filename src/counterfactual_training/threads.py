@@ -26,12 +26,17 @@ def sensible_threads(model: nn.Module, x: Tensor, threads: int | None = None) ->
     The previous number is restored afterwards. Has no effect on an accelerator. More threads than processors raise an
     error, because torch would start all of them.
     """
-    check_threads(threads)
     before = torch.get_num_threads()
+    most = max(os.cpu_count() or 1, before)
     if threads is None:
         parameters = sum(p.numel() for p in model.parameters())
         rows = x.shape[0] if x.dim() else 1
         threads = 1 if parameters * rows < _SMALL_FORWARD else before
+    elif not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= most:
+        raise InputError(
+            f"threads must be an integer from 1 to {most}, the number of processors here, or None to let the size of "
+            f"the work decide; got {threads!r}."
+        )
     if x.device.type != "cpu" or threads == before:
         yield
         return
@@ -40,14 +45,3 @@ def sensible_threads(model: nn.Module, x: Tensor, threads: int | None = None) ->
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def check_threads(threads: object) -> None:
-    """Raise unless ``threads`` is ``None`` or an integer from 1 to the number of processors."""
-    most = max(os.cpu_count() or 1, torch.get_num_threads())
-    if threads is None or (isinstance(threads, int) and not isinstance(threads, bool) and 1 <= threads <= most):
-        return
-    raise InputError(
-        f"threads must be an integer from 1 to {most}, the number of processors here, or None to let the size of the "
-        f"work decide; got {threads!r}."
-    )

@@ -21,9 +21,9 @@ import pytest
 
 from counterfactual_training.datasets import download
 from counterfactual_training.datasets.download import cache_home, data_home, fetch
-from counterfactual_training.datasets.lock import locked
-from counterfactual_training.datasets.sources import FILES, DataFile, Remote, data_file
+from counterfactual_training.datasets.sources import FILES, DataFile, Remote
 from counterfactual_training.errors import FileError
+from counterfactual_training.persistence import locked
 from forked import fork
 
 # Read before the fixtures hide it.
@@ -217,7 +217,7 @@ def test_without_permission_to_download_nothing_is_asked(server):
 
 def test_a_file_behind_a_login_says_how_to_get_it():
     with pytest.raises(FileError, match=r"(?s)requires a login.*kaggle\.com.*cs-training\.csv"):
-        fetch(data_file("cs-training.csv"))
+        fetch(FILES["cs-training.csv"])
 
 
 def test_a_cache_that_cannot_be_written_is_said(server, tmp_path, monkeypatch):
@@ -417,11 +417,6 @@ def test_the_table_of_files_is_sound():
         assert all(len(digest) == 64 and int(digest, 16) for digest in file.sha256)
         assert all(remote.url.startswith("https://") for remote in file.remotes)
         assert file.remotes or "log in" in file.by_hand
-
-
-def test_unknown_file_suggests_the_nearest():
-    with pytest.raises(FileError, match=r"Did you mean 'adult\.data'"):
-        data_file("adult.dat")
 
 
 @pytest.mark.skipif(not REAL_HOME, reason="CT_DATA_HOME is not set: no real data files at hand")

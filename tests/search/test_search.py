@@ -404,7 +404,7 @@ def test_constraints_on_other_features_are_refused(model):
         ({"decision_threshold": 1.2}, "probability"),
         ({"decision_threshold": torch.tensor([0.5, 2.0])}, "probability"),
         ({"learning_rate": 0.0}, "learning_rate must be positive"),
-        ({"epsilon": -0.1}, "epsilon not negative"),
+        ({"epsilon": -0.1}, "epsilon must be at least 0"),
         ({"learning_rate": np.nan}, "learning_rate must be positive"),
     ],
 )

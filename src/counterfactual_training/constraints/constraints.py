@@ -20,33 +20,22 @@ from torch import Tensor
 
 from counterfactual_training.constraints.discrete import Lattice, OneHotGroup
 from counterfactual_training.constraints.domain import Domain, parse_domain
-from counterfactual_training.constraints.mutability import Direction, Mutability, parse_mutability
+from counterfactual_training.constraints.mutability import Direction, Mutability, direction_from, parse_mutability
 from counterfactual_training.errors import ConstraintError, check_name
 
 CategoryProjection = Literal["end", "step", "never"]
-
-_DIRECTIONS: dict[tuple[bool, bool], Direction] = {
-    (True, True): "both",
-    (False, False): "none",
-    (True, False): "increase",
-    (False, True): "decrease",
-}
 
 
 class Bounds(NamedTuple):
     """Where the counterfactuals of given factuals may lie; each tensor has one row per factual, or a single row.
 
-    Attributes:
-        lower, upper: the box, broadcastable to ``(..., n, d)``.
-        home: ``(..., n, d)`` the factuals as they look if they keep their categories.
-        choices: ``(..., n, Σ (max(k, 2) + 1))`` the categories to choose from, group by group; see
-            :meth:`OneHotGroup.settle`. ``choices`` and ``home`` have no columns if categories are not projected.
+    ``home`` and ``choices`` have no columns if categories are not projected.
     """
 
-    lower: Tensor
+    lower: Tensor  #: the box, like ``upper`` broadcastable to ``(..., n, d)``
     upper: Tensor
-    home: Tensor
-    choices: Tensor
+    home: Tensor  #: ``(..., n, d)`` the factuals as they look if they keep their categories
+    choices: Tensor  #: ``(..., n, Σ (max(k, 2) + 1))`` categories to choose from, by group; see OneHotGroup.settle
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,9 +89,8 @@ class Constraints:
         columns = [column for group in parsed_groups for column in group.columns]
         columns += [lattice.column for lattice in lattices]
         if len(set(columns)) != len(columns) or any(not 0 <= c < num_features for c in columns):
-            raise ConstraintError(
-                f"Groups and lattices must name different columns in 0..{num_features - 1}: {columns}."
-            )
+            valid = f"0..{num_features - 1}"
+            raise ConstraintError(f"Groups and lattices must name different columns in {valid}: {columns}.")
         check_name("category_projection", category_projection, get_args(CategoryProjection), ConstraintError)
         return cls(
             may_increase=torch.tensor([d in ("both", "increase") for d in directions]),
@@ -133,7 +121,7 @@ class Constraints:
     def directions(self) -> tuple[Direction, ...]:
         """One word per feature (in a fleet, of the first member)."""
         up, down = (mask.reshape(-1, self.num_features)[0].tolist() for mask in (self.may_increase, self.may_decrease))
-        return tuple(_DIRECTIONS[pair] for pair in zip(up, down, strict=True))
+        return tuple(map(direction_from, up, down))
 
     @property
     def immutable(self) -> Tensor:
@@ -193,9 +181,7 @@ class Constraints:
 
     def mask_step(self, step: Tensor) -> Tensor:
         """Zero, in place, the parts of a step ``(..., n, d)`` that mutability forbids."""
-        if self.masks_nothing:
-            return step
-        return step.clamp_(*self._step_limits)
+        return step if self.masks_nothing else step.clamp_(*self._step_limits)
 
     def bounds(self, x: Tensor) -> Bounds:
         """The box around the factuals x ``(..., n, d)``, and their categories if these are projected at every step.
@@ -223,9 +209,7 @@ class Constraints:
     def snap(self, x_cf: Tensor, x: Tensor) -> Tensor:
         """A copy of x_cf with valid categories, integers and allowed values, all reachable from x."""
         x_cf = x_cf.clone()
-        if not self.has_discrete:
-            return x_cf
-        if self.category_projection == "end":
+        if self.groups and self.category_projection == "end":
             self._settle(x_cf, self._category_bounds(x))
         if self.lattices:
             self._round(x_cf, x)

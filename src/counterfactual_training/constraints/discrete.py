@@ -26,13 +26,11 @@ class OneHotGroup:
     transitions: Tensor | None = None
 
     def __post_init__(self) -> None:
-        k = len(self.columns)
-        if k == 0 or len(set(self.columns)) != k:
+        if not self.columns or len(set(self.columns)) != len(self.columns):
             raise ConstraintError(f"A one-hot group needs distinct columns, got {self.columns}.")
-        if self.transitions is not None and tuple(self.transitions.shape) != (max(k, 2), max(k, 2)):
-            raise ConstraintError(
-                f"transitions must be {max(k, 2)} × {max(k, 2)}, got {tuple(self.transitions.shape)}."
-            )
+        k = self.num_categories
+        if self.transitions is not None and tuple(self.transitions.shape) != (k, k):
+            raise ConstraintError(f"transitions must be {k} × {k}, got {tuple(self.transitions.shape)}.")
 
     @property
     def num_categories(self) -> int:
@@ -94,10 +92,7 @@ class OneHotGroup:
 
         To change category, one column falls from 1 to 0 and another rises from 0 to 1. Each column must be free to go
         from its value to the 0 or 1 of the new category, the box must contain that value, and the transitions allow it.
-
-        Args:
-            lower, upper: the box of this group's columns, broadcastable to ``(..., n, k)``.
-            up, down: masks of the columns that may increase and decrease, likewise.
+        Box and directions are those of this group's columns, broadcastable to ``(..., n, k)``.
         """
         part = x[..., self.index]
 
@@ -114,9 +109,7 @@ class OneHotGroup:
     def settle(self, x_cf: Tensor, home: Tensor, choices: Tensor) -> Tensor:
         """Columns ``(..., n, k)`` of the choice nearest to a relaxed point ``(..., n, d)``.
 
-        Args:
-            home: ``(..., n, d)`` the rows as they look if they keep their category, or stay without one.
-            choices: ``(..., n, max(k, 2) + 1)`` categories to choose from; the last one is "no category".
+        ``home`` and ``choices`` are as in :class:`Bounds`; the last of the ``max(k, 2) + 1`` choices is "no category".
         """
         part = x_cf[..., self.index]
         score = torch.cat([1 - part, part], -1) if len(self.columns) == 1 else part

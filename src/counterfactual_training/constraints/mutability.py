@@ -17,6 +17,11 @@ _SIGNS: dict[int, Direction] = {1: "increase", -1: "decrease", 0: "both"}
 Mutability = Mapping[str, object] | Mapping[int, object] | Sequence[object] | None
 
 
+def direction_from(increase: bool, decrease: bool) -> Direction:
+    """The word for a feature that may move up, down, both ways or not at all."""
+    return ("both" if decrease else "increase") if increase else ("decrease" if decrease else "none")
+
+
 def parse_direction(value: object) -> Direction:
     """``"both" | "none" | "increase" | "decrease"``, or −1, 0, +1 as in scikit-learn's ``monotonic_cst``."""
     if isinstance(value, str) and value in DIRECTIONS:

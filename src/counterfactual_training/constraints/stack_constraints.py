@@ -27,17 +27,13 @@ def stack_constraints(members: Sequence[Constraints]) -> Constraints:
     if len({constraint_structure(member) for member in members}) != 1:
         raise ConstraintError("Only constraints with the same groups, lattices and kind of domain can be stacked.")
     first = members[0]
-    lower = [member.domain.lower for member in members]
-    upper = [member.domain.upper for member in members]
+    up, down = [member.may_increase for member in members], [member.may_decrease for member in members]
+    lower, upper = [member.domain.lower for member in members], [member.domain.upper for member in members]
     domain = first.domain
     if not (_same(lower) and _same(upper)):
-        domain = Domain(torch.stack(lower), torch.stack(upper), first.domain.inferred)
-    return replace(
-        first,
-        may_increase=_joined([member.may_increase for member in members]),
-        may_decrease=_joined([member.may_decrease for member in members]),
-        domain=domain,
-    )
+        domain = Domain(torch.stack(lower), torch.stack(upper), domain.inferred)
+    up_all, down_all = (masks[0] if _same(masks) else torch.stack(masks) for masks in (up, down))
+    return replace(first, may_increase=up_all, may_decrease=down_all, domain=domain)
 
 
 def unstack_constraints(constraints: Constraints, index: int) -> Constraints:
@@ -45,9 +41,8 @@ def unstack_constraints(constraints: Constraints, index: int) -> Constraints:
     domain = constraints.domain
     if domain.lower.dim() > 1:
         domain = Domain(domain.lower[index], domain.upper[index], domain.inferred)
-    up, down = (
-        mask[index] if mask.dim() > 1 else mask for mask in (constraints.may_increase, constraints.may_decrease)
-    )
+    masks = constraints.may_increase, constraints.may_decrease
+    up, down = (mask[index] if mask.dim() > 1 else mask for mask in masks)
     return replace(constraints, domain=domain, may_increase=up, may_decrease=down)
 
 
@@ -58,7 +53,3 @@ def _listed(value: Any) -> Any:
 
 def _same(values: Sequence[Tensor]) -> bool:
     return all(value is values[0] or torch.equal(value, values[0]) for value in values[1:])
-
-
-def _joined(values: Sequence[Tensor]) -> Tensor:
-    return values[0] if _same(values) else torch.stack(list(values))

@@ -10,19 +10,13 @@ from typing import Any, get_args
 import torch
 
 from counterfactual_training.constraints import Constraints
+from counterfactual_training.datasets import synthetic
 from counterfactual_training.datasets.dataset import Dataset, PaperSettings, Read, Variant
 from counterfactual_training.datasets.download import fetch, present
 from counterfactual_training.datasets.images import MNIST_FILES, MNIST_TITLE, load_mnist
 from counterfactual_training.datasets.loan import LOAN_TITLE, loan_dataset
-from counterfactual_training.datasets.sources import DataFile, data_file
-from counterfactual_training.datasets.synthetic import (
-    DATA_SEED,
-    Sampler,
-    circles,
-    linearly_separable,
-    moons,
-    overlapping,
-)
+from counterfactual_training.datasets.sources import FILES, DataFile
+from counterfactual_training.datasets.synthetic import DATA_SEED, Sampler
 from counterfactual_training.datasets.tables import DOMAIN_NUM_STD, TABLES, Table, load_table
 from counterfactual_training.errors import lookup
 from counterfactual_training.tabular.feature import Feature
@@ -33,19 +27,13 @@ NUM_TRAIN, NUM_TEST = 3600, 900
 
 @dataclass(frozen=True)
 class CatalogEntry:
-    """A data set that can be loaded.
-
-    Attributes:
-        short_name: in the paper's tables.
-        files: names of the data files by variant; its keys are all variants.
-        load: builds a variant from a seed and a function that reads data files.
-    """
+    """A data set that can be loaded."""
 
     name: str
-    short_name: str
+    short_name: str  #: in the paper's tables
     title: str
-    files: dict[Variant, tuple[str, ...]]
-    load: Callable[[Variant, int, Read], Dataset]
+    files: dict[Variant, tuple[str, ...]]  #: names of the data files by variant; its keys are all variants
+    load: Callable[[Variant, int, Read], Dataset]  #: builds a variant, from a seed and what reads data files
 
 
 def load_dataset(
@@ -76,7 +64,7 @@ def list_datasets() -> list[dict[str, Any]]:
             "short_name": entry.short_name,
             "title": entry.title,
             "variants": list(entry.files),
-            "ready": [v for v, files in entry.files.items() if all(present(data_file(file)) for file in files)],
+            "ready": [v for v, files in entry.files.items() if all(present(FILES[file]) for file in files)],
         }
         for entry in CATALOG.values()
     ]
@@ -107,23 +95,20 @@ def _entry(name: str) -> CatalogEntry:
 
 
 def _files(entry: CatalogEntry, variant: Variant) -> list[DataFile]:
-    return [data_file(file) for file in lookup(f"variant of {entry.name}:", str(variant), entry.files)]
+    return [FILES[file] for file in lookup(f"variant of {entry.name}:", str(variant), entry.files)]
 
 
 def _synthetic(
     name: str, short: str, title: str, sampler: Sampler, classes: tuple[str, str], tau: float, reg: float
 ) -> CatalogEntry:
-    settings = PaperSettings(30, tau, reg, 1000, 600)
-
     def load(variant: Variant, seed: int, read: Read) -> Dataset:
         x, y = sampler(NUM_TRAIN + NUM_TEST, torch.Generator().manual_seed(seed))
-        x_train = x[:NUM_TRAIN]
-        constraints = Constraints.infer(x_train, num_std=DOMAIN_NUM_STD, names=("x1", "x2"))
+        constraints = Constraints.infer(x[:NUM_TRAIN], num_std=DOMAIN_NUM_STD, names=("x1", "x2"))
         return Dataset(
             name=name,
             title=title,
             variant=variant,
-            x_train=x_train,
+            x_train=x[:NUM_TRAIN],
             y_train=y[:NUM_TRAIN],
             x_test=x[NUM_TRAIN:],
             y_test=y[NUM_TRAIN:],
@@ -134,43 +119,36 @@ def _synthetic(
             constraints=constraints,
             training_constraints=constraints,
             protected=(0,),
-            settings=settings,
+            settings=PaperSettings(30, tau, reg, 1000, 600),
         )
 
     return CatalogEntry(name, short, title, {"default": (), "as_run": ()}, load)
 
 
-def _loan() -> CatalogEntry:
-    def load(variant: Variant, seed: int, read: Read) -> Dataset:
-        return loan_dataset(seed=seed)
-
-    return CatalogEntry("loan", "loan", LOAN_TITLE, {"default": ()}, load)
-
-
 def _table(table: Table) -> CatalogEntry:
-    def load(variant: Variant, seed: int, read: Read) -> Dataset:
-        return load_table(table, variant, read)
-
     files: dict[Variant, tuple[str, ...]] = {"default": table.files, "as_run": table.files, "full": table.full_files}
-    return CatalogEntry(table.name, table.short_name, table.title, files, load)
-
-
-def _mnist() -> CatalogEntry:
-    def load(variant: Variant, seed: int, read: Read) -> Dataset:
-        return load_mnist(variant, read)
-
-    return CatalogEntry("mnist", "MNIST", MNIST_TITLE, dict.fromkeys(get_args(Variant), MNIST_FILES), load)
+    return CatalogEntry(
+        table.name, table.short_name, table.title, files, lambda variant, seed, read: load_table(table, variant, read)
+    )
 
 
 _BLOBS = ("lower right", "upper left")
 _ENTRIES = (
-    _loan(),
-    _synthetic("linearly_separable", "LS", "Two distant Gaussian blobs", linearly_separable, _BLOBS, 0.5, 0.01),
-    _synthetic("overlapping", "OL", "Two overlapping Gaussian blobs", overlapping, _BLOBS, 0.5, 0.25),
-    _synthetic("circles", "Circ", "A blob inside a circle", circles, ("inner", "outer"), 0.5, 0.5),
-    _synthetic("moons", "Moon", "Two interlocking half moons", moons, ("upper", "lower"), 0.9, 0.25),
+    CatalogEntry("loan", "loan", LOAN_TITLE, {"default": ()}, lambda variant, seed, read: loan_dataset(seed=seed)),
+    _synthetic(
+        "linearly_separable", "LS", "Two distant Gaussian blobs", synthetic.linearly_separable, _BLOBS, 0.5, 0.01
+    ),
+    _synthetic("overlapping", "OL", "Two overlapping Gaussian blobs", synthetic.overlapping, _BLOBS, 0.5, 0.25),
+    _synthetic("circles", "Circ", "A blob inside a circle", synthetic.circles, ("inner", "outer"), 0.5, 0.5),
+    _synthetic("moons", "Moon", "Two interlocking half moons", synthetic.moons, ("upper", "lower"), 0.9, 0.25),
     *map(_table, TABLES),
-    _mnist(),
+    CatalogEntry(
+        "mnist",
+        "MNIST",
+        MNIST_TITLE,
+        dict.fromkeys(get_args(Variant), MNIST_FILES),
+        lambda variant, seed, read: load_mnist(variant, read),
+    ),
 )
 
 CATALOG = MappingProxyType({entry.name: entry for entry in _ENTRIES})

@@ -22,21 +22,13 @@ Read = Callable[[str], bytes]
 
 @dataclass(frozen=True)
 class PaperSettings:
-    """The paper's training settings for one data set (appendix, Note 1).
-
-    Attributes:
-        batch_size: rows per mini-batch.
-        decision_threshold: τ in training.
-        lambda_reg: λ_reg.
-        num_counterfactuals: searched per epoch.
-        num_validation: training rows held out, for the log only.
-    """
+    """The paper's training settings for one data set (appendix, Note 1)."""
 
     batch_size: int
-    decision_threshold: float
+    decision_threshold: float  #: τ in training
     lambda_reg: float
-    num_counterfactuals: int
-    num_validation: int
+    num_counterfactuals: int  #: searched per epoch
+    num_validation: int  #: training rows held out, for the log only
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,12 +76,12 @@ class Dataset:
     @property
     def frame_train(self) -> pd.DataFrame:
         """The training rows in the user's units."""
-        return self._frames[0] if self._frames else self._as_frame(self.x_train)
+        return self._frame(0, self.x_train)
 
     @property
     def frame_test(self) -> pd.DataFrame:
         """The test rows in the user's units."""
-        return self._frames[1] if self._frames else self._as_frame(self.x_test)
+        return self._frame(1, self.x_test)
 
     @property
     def protected_names(self) -> tuple[str, ...]:
@@ -99,11 +91,8 @@ class Dataset:
         """The same constraints with the protected columns immutable."""
         may_move = torch.ones(self.num_features, dtype=torch.bool)
         may_move[list(self.protected)] = False
-        return replace(
-            constraints,
-            may_increase=constraints.may_increase & may_move,
-            may_decrease=constraints.may_decrease & may_move,
-        )
+        up, down = constraints.may_increase & may_move, constraints.may_decrease & may_move
+        return replace(constraints, may_increase=up, may_decrease=down)
 
     def validation_split(self, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Row numbers ``(train, validation)`` of the training rows: stratified, with the paper's number held out."""
@@ -113,6 +102,9 @@ class Dataset:
         """Sizes, classes and shares as plain values."""
         train, test = (y.bincount(minlength=self.num_classes) for y in (self.y_train, self.y_test))
         shares = ((train + test) / (train + test).sum()).tolist()
+        spec = self.schema.to_dict()
+        if len(spec) > 1 and all(feature.kind == "pixel" for feature in self.schema):  # all alike: describe one
+            spec = {f"{self.feature_names[0]} … {self.feature_names[-1]}": next(iter(spec.values()))}
         return {
             "name": self.name,
             "title": self.title,
@@ -128,15 +120,9 @@ class Dataset:
             "test_classes": dict(zip(self.class_names, test.tolist(), strict=True)),
             "shares": dict(zip(self.class_names, shares, strict=True)),
             "protected": list(self.protected_names),
-            "schema": self._schema_info(),
+            "schema": spec,
             **asdict(self.settings),
         }
-
-    def _schema_info(self) -> dict[str, Any]:
-        """The schema as JSON; the pixels of an image are all alike, so only one is described."""
-        spec = self.schema.to_dict()
-        same = len(spec) > 1 and all(feature.kind == "pixel" for feature in self.schema)
-        return {f"{self.feature_names[0]} … {self.feature_names[-1]}": next(iter(spec.values()))} if same else spec
 
     def __repr__(self) -> str:
         info = self.info()
@@ -151,5 +137,5 @@ class Dataset:
             f"  {self.num_classes} classes: {shares}"
         )
 
-    def _as_frame(self, x: Tensor) -> pd.DataFrame:
-        return pd.DataFrame(x.numpy(), columns=list(self.feature_names))
+    def _frame(self, part: int, x: Tensor) -> pd.DataFrame:
+        return self._frames[part] if self._frames else pd.DataFrame(x.numpy(), columns=list(self.feature_names))

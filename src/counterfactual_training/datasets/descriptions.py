@@ -8,6 +8,8 @@ Every column with categories is ``categorical``, even with two or ordered ones: 
 
 from __future__ import annotations
 
+from typing import Any
+
 from counterfactual_training.constraints import Direction
 from counterfactual_training.tabular.feature import Feature
 
@@ -17,17 +19,15 @@ EDUCATION_LEVELS = (
 )  # fmt: skip
 
 
-def _number(name: str, unit: str | None, low: float | None = None, *, mutability: Direction = "both") -> Feature:
-    return Feature(name, "numeric", unit=unit, domain=(low, None), mutability=mutability)
+def _number(name: str, unit: str, low: float | None = None, **rules: Any) -> Feature:
+    return Feature(name, "numeric", unit, domain=(low, None), **rules)
 
 
-def _whole(
-    name: str, unit: str | None, low: float | None = 0, high: float | None = None, *, mutability: Direction = "both"
-) -> Feature:
-    return Feature(name, "integer", unit=unit, domain=(low, high), mutability=mutability)
+def _whole(name: str, unit: str | None, low: int | None = 0, high: int | None = None, **rules: Any) -> Feature:
+    return Feature(name, "integer", unit, domain=(low, high), **rules)
 
 
-def _category(name: str, mutability: Direction = "both", categories: tuple[object, ...] | None = None) -> Feature:
+def _category(name: str, mutability: Direction = "both", categories: tuple[str, ...] | None = None) -> Feature:
     return Feature(name, "categorical", mutability=mutability, categories=categories)
 
 

@@ -14,13 +14,14 @@ import tempfile
 import warnings
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from counterfactual_training.datasets.lock import locked
 from counterfactual_training.datasets.sources import FILES, DataFile, Remote
 from counterfactual_training.errors import FileError, from_outside
-from counterfactual_training.persistence import atomic_write
+from counterfactual_training.persistence import atomic_write, locked
 from counterfactual_training.progress import StatusLine, bar
 
 LOCK_TIMEOUT = 1800.0
@@ -195,10 +196,8 @@ def _retrieve(url: str, name: str) -> bytes:
 
 def _store(content: bytes, file: DataFile) -> Path:
     target = cache_home() / file.plain_path
-    try:
+    with _cache_errors(f"{target} cannot be written"):
         atomic_write(target, content)
-    except OSError as error:
-        raise FileError(f"{target} cannot be written ({error.strerror}). {_OTHER_CACHE}") from error
     for other in _candidates(file, cache_home()):
         if other != target:  # an altered copy: a good one would have been used
             other.unlink(missing_ok=True)
@@ -216,15 +215,18 @@ def _store_others(data: bytes, remote: Remote, file: DataFile) -> None:
                 continue  # reported when this file is asked for
 
 
-_OTHER_CACHE = "Set CT_CACHE to a folder that can be written."
-
-
 def _writable(folder: Path) -> Path:
-    try:
+    with _cache_errors(f"{folder} cannot be created"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"{folder} cannot be created ({error.strerror}). {_OTHER_CACHE}") from error
     return folder
+
+
+@contextmanager
+def _cache_errors(problem: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise FileError(f"{problem} ({error.strerror}). Set CT_CACHE to a folder that can be written.") from error
 
 
 def _explain(file: DataFile, tried: list[str], allow_download: bool) -> str:

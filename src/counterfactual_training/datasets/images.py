@@ -15,14 +15,8 @@ from counterfactual_training.errors import FileError
 from counterfactual_training.tabular.feature import Feature
 from counterfactual_training.tabular.schema import Schema
 
-MNIST_FILES = (
-    "train-images-idx3-ubyte",
-    "train-labels-idx1-ubyte",
-    "t10k-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte",
-)
+MNIST_FILES = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
 MNIST_TITLE = "MNIST handwritten digits"
-MNIST_SETTINGS = PaperSettings(1000, 0.5, 0.01, 5000, 1000)
 SIDE = 28
 PER_CLASS = 1100
 PROTECTED_ROWS = 5
@@ -54,17 +48,14 @@ def load_mnist(variant: Variant, read: Read) -> Dataset:
         training_constraints=constraints,
         # The top and bottom pixel rows, where digits have little ink.
         protected=(*range(edge), *range(SIDE * SIDE - edge, SIDE * SIDE)),
-        settings=MNIST_SETTINGS,
+        settings=PaperSettings(1000, 0.5, 0.01, 5000, 1000),
     )
 
 
 def draw_balanced(y: Tensor, per_class: int, rng: torch.Generator) -> Tensor:
     """Row numbers: ``per_class`` of each class drawn with replacement, all in random order."""
-    parts = []
-    for label in y.unique():
-        rows = (y == label).nonzero().flatten()
-        parts.append(rows[torch.randint(len(rows), (per_class,), generator=rng)])
-    rows = torch.cat(parts)
+    by_class = [(y == label).nonzero().flatten() for label in y.unique()]
+    rows = torch.cat([rows[torch.randint(len(rows), (per_class,), generator=rng)] for rows in by_class])
     return rows[torch.randperm(len(rows), generator=rng)]
 
 

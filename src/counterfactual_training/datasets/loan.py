@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from counterfactual_training.constraints import Constraints
@@ -20,7 +22,12 @@ def loan_dataset(num_train: int = 1000, num_test: int = 400, seed: int = DATA_SE
     sample = loan(num_train + num_test, torch.Generator().manual_seed(seed))
     train = sample.frame.iloc[:num_train]
     test = sample.frame.iloc[num_train:].reset_index(drop=True)
-    encoder = _paper_scale(Encoder(LOAN_SCHEMA).fit(train))
+    encoder = Encoder(LOAN_SCHEMA).fit(train)
+    # The scale of the sampler instead of z-scores. Standardising would make *age* as informative as *debt*.
+    # Counterfactuals with a fixed age would then overshoot the debts of class "loan granted", and protecting age would
+    # make the model less sensitive to debt, not more.
+    scales = zip(encoder.columns_, LOAN_ORIGIN, LOAN_SCALE, strict=True)
+    encoder.columns_ = [replace(column, center=center, scale=scale) for column, center, scale in scales]
     x_train, x_test = (torch.from_numpy(encoder.transform(part)).float() for part in (train, test))
     constraints = Constraints.infer(x_train, names=LOAN_SCHEMA.names)
     return Dataset(
@@ -38,20 +45,6 @@ def loan_dataset(num_train: int = 1000, num_test: int = 400, seed: int = DATA_SE
         constraints=constraints,
         training_constraints=constraints,
         protected=(0,),
-        settings=PaperSettings(
-            batch_size=50, decision_threshold=0.75, lambda_reg=0.01, num_counterfactuals=1000, num_validation=0
-        ),
+        settings=PaperSettings(50, 0.75, 0.01, 1000, num_validation=0),
         _frames=(train, test),
     )
-
-
-def _paper_scale(encoder: Encoder) -> Encoder:
-    """The same encoder with the scale of the sampler instead of z-scores.
-
-    Standardising would make *age* as informative as *debt*. Counterfactuals with a fixed age would then overshoot the
-    debts of class "loan granted", and protecting age would make the model less sensitive to debt, not more.
-    """
-    spec = encoder.to_dict()
-    for name, center, scale in zip(LOAN_SCHEMA.names, LOAN_ORIGIN, LOAN_SCALE, strict=True):
-        spec["columns"][name] |= {"center": center, "scale": scale}
-    return Encoder.from_dict(spec)

@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from counterfactual_training.errors import FileError, lookup
-
 
 @dataclass(frozen=True)
 class Remote:
@@ -21,21 +19,13 @@ class Remote:
 
 @dataclass(frozen=True)
 class DataFile:
-    """One file.
+    """One file."""
 
-    Attributes:
-        path: in a data folder; on disk the suffix ``.gz`` or ``.zip`` is optional.
-        sha256: of the unpacked content, one per edition; all editions hold the same values.
-        remotes: in the order to try; none if the source requires a login.
-        by_hand: where a person gets it.
-        terms: licence or terms, as published.
-    """
-
-    path: str
-    sha256: tuple[str, ...]
-    by_hand: str
-    terms: str
-    remotes: tuple[Remote, ...] = ()
+    path: str  #: in a data folder; on disk the suffix ``.gz`` or ``.zip`` is optional
+    sha256: tuple[str, ...]  #: of the unpacked content, one per edition; all editions hold the same values
+    by_hand: str  #: where a person gets it
+    terms: str  #: licence or terms, as published
+    remotes: tuple[Remote, ...] = ()  #: in the order to try; none if the source requires a login
 
     @property
     def plain_path(self) -> str:
@@ -61,33 +51,20 @@ _KAGGLE_TERMS = "rules of the Kaggle competition 'Give Me Some Credit' (2011); n
 
 
 def _paper_table(name: str, sha256: str, terms: str) -> DataFile:
-    return DataFile(
-        path=f"paper/{name}.gz",
-        sha256=(sha256,),
-        remotes=(Remote(f"{_AUTHORS}data-tabular.tar.gz", f"data-tabular/{name}"), Remote(_AUTHORS_COMMIT + name)),
-        by_hand=f"{name} inside the release artifact data-tabular.tar.gz of CounterfactualExplanations.jl: {_AUTHORS}",
-        terms=terms,
-    )
+    by_hand = f"{name} inside the release artifact data-tabular.tar.gz of CounterfactualExplanations.jl: {_AUTHORS}"
+    remotes = Remote(f"{_AUTHORS}data-tabular.tar.gz", f"data-tabular/{name}"), Remote(_AUTHORS_COMMIT + name)
+    return DataFile(f"paper/{name}.gz", (sha256,), by_hand, terms, remotes)
 
 
 def _adult(name: str, sha256: str) -> DataFile:
-    return DataFile(
-        path=f"raw/adult/{name}.gz",
-        sha256=(sha256,),
-        remotes=(Remote(f"{_UCI}2/adult.zip", name),),
-        by_hand=f"{name} inside {_UCI}2/adult.zip",
-        terms="UCI Adult (Becker and Kohavi 1996), CC BY 4.0",
-    )
+    url, terms = f"{_UCI}2/adult.zip", "UCI Adult (Becker and Kohavi 1996), CC BY 4.0"
+    return DataFile(f"raw/adult/{name}.gz", (sha256,), f"{name} inside {url}", terms, (Remote(url, name),))
 
 
 def _mnist(name: str, sha256: str) -> DataFile:
-    return DataFile(
-        path=f"raw/mnist/{name}.gz",
-        sha256=(sha256,),
-        remotes=tuple(Remote(f"{mirror}{name}.gz") for mirror in _MNIST_MIRRORS),
-        by_hand=f"{_MNIST_MIRRORS[0]}{name}.gz",
-        terms="MNIST (LeCun, Cortes, Burges), usually cited as CC BY-SA 3.0",
-    )
+    remotes = tuple(Remote(f"{mirror}{name}.gz") for mirror in _MNIST_MIRRORS)
+    terms = "MNIST (LeCun, Cortes, Burges), usually cited as CC BY-SA 3.0"
+    return DataFile(f"raw/mnist/{name}.gz", (sha256,), remotes[0].url, terms, remotes)
 
 
 _ALL = (
@@ -143,8 +120,3 @@ _ALL = (
 )
 
 FILES = MappingProxyType({file.name: file for file in _ALL})
-
-
-def data_file(name: str) -> DataFile:
-    """The file of this name, for example ``"adult.data"``."""
-    return lookup("data file", name, FILES, FileError)

@@ -54,7 +54,7 @@ def circles(n: int, rng: torch.Generator | None = None) -> Sample:
     """Class 0 a blob around the origin (radius 0.01), class 1 the unit circle around it; noise σ = 0.15."""
     rng = _seeded(rng)
     y = _labels(n, rng)
-    angle = 2 * math.pi * _uniform(n, rng)
+    angle = 2 * math.pi * torch.rand(n, generator=rng, dtype=torch.float64)
     radius = torch.where(y == 0, 0.01, 1.0).double()
     x = torch.stack([radius * angle.cos(), radius * angle.sin()], -1)
     return _noisy(x, 0.15, rng), y
@@ -67,7 +67,7 @@ def moons(n: int, rng: torch.Generator | None = None) -> Sample:
     """
     rng = _seeded(rng)
     y = _labels(n, rng)
-    theta = math.pi * _uniform(n, rng)
+    theta = math.pi * torch.rand(n, generator=rng, dtype=torch.float64)
     upper = torch.stack([theta.cos(), theta.sin()], -1)
     lower = torch.stack([1 + theta.cos(), 0.3 - theta.sin()], -1)
     return _noisy(torch.where((y == 0).unsqueeze(-1), upper, lower), 0.1, rng), y
@@ -116,10 +116,6 @@ def _labels(n: int, rng: torch.Generator) -> Tensor:
     if n < 2:
         raise InputError(f"Two classes need at least 2 rows, got n={n}.")
     return (torch.arange(n) % 2)[torch.randperm(n, generator=rng)]
-
-
-def _uniform(n: int, rng: torch.Generator) -> Tensor:
-    return torch.rand(n, generator=rng, dtype=torch.float64)
 
 
 def _noisy(x: Tensor, std: float, rng: torch.Generator) -> Tensor:

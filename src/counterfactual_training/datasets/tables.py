@@ -39,29 +39,19 @@ class TableRows(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """One of the four tables.
-
-    Attributes:
-        files, full_files: names of the data files with the paper's rows, and with all rows.
-        read: reads the rows from these files; the second argument asks for all rows.
-        protected: column that the paper's mutability experiments hold fixed.
-    """
+    """One of the four tables."""
 
     name: str
     short_name: str
     title: str
     features: tuple[Feature, ...]
     class_names: tuple[str, str]
-    files: tuple[str, ...]
-    full_files: tuple[str, ...]
-    read: Callable[[Read, bool], TableRows]
+    files: tuple[str, ...]  #: names of the data files with the paper's rows
+    full_files: tuple[str, ...]  #: those with all rows
+    read: Callable[[Read, bool], TableRows]  #: reads the rows; the second argument asks for all of them
     decision_threshold: float = 0.5
     lambda_reg: float = 0.25
-    protected: str = "age"
-
-    @property
-    def settings(self) -> PaperSettings:
-        return PaperSettings(1000, self.decision_threshold, self.lambda_reg, 5000, 1000)
+    protected: str = "age"  #: column that the paper's mutability experiments hold fixed
 
 
 def load_table(table: Table, variant: Variant, read: Read) -> Dataset:
@@ -75,7 +65,17 @@ def load_table(table: Table, variant: Variant, read: Read) -> Dataset:
     y = torch.from_numpy(rows.y.astype(np.int64))
     names = tuple(encoder.get_feature_names_out())
     layout = {name: tuple(range(part.start, part.stop)) for name, part in encoder.slices_.items()}
-    constraints = _constraints(table, layout, x_train, names, variant)
+    groups = {feature.name: layout[feature.name] for feature in features if feature.is_category}
+    if variant == "as_run" and "education_num" in layout:
+        # The authors grouped columns by "name contains", so this standardised number became one more level.
+        groups["education"] += layout["education_num"]
+    constraints = Constraints.infer(
+        x_train,
+        num_std=DOMAIN_NUM_STD,
+        groups=list(groups.values()),
+        names=names,
+        category_projection="step" if variant == "as_run" else "end",
+    )
     return Dataset(
         name=table.name,
         title=table.title,
@@ -92,24 +92,8 @@ def load_table(table: Table, variant: Variant, read: Read) -> Dataset:
         # The authors searched over continuous dummies in training and over projected ones at evaluation.
         training_constraints=constraints.relaxed() if variant == "as_run" else constraints,
         protected=layout[table.protected],
-        settings=table.settings,
+        settings=PaperSettings(1000, table.decision_threshold, table.lambda_reg, 5000, 1000),
         _frames=(train, test),
-    )
-
-
-def _constraints(
-    table: Table, layout: dict[str, tuple[int, ...]], x_train: torch.Tensor, names: tuple[str, ...], variant: Variant
-) -> Constraints:
-    groups = {feature.name: layout[feature.name] for feature in table.features if feature.is_category}
-    if variant == "as_run" and "education_num" in layout:
-        # The authors grouped columns by "name contains", so this standardised number became one more level.
-        groups["education"] += layout["education_num"]
-    return Constraints.infer(
-        x_train,
-        num_std=DOMAIN_NUM_STD,
-        groups=list(groups.values()),
-        names=names,
-        category_projection="step" if variant == "as_run" else "end",
     )
 
 
@@ -151,8 +135,7 @@ def _read_adult(read: Read, full: bool) -> TableRows:
     names = [feature.name for feature in ADULT]
     # The test file starts with a comment line and ends its labels with a dot.
     options = {"header": None, "names": [*names, "income"], "skipinitialspace": True, "comment": "|"}
-    files = ("adult.data", "adult.test") if full else ("adult.data",)
-    parts = [_csv(read(name), keep_default_na=False, **options) for name in files]
+    parts = [_csv(read(name), keep_default_na=False, **options) for name in ("adult.data", "adult.test")[: 1 + full]]
     frame = pd.concat(parts, ignore_index=True)
     y = frame.pop("income").str.rstrip(".") == ">50K"
     return TableRows(frame, y.to_numpy(), len(parts[0])) if full else _cut(frame, y)
@@ -201,7 +184,7 @@ TABLES = (
         "adult",
         "Adult",
         "Adult census income 1994",
-        features=ADULT,
+        ADULT,
         class_names=("<=50K", ">50K"),
         files=("adult.data",),
         full_files=("adult.data", "adult.test"),
@@ -212,7 +195,7 @@ TABLES = (
         "california_housing",
         "CH",
         "California housing, block groups of the 1990 census",
-        features=CALIFORNIA_HOUSING,
+        CALIFORNIA_HOUSING,
         class_names=("below the median value", "median value or above"),
         files=("cal_housing.csv",),
         full_files=("cal_housing.data",),
@@ -223,7 +206,7 @@ TABLES = (
         "credit_default",
         "Cred",
         "Default of credit card clients, Taiwan 2005",
-        features=CREDIT_DEFAULT,
+        CREDIT_DEFAULT,
         class_names=("default", "no default"),
         files=("credit_default.csv",),
         full_files=("UCI_Credit_Card.csv",),
@@ -233,7 +216,7 @@ TABLES = (
         "gmsc",
         "GMSC",
         "Give Me Some Credit, Kaggle 2011",
-        features=GMSC,
+        GMSC,
         class_names=("serious delinquency", "no serious delinquency"),
         files=("gmsc.csv",),
         full_files=("cs-training.csv",),

@@ -7,11 +7,11 @@ arithmetic, so chains are differentiated by hand, with the same operations that 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import ModelError
@@ -28,21 +28,18 @@ class Activation(NamedTuple):
     backward: Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-# Activations without settings; the operations are those that autograd runs.
-ACTIVATIONS: dict[type[nn.Module], Activation] = {
-    nn.Identity: Activation(lambda x: x, lambda grad, x, out: grad),
-    nn.ReLU: Activation(torch.relu, lambda grad, x, out: _aten.threshold_backward.default(grad, out, 0)),
-    nn.SiLU: Activation(functional.silu, lambda grad, x, out: _aten.silu_backward.default(grad, x)),
-    nn.Tanh: Activation(torch.tanh, lambda grad, x, out: _aten.tanh_backward.default(grad, out)),
-    nn.Sigmoid: Activation(torch.sigmoid, lambda grad, x, out: _aten.sigmoid_backward.default(grad, out)),
-    Asinh: Activation(torch.asinh, lambda grad, x, out: grad * (x.pow(2) + 1).rsqrt()),
-}
-# Activations with settings: their derivative, given the layer, the gradient and the layer's input.
-_WITH_SETTINGS: dict[type[nn.Module], Callable[[Any, Tensor, Tensor], Tensor]] = {
-    nn.GELU: lambda layer, grad, x: _aten.gelu_backward.default(grad, x, approximate=layer.approximate),
-    nn.LeakyReLU: lambda layer, grad, x: _aten.leaky_relu_backward.default(grad, x, layer.negative_slope, False),
-    nn.ELU: lambda layer, grad, x: _aten.elu_backward.default(grad, layer.alpha, 1, 1, False, x),
-    nn.Softplus: lambda layer, grad, x: _aten.softplus_backward.default(grad, x, layer.beta, layer.threshold),
+# The derivative of each known activation, by the operations that autograd runs.
+_DERIVATIVES: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, Tensor], Tensor]] = {
+    nn.Identity: lambda layer, grad, x, out: grad,
+    nn.ReLU: lambda layer, grad, x, out: _aten.threshold_backward.default(grad, out, 0),
+    nn.SiLU: lambda layer, grad, x, out: _aten.silu_backward.default(grad, x),
+    nn.Tanh: lambda layer, grad, x, out: _aten.tanh_backward.default(grad, out),
+    nn.Sigmoid: lambda layer, grad, x, out: _aten.sigmoid_backward.default(grad, out),
+    Asinh: lambda layer, grad, x, out: grad * (x.pow(2) + 1).rsqrt(),
+    nn.GELU: lambda layer, grad, x, out: _aten.gelu_backward.default(grad, x, approximate=layer.approximate),
+    nn.LeakyReLU: lambda layer, grad, x, out: _aten.leaky_relu_backward.default(grad, x, layer.negative_slope, False),
+    nn.ELU: lambda layer, grad, x, out: _aten.elu_backward.default(grad, layer.alpha, 1, 1, False, x),
+    nn.Softplus: lambda layer, grad, x, out: _aten.softplus_backward.default(grad, x, layer.beta, layer.threshold),
 }
 # Their derivatives need the output only, so the input may be overwritten.
 _IN_PLACE: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {
@@ -54,12 +51,10 @@ _IN_PLACE: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {
 
 def activation(layer: nn.Module) -> Activation | None:
     """The function of an activation, settings included; ``None`` for other layers and for those that work in place."""
-    kind = type(layer)
-    if getattr(layer, "inplace", False) or kind not in (*ACTIVATIONS, *_WITH_SETTINGS):
+    derivative = _DERIVATIVES.get(type(layer))
+    if derivative is None or getattr(layer, "inplace", False):
         return None
-    if kind in ACTIVATIONS:
-        return ACTIVATIONS[kind]
-    return Activation(layer.forward, lambda grad, x, out: _WITH_SETTINGS[kind](layer, grad, x))
+    return Activation(layer.forward, partial(derivative, layer))
 
 
 def chain_layers(model: nn.Module) -> list[nn.Module] | None:
@@ -93,21 +88,16 @@ class Differentiable(Protocol):
 
 
 def differentiable(model: nn.Module, feature_shape: torch.Size, dims: int, plain: bool = True) -> Differentiable:
-    """The fastest implementation for a model and rows of a shape.
+    """The fastest implementation for a model of rows with ``dims`` dimensions: 2 for a lone model, 3 for a fleet.
 
-    Args:
-        model: maps ``(..., n, *feature_shape)`` to logits.
-        feature_shape: of one row; rows are passed flattened.
-        dims: dimensions of the rows: 2 for a lone model, 3 for a fleet.
-        plain: whether logits and pullback suffice; otherwise the result is a :class:`ByAutograd`.
+    Rows are passed flattened. Unless ``plain``, where logits and pullback suffice, it is a :class:`ByAutograd`.
     """
     device = next((parameter.device for parameter in model.parameters()), None)
     if plain and len(feature_shape) == 1 and device is not None and not torch.is_autocast_enabled(device.type):
         layers = chain_layers(model) if dims == 2 else None
         if layers is not None:
             linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
-            pairs = [(one.weight.detach(), None if one.bias is None else one.bias.detach()) for one in linear]
-            return Chain(layers, pairs)
+            return Chain(layers, [(w.weight.detach(), None if w.bias is None else w.bias.detach()) for w in linear])
         if dims == 3 and type(model) is StackedModel and model.layers is not None and not hooked(model):
             named = [(name, layer) for name, layer in model.layers if type(layer) is not nn.Identity]
             if all(type(layer) is nn.Linear or activation(layer) is not None for _, layer in named):
@@ -120,15 +110,10 @@ def differentiable(model: nn.Module, feature_shape: torch.Size, dims: int, plain
 
 
 class ByAutograd:
-    """Any model.
+    """Any model."""
 
-    Attributes:
-        leaf: ``(..., n, d)`` the last x.
-        output: ``(..., n, k)`` its logits, with their graph.
-    """
-
-    leaf: Tensor
-    output: Tensor
+    leaf: Tensor  #: ``(..., n, d)`` the last x
+    output: Tensor  #: ``(..., n, k)`` its logits, with their graph
 
     def __init__(self, model: Callable[[Tensor], Tensor]) -> None:
         self.model = model
@@ -156,9 +141,6 @@ class Chain:
     """Linear layers and activations in a row; bit by bit the results of autograd.
 
     Calls reuse the memory of earlier results, because allocating it would cost more than the arithmetic.
-
-    Attributes:
-        seen: the input of each layer at the last x, and the output.
     """
 
     def __init__(self, layers: Sequence[nn.Module], weights: Sequence[tuple[Tensor, Tensor | None]]) -> None:
@@ -166,7 +148,7 @@ class Chain:
         self.layers, self.weights = layers, weights
         self.layout: Any = None
         self.steps: list[Activation] = []  # of all layers, for rows of this layout
-        self.seen: list[Tensor] = []
+        self.seen: list[Tensor] = []  # the input of each layer at the last x, and the output
 
     def logits(self, x: Tensor) -> Tensor:
         return at_least_single(self._forward(x))

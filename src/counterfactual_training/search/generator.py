@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from numbers import Real
@@ -15,8 +15,19 @@ from counterfactual_training.errors import InputError, check_name
 from counterfactual_training.search.penalties import Distance, Energy, Penalty, PenaltyGradients
 from counterfactual_training.search.spaces import FeatureSpace, Space
 
-# The numbers of every search; penalties add theirs.
-NUMBERS = ("decision_threshold", "max_steps", "learning_rate", "epsilon")
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and float(value) >= 0 and float(value).is_integer()
+
+
+# The numbers of every search, and which values they may have; penalties add theirs.
+_VALID: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "decision_threshold": (lambda v: 0 < v <= 1, "a probability in (0, 1]"),
+    "max_steps": (_is_count, "a whole number of at least 0"),
+    "learning_rate": (lambda v: v > 0, "positive"),
+    "epsilon": (lambda v: v >= 0, "at least 0"),
+}
+NUMBERS = tuple(_VALID)
 
 StepRule = Literal["fixed", "line"]
 
@@ -50,16 +61,12 @@ class Generator:
     step_rule: StepRule = "fixed"
 
     def __post_init__(self) -> None:
-        if not _all(self.max_steps, _is_count):
-            raise InputError(f"max_steps must be a whole number of at least 0, got {self.max_steps}.")
+        for name, (holds, valid) in _VALID.items():
+            values = getattr(self, name)
+            if not all(holds(v) for v in (values.flatten().tolist() if isinstance(values, Tensor) else [values])):
+                raise InputError(f"{name} must be {valid}, got {values}.")
         if not isinstance(self.max_steps, Tensor):
             object.__setattr__(self, "max_steps", int(self.max_steps))
-        if not _all(self.decision_threshold, lambda v: 0 < v <= 1):
-            raise InputError(f"decision_threshold is a probability in (0, 1], got {self.decision_threshold}.")
-        if not _all(self.learning_rate, lambda v: v > 0) or not _all(self.epsilon, lambda v: v >= 0):
-            raise InputError(
-                f"learning_rate must be positive and epsilon not negative, got {self.learning_rate} and {self.epsilon}."
-            )
         check_name("step_rule", self.step_rule, get_args(StepRule))
         if self.step_rule == "line" and not isinstance(self.space, FeatureSpace):
             raise InputError(
@@ -99,16 +106,6 @@ class Generator:
         """Penalties by the name of their weight; the first one if several share a name."""
         named: dict[str, Any] = {}
         for penalty in self.penalties:
-            name = getattr(penalty, "number", None)
-            if isinstance(name, str):
+            if isinstance(name := getattr(penalty, "number", None), str):
                 named.setdefault(name, penalty)
         return named
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and float(value) >= 0 and float(value).is_integer()
-
-
-def _all(value: Number, holds: Any) -> bool:
-    values = value.flatten().tolist() if isinstance(value, Tensor) else [value]
-    return all(holds(v) for v in values)

@@ -13,16 +13,10 @@ from counterfactual_training.search.penalties import SearchState
 
 
 def search_gradient(generator: Generator, state: SearchState, network: Differentiable, grad_logits: Tensor) -> Tensor:
-    """∂/∂x′ of the class loss plus all penalties, summed over rows so that each row gets its own gradient.
+    """∂/∂x′ ``(..., n, d)`` of the class loss plus all penalties, summed over rows so that each row gets its own.
 
-    Args:
-        generator: the penalties; those without a closed form need a network :class:`ByAutograd`.
-        state: the rows, all detached.
-        network: the model; its last call must have been for the logits of ``state.x_cf``.
-        grad_logits: ``(..., n, k)`` derivative of the class loss by the logits, softmax − one-hot; may be overwritten.
-
-    Returns:
-        ``(..., n, d)``, a fresh tensor the caller may overwrite.
+    The last call of ``network`` must have been for the logits of ``state.x_cf``; penalties without a closed form need
+    a :class:`ByAutograd`. ``grad_logits (..., n, k)``, softmax − one-hot, and the result may be overwritten.
     """
     by_logits, by_features, automatic = generator.gradients
     for add_logit_gradient in by_logits:

@@ -274,9 +274,8 @@ class _Line:
         if path is not None:  # after its last move a row stays where it is
             after = torch.arange(len(path), device=path.device).unsqueeze(-1) >= rows.moves.flatten()
             after[-1] = True
-            path = torch.where(after.unsqueeze(-1), rows.x_cf.reshape(path.shape[1:]), path).reshape(
-                len(path), *rows.x.shape
-            )
+            path = torch.where(after.unsqueeze(-1), rows.x_cf.reshape(path.shape[1:]), path)
+            path = path.reshape(len(path), *rows.x.shape)
         return SearchResult(
             x_cf=rows.x_cf,
             x_adv=rows.x_adv,

@@ -100,19 +100,16 @@ def check_logits(logits: Tensor, y: Tensor, num_classes: int | None = None) -> N
 
 def check_tensor(output: Any) -> Tensor:
     """The model's output; raise if it is not a tensor."""
-    if not isinstance(output, Tensor):
-        raise ModelError(
-            f"The model returned {_described(output)}; expected a tensor of logits (n, num_classes). "
-            "Wrap it in a module whose forward returns that tensor alone."
-        )
-    return output
-
-
-def _described(output: Any) -> str:
-    """Describe what a model returned instead of a tensor."""
-    kind = type(output).__name__
+    if isinstance(output, Tensor):
+        return output
+    described = type(output).__name__
     if isinstance(output, Mapping):
-        return f"{kind} with keys {', '.join(map(repr, output))}"
-    if isinstance(output, tuple | list):
-        return f"{kind} of {len(output)}"
-    return f"{kind} with the attribute 'logits'" if hasattr(output, "logits") else kind
+        described += f" with keys {', '.join(map(repr, output))}"
+    elif isinstance(output, tuple | list):
+        described += f" of {len(output)}"
+    elif hasattr(output, "logits"):
+        described += " with the attribute 'logits'"
+    raise ModelError(
+        f"The model returned {described}; expected a tensor of logits (n, num_classes). "
+        "Wrap it in a module whose forward returns that tensor alone."
+    )

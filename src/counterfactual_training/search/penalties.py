@@ -8,7 +8,7 @@ class attribute ``number``; :meth:`Generator.numbers` then lists it, and it can 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, Protocol
 
@@ -62,25 +62,27 @@ ClosedForm = Callable[[SearchState, Tensor], None]
 class PenaltyGradients(NamedTuple):
     """A generator's penalties, grouped by how their gradient is computed."""
 
-    by_logits: tuple[ClosedForm, ...]
-    by_features: tuple[ClosedForm, ...]
-    automatic: tuple[Penalty, ...]
+    by_logits: list[ClosedForm]
+    by_features: list[ClosedForm]
+    automatic: list[Penalty]
 
     @classmethod
-    def from_penalties(cls, penalties: tuple[Penalty, ...]) -> PenaltyGradients:
-        by_logits = tuple(p.add_logit_gradient for p in penalties if _is_closed(p, "add_logit_gradient"))  # type: ignore[attr-defined]
-        by_features = tuple(p.add_gradient for p in penalties if _is_closed(p, "add_gradient"))  # type: ignore[attr-defined]
-        closed = ("add_logit_gradient", "add_gradient")
-        automatic = tuple(p for p in penalties if not any(_is_closed(p, name) for name in closed))
-        return cls(by_logits, by_features, automatic)
+    def from_penalties(cls, penalties: Iterable[Penalty]) -> PenaltyGradients:
+        groups = cls([], [], [])
+        for penalty in penalties:
+            by_logits, by_features = _closed(penalty, "add_logit_gradient"), _closed(penalty, "add_gradient")
+            groups.by_logits.extend(by_logits)
+            groups.by_features.extend(by_features)
+            groups.automatic.extend([] if by_logits or by_features else [penalty])
+        return groups
 
 
-def _is_closed(penalty: Penalty, method: str) -> bool:
-    """Whether the closed form matches the value: a subclass that overrides ``__call__`` alone inherits a wrong one."""
+def _closed(penalty: Penalty, method: str) -> list[ClosedForm]:
+    """The closed form, if any. A subclass that overrides ``__call__`` alone inherits a wrong one, which is left out."""
     kinds = type(penalty).__mro__
     value = next((i for i, kind in enumerate(kinds) if "__call__" in vars(kind)), len(kinds))
     derivative = next((i for i, kind in enumerate(kinds) if method in vars(kind)), 0)
-    return hasattr(penalty, method) and derivative <= value
+    return [getattr(penalty, method)] if hasattr(penalty, method) and derivative <= value else []
 
 
 @dataclass(frozen=True, eq=False)

@@ -96,16 +96,11 @@ def make_alike(name: str, like: Generator, x_train: Tensor | None = None, **sett
     usual = {f.name: f.default for f in fields(Generator) if f.name in (*NUMBERS, "strict_epsilon", "step_rule")}
     search = {n: getattr(like, n) for n, plain in usual.items() if getattr(like, n) != plain}
     stated = {n: value for n, value in settings.items() if n in usual}
-    rest = _penalty_settings(like) | settings
+    weights = {n: weight for n, weight in like.numbers().items() if n not in NUMBERS}
+    energies = [{"decay": p.decay, "energy_ridge": p.ridge} for p in like.penalties if isinstance(p, Energy)]
+    rest = weights | (energies[0] if energies else {}) | settings
     takes = inspect.signature(lookup("generator", name, GENERATORS)).parameters
     made = make_generator(name, x_train, **{n: v for n, v in rest.items() if n in takes and n not in usual})
     if made.step_rule != search.get("step_rule", "fixed"):
         search = {n: value for n, value in search.items() if n not in ("learning_rate", "max_steps")}
     return made.replace(**(search | stated))
-
-
-def _penalty_settings(generator: Generator) -> dict[str, Any]:
-    """The arguments with which a recipe makes the same penalties."""
-    energies = [{"decay": p.decay, "energy_ridge": p.ridge} for p in generator.penalties if isinstance(p, Energy)]
-    weights = {name: weight for name, weight in generator.numbers().items() if name not in NUMBERS}
-    return weights | (energies[0] if energies else {})

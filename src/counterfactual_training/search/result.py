@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,14 +76,8 @@ class SearchResult:
         """One result from results of consecutive blocks of rows, each with features flattened ``(..., n, d)``."""
         if len(parts) == 1:
             return parts[0]
-        paths = [part.path for part in parts if part.path is not None]
-        return SearchResult(
-            x_cf=torch.cat([part.x_cf for part in parts], -2),
-            x_adv=torch.cat([part.x_adv for part in parts], -2),
-            converged=torch.cat([part.converged for part in parts], -1),
-            num_steps=torch.cat([part.num_steps for part in parts], -1),
-            status=torch.cat([part.status for part in parts], -1),
-            confidence=torch.cat([part.confidence for part in parts], -1),
-            binding=torch.cat([part.binding for part in parts], -2),
-            path=torch.cat(paths, -2) if paths else None,
-        )
+        joined: dict[str, Any] = {}
+        for name, first in vars(parts[0]).items():
+            row_dim = -1 if name in ("converged", "num_steps", "status", "confidence") else -2
+            joined[name] = None if first is None else torch.cat([getattr(part, name) for part in parts], row_dim)
+        return SearchResult(**joined)

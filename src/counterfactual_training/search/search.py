@@ -79,14 +79,17 @@ def search(
             if generator.step_rule == "line":
                 part = search_line(network, rows, targets, generator, constraints, record)
             else:
-                work = WorkingSet.start(rows, targets, generator, constraints, noise[0], record)
+                work = WorkingSet(rows, targets, generator, constraints, noise[0], record)
                 with torch.inference_mode(plain):
                     _descend(work, network, generator, noise)
-                part = work.outcome.result(generator.decision_threshold)
+                part = work.results()
             if diagnose:
                 part = diagnose_rows(part, network, rows, targets, generator, constraints)
             parts.append(part)
-    return _shaped(SearchResult.join(parts), feature_shape)
+    result = SearchResult.join(parts)
+    flat_values = {name: getattr(result, name) for name in ("x_cf", "x_adv", "path")}  # ``binding`` stays flat
+    shaped = {name: v.reshape(*v.shape[:-1], *feature_shape) for name, v in flat_values.items() if v is not None}
+    return replace(result, **shaped)
 
 
 def _descend(work: WorkingSet, network: Differentiable, generator: Generator, noise: Sequence[Tensor]) -> None:
@@ -146,13 +149,3 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
-
-
-def _shaped(result: SearchResult, feature_shape: torch.Size) -> SearchResult:
-    """The result with features in their original shape; ``binding`` stays flat."""
-
-    def shaped(values: Tensor) -> Tensor:
-        return values.reshape(*values.shape[:-1], *feature_shape)
-
-    path = None if result.path is None else shaped(result.path)
-    return replace(result, x_cf=shaped(result.x_cf), x_adv=shaped(result.x_adv), path=path)

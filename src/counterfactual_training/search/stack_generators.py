@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from counterfactual_training.core.broadcast import Number
 from counterfactual_training.errors import InputError
-from counterfactual_training.search.generator import Generator
+from counterfactual_training.search.generator import NUMBERS, Generator
 from counterfactual_training.search.penalties import Distance, Energy, Penalty
 from counterfactual_training.search.spaces import FeatureSpace, LatentSpace
 
@@ -49,10 +48,12 @@ def stack_generators(members: Sequence[Generator], like: Tensor) -> Generator:
         first,
         name=first.name if len({member.name for member in members}) == 1 else "mixed",
         penalties=tuple(_stacked_penalty(kind, members, like) for kind in kinds),
-        learning_rate=_number([member.learning_rate for member in members], like),
-        max_steps=_steps([member.max_steps for member in members], like),
-        decision_threshold=_number([member.decision_threshold for member in members], like),
-        epsilon=_number([member.epsilon for member in members], like),
+        **{
+            number: _stacked(
+                [getattr(m, number) for m in members], like, torch.long if number == "max_steps" else like.dtype
+            )
+            for number in NUMBERS
+        },
     )
 
 
@@ -69,12 +70,9 @@ def _stacked_penalty(kind: tuple[Any, ...], members: Sequence[Generator], like: 
     example = next(p for p in found if p is not None)
     if not isinstance(example, _WEIGHTED) or type(example) not in _WEIGHTED:
         return example
-    return replace(example, weight=_number([getattr(p, "weight", 0.0) for p in found], like))
+    return replace(example, weight=_stacked([getattr(p, "weight", 0.0) for p in found], like, like.dtype))
 
 
-def _number(values: Sequence[Number], like: Tensor) -> Number:
-    return values[0] if len(set(values)) == 1 else torch.tensor(values, dtype=like.dtype, device=like.device)
-
-
-def _steps(values: Sequence[int | Tensor], like: Tensor) -> int | Tensor:
-    return values[0] if len(set(values)) == 1 else torch.tensor(values, device=like.device)
+def _stacked(values: Sequence[Any], like: Tensor, dtype: torch.dtype) -> Any:
+    """The number that all members share, or a tensor ``(M,)``."""
+    return values[0] if len(set(values)) == 1 else torch.tensor(values, dtype=dtype, device=like.device)

@@ -28,27 +28,20 @@ class Column:
 
     One number v per row (the value, the rank of an ordinal) becomes ``z = (v − center) / scale``; a binary feature is
     its position 0 or 1; a categorical one a one-hot vector, or all zeros for an unseen category.
-
-    Attributes:
-        dtype: the pandas dtype to give back.
-        center, scale: of the z-score; 0 and 1 where there is none.
-        mean, std, low, high: of v in the training data, for Eq. 12.
-        decimals: to round values to; ``None`` keeps every digit.
-        fill: v of a missing value: the (lower) median, or the most frequent category.
-        seen: positions of the categories in the training data, the only ones to recommend: the model knows nothing
-            about others. ``None`` for numbers; in old files, all categories.
     """
 
     feature: Feature
-    dtype: Any
-    center: float
+    dtype: Any  #: the pandas dtype to give back
+    center: float  #: of the z-score, like ``scale``; 0 and 1 where there is none
     scale: float
-    mean: float
+    mean: float  #: of v in the training data, like the three below, for Eq. 12
     std: float
     low: float
     high: float
-    decimals: int | None
-    fill: float
+    decimals: int | None  #: to round values to; ``None`` keeps every digit
+    fill: float  #: v of a missing value: the (lower) median, or the most frequent category
+    #: Positions of the categories in the training data, the only ones to recommend: the model knows nothing about
+    #: others. ``None`` for numbers; in old files, all categories.
     seen: tuple[int, ...] | None = None
 
     @classmethod
@@ -120,9 +113,10 @@ class Column:
         """
         if self.one_hot:
             return np.where((z == 0).all(1) & unseen, UNSEEN, z.argmax(1))
+        z = z[:, 0]
         if self.feature.kind == "binary":
-            return np.where((z[:, 0] == 0.5) & unseen, UNSEEN, (z[:, 0] >= 0.5).astype(np.float64))
-        v, error = self._affine_back(z[:, 0], precision)
+            return np.where((z == 0.5) & unseen, UNSEEN, (z >= 0.5).astype(np.float64))
+        v, error = self._affine_back(z, precision)
         return self._round(v, error, slack=error)
 
     def decode_like(self, z: np.ndarray, precision: float, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -186,10 +180,8 @@ class Column:
     @classmethod
     def from_dict(cls, feature: Feature, spec: dict[str, Any]) -> Column:
         try:
-            fields = dict(spec)
-            seen = fields.pop("seen", None)
-            seen = None if seen is None else tuple(int(position) for position in seen)
-            return cls(feature=feature, dtype=dtype_from_dict(fields.pop("dtype")), seen=seen, **fields)
+            seen = None if spec.get("seen") is None else tuple(int(position) for position in spec["seen"])
+            return cls(**{**spec, "feature": feature, "dtype": dtype_from_dict(spec["dtype"]), "seen": seen})
         except (KeyError, TypeError, ValueError) as error:
             raise FileError(f"The encoding of {feature.name!r} in the file is not complete: {error}.") from None
 

@@ -9,14 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterfactual_training.constraints import (
-    CategoryProjection,
-    Constraints,
-    Direction,
-    Domain,
-    Lattice,
-    OneHotGroup,
-)
+from counterfactual_training.constraints import CategoryProjection, Constraints, Domain, Lattice, OneHotGroup
+from counterfactual_training.constraints.mutability import Direction, direction_from
 from counterfactual_training.errors import ConstraintError
 from counterfactual_training.tabular.column import Column, unique_names
 from counterfactual_training.tabular.dtypes import value_range
@@ -58,34 +52,22 @@ def build_constraints(
     columns: Sequence[Column], num_std: float, category_projection: CategoryProjection, keep_sign: bool
 ) -> Constraints:
     """Constraints on the encoded columns; arguments as in :meth:`Encoder.constraints`."""
-    directions: list[Direction] = []
-    lower: list[float] = []
-    upper: list[float] = []
-    groups: list[OneHotGroup] = []
-    lattices: list[Lattice] = []
-    for column in columns:
-        start = len(directions)
-        directions += [_direction(column)] * column.width
-        low, high = _box(column, num_std, keep_sign)
-        lower += [low] * column.width
-        upper += [high] * column.width
-        group = _group(column, start)
-        lattice = _lattice(column, start)
-        groups += [group] if group is not None else []
-        lattices += [lattice] if lattice is not None else []
-    inferred = ~stated_mask(columns)
-    box = Domain(torch.tensor(lower, dtype=torch.float64), torch.tensor(upper, dtype=torch.float64), inferred)
-    names = unique_names(columns)
-    return Constraints.build(len(directions), directions, box, groups, lattices, names, category_projection)
-
-
-def stated_mask(columns: Sequence[Column]) -> Tensor:
-    """Mask ``(d,)`` of the encoded columns whose domain the user stated on both sides.
-
-    An open side is inferred, so factuals beyond it are allowed; :meth:`Schema.check` rejects those beyond a stated one.
-    """
-    both = [column.feature.domain is not None and None not in column.feature.domain for column in columns]
-    return torch.tensor([is_stated for column, is_stated in zip(columns, both, strict=True) for _ in column.names])
+    widths = [column.width for column in columns]
+    placed = list(zip(columns, np.cumsum([0, *widths[:-1]]).tolist(), strict=True))
+    directions = [direction for column in columns for direction in [_direction(column)] * column.width]
+    boxes = [box for column in columns for box in [_box(column, num_std, keep_sign)] * column.width]
+    lower, upper = torch.tensor(boxes, dtype=torch.float64).unbind(1)
+    # An open side is inferred, so factuals beyond it are allowed; Schema.check rejects those beyond a stated one.
+    inferred = [c.feature.domain is None or None in c.feature.domain for c in columns for _ in range(c.width)]
+    return Constraints.build(
+        len(directions),
+        directions,
+        Domain(lower, upper, torch.tensor(inferred)),
+        [group for column, start in placed if (group := _group(column, start)) is not None],
+        [lattice for column, start in placed if (lattice := _lattice(column, start)) is not None],
+        unique_names(columns),
+        category_projection,
+    )
 
 
 def _targets(column: Column) -> np.ndarray:
@@ -123,13 +105,7 @@ def _direction(column: Column) -> Direction:
     if feature.kind != "binary":
         return feature.mutability
     may = transition_matrix(column)
-    words: dict[tuple[bool, bool], Direction] = {
-        (True, True): "both",
-        (True, False): "increase",
-        (False, True): "decrease",
-        (False, False): "none",
-    }
-    return words[bool(may[0, 1]), bool(may[1, 0])]
+    return direction_from(bool(may[0, 1]), bool(may[1, 0]))
 
 
 def _box(column: Column, num_std: float, keep_sign: bool) -> tuple[float, float]:

@@ -32,9 +32,8 @@ def from_plain(value: Any) -> Any:
             left, right, closed = value["interval"]
             return pd.Interval(left, right, closed)
         except (KeyError, TypeError, ValueError):
-            raise FileError(
-                f"{dict(value)!r} is not a category; expected {{'interval': [left, right, closed]}}."
-            ) from None
+            known = "{'interval': [left, right, closed]}"
+            raise FileError(f"{dict(value)!r} is not a category; expected {known}.") from None
     return value
 
 
@@ -51,10 +50,16 @@ def dtype_from_dict(spec: Any) -> Any:
     try:
         if isinstance(spec, str):
             return pd.api.types.pandas_dtype(spec)
-        levels = pd.Index([from_plain(level) for level in spec["categories"]], dtype=object, tupleize_cols=False)
+        levels = as_objects([from_plain(level) for level in spec["categories"]])
         return pd.CategoricalDtype(levels.astype(spec["of"]), ordered=spec["ordered"])
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(f"The file names a column type that pandas does not know: {spec!r} ({error}).") from None
+
+
+def as_objects(values: Any) -> pd.Index:
+    """An index of Python objects, even for tuples."""
+    objects = values.to_numpy(dtype=object) if isinstance(values, pd.Index) else values
+    return pd.Index(objects, dtype=object, tupleize_cols=False)
 
 
 def value_range(dtype: Any) -> tuple[float, float]:
@@ -75,7 +80,7 @@ def restore_numbers(values: np.ndarray, dtype: Any, whole: bool) -> pd.Series:
     series = pd.Series(values)
     present = values[~np.isnan(values)]
     if types.is_object_dtype(dtype):
-        numbers = [_python_number(v, whole) for v in values.tolist()]
+        numbers = [None if np.isnan(v) else int(v) if whole and v.is_integer() else v for v in values.tolist()]
         return pd.Series(np.array(numbers, dtype=object), dtype=object)
     if isinstance(dtype, pd.CategoricalDtype):
         known = dtype.categories.get_indexer(pd.Index(present)) >= 0
@@ -100,8 +105,7 @@ def restore_categories(values: np.ndarray, dtype: Any) -> pd.Series:
     series = pd.Series(values, dtype=object)
     missing = series.isna().to_numpy()
     if isinstance(dtype, pd.CategoricalDtype):
-        present = pd.Index(values[~missing], dtype=object, tupleize_cols=False).unique()
-        known = pd.Index(dtype.categories.to_numpy(dtype=object), dtype=object, tupleize_cols=False)
+        present, known = as_objects(values[~missing]).unique(), as_objects(dtype.categories)
         new = present[known.get_indexer(present) < 0]
         if len(new):
             dtype = pd.CategoricalDtype(known.append(new).infer_objects(), ordered=dtype.ordered)
@@ -115,9 +119,3 @@ def restore_categories(values: np.ndarray, dtype: Any) -> pd.Series:
     except (TypeError, ValueError):
         return series
     return stored if bool(np.all(same)) and bool(np.all(kept_missing)) else series
-
-
-def _python_number(value: float, whole: bool) -> Any:
-    if np.isnan(value):
-        return None
-    return int(value) if whole and value.is_integer() else value

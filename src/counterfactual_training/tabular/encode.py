@@ -18,8 +18,8 @@ from counterfactual_training.tabular.column import Column, unique_names
 from counterfactual_training.tabular.constrain import build_constraints
 from counterfactual_training.tabular.dtypes import restore_categories, restore_numbers
 from counterfactual_training.tabular.feature import show
-from counterfactual_training.tabular.frame import UNSEEN, as_frame, match_columns, read, unseen_categories
-from counterfactual_training.tabular.infer import report
+from counterfactual_training.tabular.frame import UNSEEN, as_frame, match_columns, read
+from counterfactual_training.tabular.infer import read_columns
 from counterfactual_training.tabular.schema import Schema
 
 Unseen = Literal["error", "unknown"]
@@ -123,19 +123,18 @@ class Encoder(TransformerMixin, BaseEstimator):
         if not np.isfinite(z).all():
             bad = [self.names_[j] for j in np.flatnonzero(~np.isfinite(z).all(0))]
             raise InputError(f"Encoded points hold NaN or infinity in {show(bad)}.")
-        parts = [z[:, self.slices_[column.feature.name]] for column in self.columns_]
-        if like is None:
-            series = [self._decode(column, part, precision) for column, part in zip(self.columns_, parts, strict=True)]
-        else:
-            own = self._accept(like)
-            if len(own) != len(z):
-                raise InputError(f"like has {len(own)} rows for {len(z)} points.")
-            index = own.index
-            series = [
-                self._decode_like(column, part, precision, own[column.feature.name], numbers)
-                for column, part, numbers in zip(self.columns_, parts, self._read(own), strict=True)
-            ]
-        frame = pd.DataFrame(dict(zip(self.schema_.names, series, strict=True)))
+        own: dict[str, tuple[pd.Series, np.ndarray]] = {}
+        if like is not None:
+            factuals = self._accept(like)
+            if len(factuals) != len(z):
+                raise InputError(f"like has {len(factuals)} rows for {len(z)} points.")
+            index = factuals.index
+            names = self.schema_.names
+            own = {name: (factuals[name], v) for name, v in zip(names, self._read(factuals), strict=True)}
+        columns = {column.feature.name: column for column in self.columns_}
+        frame = pd.DataFrame(
+            {name: self._decode(c, z[:, self.slices_[name]], precision, own.get(name)) for name, c in columns.items()}
+        )
         frame.index = pd.RangeIndex(len(z)) if index is None else index
         return frame
 
@@ -225,43 +224,24 @@ class Encoder(TransformerMixin, BaseEstimator):
 
     def _read(self, frame: pd.DataFrame) -> list[np.ndarray]:
         """Each column as numbers ``(n,)``; one error reports everything that is wrong."""
-        arrays, problems = [], []
-        for feature in self.schema_.features:
-            try:
-                arrays.append(read(feature, frame[feature.name]))
-            except InputError as error:
-                problems.append(str(error))
-                continue
-            unseen = unseen_categories(feature, frame[feature.name], arrays[-1]) if self.unseen == "error" else None
-            problems += [unseen] if unseen else []
-        if problems:
-            raise InputError(report(problems, "The data does not fit the columns learned from"))
-        return arrays
+        opening = "The data does not fit the columns learned from"
+        return read_columns(self.schema_.features, frame, opening, unseen=self.unseen == "unknown")
 
-    def _decode(self, column: Column, z: np.ndarray, precision: float) -> pd.Series:
-        numbers = column.decode(z, precision, unseen=self.unseen == "unknown")
-        if column.feature.is_category:
-            return restore_categories(_category_values(column, numbers), column.dtype)
-        return restore_numbers(numbers, column.dtype, whole=column.feature.kind == "integer")
-
-    def _decode_like(
-        self, column: Column, z: np.ndarray, precision: float, own: pd.Series, own_numbers: np.ndarray
-    ) -> pd.Series:
-        numbers, same = column.decode_like(z, precision, own_numbers)
-        if column.feature.is_category:
-            values = _category_values(column, numbers)
-            values[same] = own.to_numpy(dtype=object)[same]
-            return restore_categories(values, column.dtype)
-        numbers = np.where(same, own_numbers, numbers)
-        return restore_numbers(numbers, column.dtype, whole=column.feature.kind == "integer")
-
-
-def _category_values(column: Column, numbers: np.ndarray) -> np.ndarray:
-    """Categories ``(n,)`` at the given positions; the unseen one is missing."""
-    levels = np.empty(len(column.feature.levels) + 1, dtype=object)
-    levels[:-1] = column.feature.levels
-    levels[-1] = np.nan
-    return levels[np.where(numbers == UNSEEN, len(column.feature.levels), numbers).astype(int)]
+    def _decode(self, column: Column, z: np.ndarray, precision: float, own: tuple[pd.Series, np.ndarray] | None) -> Any:
+        """The column of points ``(n, width)``; ``own`` is the column of their factuals, as given and as numbers."""
+        if own is None:
+            numbers, same = column.decode(z, precision, unseen=self.unseen == "unknown"), np.zeros(len(z), dtype=bool)
+        else:
+            numbers, same = column.decode_like(z, precision, own[1])
+        if not column.feature.is_category:
+            numbers = numbers if own is None else np.where(same, own[1], numbers)
+            return restore_numbers(numbers, column.dtype, whole=column.feature.kind == "integer")
+        # The unseen category is missing; a Series keeps levels that are tuples.
+        levels = pd.Series([*column.feature.levels, np.nan], dtype=object).to_numpy()
+        values = levels[np.where(numbers == UNSEEN, len(levels) - 1, numbers).astype(int)]
+        if own is not None:
+            values[same] = own[0].to_numpy(dtype=object)[same]
+        return restore_categories(values, column.dtype)
 
 
 def _as_points(x: Any) -> tuple[np.ndarray, float, pd.Index | None]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
+import pandas as pd
 
 from counterfactual_training.constraints import Direction, parse_direction
 from counterfactual_training.errors import ConstraintError, InputError, check_name
@@ -48,11 +49,9 @@ class Feature:
         check_name(f"kind of {self.name!r}", self.kind, KINDS)
         if self.unit is not None and not isinstance(self.unit, str):
             raise InputError(f"The unit of {self.name!r} must be text, got {self.unit!r}.")
-        self._set("mutability", self._direction())
-        self._set("categories", self._categories())
-        self._set("domain", self._domain())
-        self._set("allowed", self._allowed())
-        self._set("forbidden", self._forbidden())
+        # In this order: domain, allowed and forbidden are checked against the categories.
+        for field in ("mutability", "categories", "domain", "allowed", "forbidden"):
+            object.__setattr__(self, field, getattr(self, f"_{field}")())
 
     # ---- questions -------------------------------------------------------------------------------------------------
 
@@ -80,10 +79,7 @@ class Feature:
 
     # ---- what the user wrote, checked ------------------------------------------------------------------------------
 
-    def _set(self, field: str, value: object) -> None:
-        object.__setattr__(self, field, value)
-
-    def _direction(self) -> Direction:
+    def _mutability(self) -> Direction:
         try:
             return parse_direction(self.mutability)
         except ConstraintError as error:
@@ -99,7 +95,7 @@ class Feature:
         levels = _plain_tuple(self.categories, f"categories of {self.name!r}")
         if not levels or len(set(levels)) != len(levels):
             raise ConstraintError(f"The categories of {self.name!r} must be different and at least one: {levels!r}.")
-        if any(_is_missing(level) for level in levels):
+        if any(pd.isna(level) for level in levels):
             raise ConstraintError(f"A missing value cannot be a category of {self.name!r}; name it, for example '?'.")
         if self.kind == "binary" and len(levels) != 2:
             raise ConstraintError(f"{self.name!r} is binary but has {len(levels)} categories: {show(levels)}.")
@@ -208,11 +204,3 @@ def _plain_tuple(values: Any, what: str) -> tuple[Any, ...]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _is_missing(value: Any) -> bool:
-    return (
-        value is None
-        or (isinstance(value, float) and math.isnan(value))
-        or type(value).__name__ in ("NAType", "NaTType")
-    )

@@ -15,6 +15,7 @@ import pandas as pd
 from pandas.api import types
 
 from counterfactual_training.errors import InputError
+from counterfactual_training.tabular.dtypes import as_objects
 from counterfactual_training.tabular.feature import Feature, show
 
 UNSEEN = -1.0
@@ -148,14 +149,10 @@ def _numbers(feature: Feature, series: pd.Series) -> np.ndarray:
 
 
 def _codes(feature: Feature, series: pd.Series) -> np.ndarray:
-    index = pd.Index(feature.levels, dtype=object, tupleize_cols=False)
+    index = as_objects(feature.levels)
     if isinstance(series.dtype, pd.CategoricalDtype):
-        table = index.get_indexer(_as_objects(series.dtype.categories)).astype(np.float64)
+        table = index.get_indexer(as_objects(series.dtype.categories)).astype(np.float64)
         positions = series.cat.codes.to_numpy()
         return np.where(positions < 0, np.nan, table[positions] if len(table) else np.nan)
-    codes = index.get_indexer(_as_objects(pd.Index(series.array))).astype(np.float64)
+    codes = index.get_indexer(as_objects(pd.Index(series.array))).astype(np.float64)
     return np.where(series.isna().to_numpy(), np.nan, codes)
-
-
-def _as_objects(index: pd.Index) -> pd.Index:
-    return pd.Index(index.to_numpy(dtype=object), dtype=object, tupleize_cols=False)

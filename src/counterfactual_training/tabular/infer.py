@@ -42,20 +42,31 @@ def complete_feature(feature: Feature, series: pd.Series) -> Feature:
     return feature
 
 
-def contradictions(features: Iterable[Feature], frame: pd.DataFrame) -> list[str]:
-    """A sentence for every column that contradicts the schema; missing values are checked elsewhere."""
-    problems = []
+def read_columns(
+    features: Iterable[Feature], frame: pd.DataFrame, opening: str, *, unseen: bool = False, domain: bool = False
+) -> list[np.ndarray]:
+    """Each column as numbers ``(n,)``; one error reports everything that is wrong. Missing values are allowed.
+
+    Args:
+        opening: of the error message.
+        unseen: allow unseen categories.
+        domain: check stated domains.
+    """
+    arrays, problems = [], []
     for feature in features:
         series = frame[feature.name]
         try:
-            numbers = read(feature, series)
+            arrays.append(read(feature, series))
         except InputError as error:
             problems.append(str(error))
             continue
-        problem = unseen_categories(feature, series, numbers) or _outside(feature, series, numbers)
-        if problem is not None:
-            problems.append(problem)
-    return problems
+        problem = None if unseen else unseen_categories(feature, series, arrays[-1])
+        if problem is None and domain:
+            problem = _outside(feature, series, arrays[-1])
+        problems += [] if problem is None else [problem]
+    if problems:
+        raise InputError(report(problems, opening))
+    return arrays
 
 
 def report(problems: list[str], opening: str) -> str:

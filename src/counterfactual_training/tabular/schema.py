@@ -22,9 +22,9 @@ from counterfactual_training.tabular.feature import Feature, show
 from counterfactual_training.tabular.frame import as_frame, match_columns
 from counterfactual_training.tabular.infer import (
     complete_feature,
-    contradictions,
     infer_feature,
     needs_order,
+    read_columns,
     report,
     show_domain,
 )
@@ -43,10 +43,8 @@ class Schema:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(self.features))
-        names = self.names
-        twice = [name for name in names if names.count(name) > 1] if len(set(names)) != len(names) else []
-        if not names or twice:
-            raise InputError(f"A schema needs features of different names, got {show(names)}.")
+        if not self.names or len(set(self.names)) != len(self.names):
+            raise InputError(f"A schema needs features of different names, got {show(self.names)}.")
 
     @classmethod
     def infer(
@@ -77,9 +75,8 @@ class Schema:
         features, problems = [], []
         for name in table.columns:
             try:
-                feature = infer_feature(table[name], stated[name])
-                _check_direction(feature, stated[name])
-                features.append(feature)
+                features.append(infer_feature(table[name], stated[name]))
+                _check_order(features[-1], stated[name])
             except InputError as error:
                 problems.append(error)
         if problems:
@@ -110,9 +107,7 @@ class Schema:
     def check(self, frame: Any) -> None:
         """Raise an error if the frame contradicts the schema: columns, kinds, categories or stated domains."""
         table = match_columns(as_frame(frame, self.names), self.names)
-        problems = contradictions(self.features, table)
-        if problems:
-            raise InputError(report(problems, "The data contradicts the schema"))
+        read_columns(self.features, table, "The data contradicts the schema", domain=True)
 
     # ---- as a collection -------------------------------------------------------------------------------------------
 
@@ -133,17 +128,8 @@ class Schema:
 
     def table(self) -> pd.DataFrame:
         """A row per feature, for people."""
-        rows = [
-            {
-                "feature": feature.name,
-                "kind": feature.kind,
-                "unit": feature.unit or "",
-                "mutability": feature.mutability,
-                "values": _values(feature),
-            }
-            for feature in self.features
-        ]
-        return pd.DataFrame(rows)
+        rows = [(f.name, f.kind, f.unit or "", f.mutability, _values(f)) for f in self.features]
+        return pd.DataFrame(rows, columns=["feature", "kind", "unit", "mutability", "values"])
 
     def __str__(self) -> str:
         table = self.table()
@@ -210,22 +196,16 @@ def _override(feature: Feature, stated: Mapping[str, Any]) -> Feature:
         elif kind != "ordinal":
             fields = {"domain": None, **fields}
     changed = replace(feature, **fields)
-    if kind == "ordinal" and feature.kind in ("binary", "categorical"):
-        _check_order(changed, stated)
-    _check_direction(changed, stated)
+    _check_order(changed, stated, needed=kind == "ordinal" and feature.kind in ("binary", "categorical"))
     return changed
 
 
-def _check_direction(feature: Feature, stated: Mapping[str, Any]) -> None:
-    directed = feature.mutability in ("increase", "decrease") and feature.kind in ("binary", "categorical")
-    if directed and "mutability" in stated:
-        _check_order(feature, stated)
-
-
-def _check_order(feature: Feature, stated: Mapping[str, Any]) -> None:
-    """Raise an error if the only order is alphabetical: it says nothing about which category is higher."""
-    levels = feature.categories
-    if levels is None or "categories" in stated or len(levels) < 2:
+def _check_order(feature: Feature, stated: Mapping[str, Any], needed: bool = False) -> None:
+    """Raise if an order is needed, or a direction stated, and the only order is alphabetical, which says nothing."""
+    if feature.kind in ("binary", "categorical") and feature.mutability in ("increase", "decrease"):
+        needed |= "mutability" in stated
+    levels = feature.categories or ()
+    if not needed or "categories" in stated or len(levels) < 2:
         return
     if all(isinstance(level, str) for level in levels) and list(levels) == sorted(levels):
         raise ConstraintError(needs_order(feature))
@@ -234,10 +214,9 @@ def _check_order(feature: Feature, stated: Mapping[str, Any]) -> None:
 def _values(feature: Feature) -> str:
     parts = []
     if feature.categories is not None:
-        sign = " < " if feature.kind == "ordinal" else ", "
         shown = [repr(level) for level in feature.categories[:6]]
-        more = f"{sign}… ({len(feature.categories)})" if len(feature.categories) > 6 else ""
-        parts.append(sign.join(shown) + more)
+        shown += [f"… ({len(feature.categories)})"] if len(feature.categories) > 6 else []
+        parts.append((" < " if feature.kind == "ordinal" else ", ").join(shown))
     if feature.domain is not None:
         parts.append(f"in {show_domain(feature)}")
     if feature.allowed is not None:

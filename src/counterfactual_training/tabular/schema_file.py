@@ -15,6 +15,7 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +29,12 @@ FIELDS = ("kind", "unit", "mutability", "domain", "categories", "allowed", "forb
 
 def feature_to_dict(feature: Feature) -> dict[str, Any]:
     """The fields that differ from their defaults, as JSON."""
-    spec: dict[str, Any] = {"kind": feature.kind}
-    if feature.unit is not None:
-        spec["unit"] = feature.unit
-    if feature.mutability != "both":
-        spec["mutability"] = feature.mutability
-    if feature.domain is not None:
-        spec["domain"] = [None if bound is None else to_plain(bound) for bound in feature.domain]
-    for field in ("categories", "allowed"):
-        values = getattr(feature, field)
-        if values is not None:
-            spec[field] = [to_plain(value) for value in values]
-    if feature.forbidden:
-        spec["forbidden"] = [[to_plain(a), to_plain(b)] for a, b in feature.forbidden]
-    return spec
+    stated = {f.name: getattr(feature, f.name) for f in fields(feature) if getattr(feature, f.name) != f.default}
+    for name in {"domain", "categories", "allowed"} & set(stated):
+        stated[name] = [None if value is None else to_plain(value) for value in stated[name]]
+    if "forbidden" in stated:
+        stated["forbidden"] = [[to_plain(a), to_plain(b)] for a, b in feature.forbidden]
+    return {name: stated[name] for name in FIELDS if name in stated}
 
 
 def fields_from_dict(name: str, spec: Any) -> dict[str, Any]:
@@ -82,7 +75,13 @@ def write_features(path: str | Path, features: Mapping[str, dict[str, Any]]) -> 
     if _suffix(path) == ".json":
         text = json.dumps(features, indent=1, ensure_ascii=False) + "\n"
     else:
-        text = "\n".join(_toml_table(name, spec) for name, spec in features.items())
+        tables = []
+        for name, spec in features.items():
+            head = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
+            tables.append(
+                "\n".join([f"[{head}]", *(f"{key} = {_toml(value, key)}" for key, value in spec.items()), ""])
+            )
+        text = "\n".join(tables)
     atomic_write(path, text.encode())
 
 
@@ -92,16 +91,7 @@ def _suffix(path: Path) -> str:
     return path.suffix.lower()
 
 
-def _toml_table(name: str, spec: Mapping[str, Any]) -> str:
-    head = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
-    return "\n".join([f"[{head}]", *(f"{key} = {_toml(value, key)}" for key, value in spec.items())]) + "\n"
-
-
 def _toml(value: Any, key: str = "") -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, float):
         return repr(value)
     if isinstance(value, Mapping):
@@ -110,4 +100,4 @@ def _toml(value: Any, key: str = "") -> str:
         if key == "domain":  # TOML has no null
             value = [end if bound is None else bound for bound, end in zip(value, (-math.inf, math.inf), strict=True)]
         return "[" + ", ".join(_toml(entry) for entry in value) + "]"
-    return str(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -18,14 +18,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from counterfactual_training.datasets.lock import locked
 from counterfactual_training.errors import FileError
 from counterfactual_training.experiments.grid.cell import FORMAT, Cell
 from counterfactual_training.experiments.grid.grid import Grid
 from counterfactual_training.experiments.grid.legacy import OLD_MARKER, convert, read_json
 from counterfactual_training.experiments.grid.outcome import CellOutcome, versions
 from counterfactual_training.models.vae import VAE, fit_vae
-from counterfactual_training.persistence import atomic_write, load_file, load_weights, save_file
+from counterfactual_training.persistence import atomic_write, load_file, load_weights, locked, save_file
 
 _MARKER, _LOCK = "grid-store.json", ".lock"
 _VAE, _TENSORS = "VAE of a grid", "tensors of a cell"
