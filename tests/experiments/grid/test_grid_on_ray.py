@@ -71,6 +71,7 @@ def kill_a_node_at_work(cluster, marks, cells, killed):
                     return cluster.remove_node(node, allow_graceful=False)
 
 
+@pytest.mark.exhaustive  # test_ray_engine kills a node in every run
 def test_a_grid_that_loses_a_node_is_the_grid_of_one_process(cluster, tmp_path, monkeypatch):
     work = GridWork.from_grids(parse_grid(GRID, "grid.toml"))
     away, killed = tmp_path / "away", []
@@ -92,5 +93,5 @@ def test_a_grid_that_loses_a_node_is_the_grid_of_one_process(cluster, tmp_path, 
     for cell in work.cells:
         one, other = Store(away).load(cell), Store(tmp_path / "here").load(cell)
         assert one.numbers == pytest.approx(other.numbers, rel=1e-5)
-        for name, values in one.metrics.items():
-            np.testing.assert_allclose(values, other.metrics[name], rtol=1e-4, atol=1e-6)
+        for name, values in one.arrays.items():
+            np.testing.assert_allclose(values, other.arrays[name], rtol=1e-4, atol=1e-6)
