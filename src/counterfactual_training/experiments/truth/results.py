@@ -25,19 +25,19 @@ def truth_tables(scope: Scope) -> dict[str, pd.DataFrame]:
     """Of all that is done: ``truth`` (every cell against its twin), ``truth_by_seed`` (the same for each training seed,
     means alone), ``truth_performance`` (accuracy and calibration) and ``truth_gains`` (the published reductions beside
     what is left of them)."""
-    place, names = scope.place, scope.names
-    done = [(piece, name) for piece in scope.pieces for name in names if place.numbers(*piece, name).exists()]
+    names = scope.names
+    done = [(piece, name) for piece in scope.pieces for name in names if scope.numbers(*piece, name).exists()]
     if not done:
         return {name: pd.DataFrame() for name in TABLES}
     # Cells of which a twin is missing cannot be compared yet.
     done = [(piece, name) for piece, name in done if (piece, METHODS[name].twin) in set(done)]
-    parts = [pd.read_csv(place.rows(*piece, name), dtype={"tau": str}) for piece, name in done]
-    floors = [pd.read_csv(place.floors(d), dtype={"tau": str}) for d in dict.fromkeys(p.data for p, _ in done)]
+    parts = [pd.read_csv(scope.rows(*piece, name), dtype={"tau": str}) for piece, name in done]
+    floors = [pd.read_csv(scope.floors(d), dtype={"tau": str}) for d in dict.fromkeys(p.data for p, _ in done)]
     table = pd.concat([*parts, *floors], ignore_index=True)
     twins = {name: METHODS[name].twin for name in names}
     truth = _in_order(summarise_stepfree(table, twins))
     warn(check_seeds(int(truth["seeds"].min())))
-    records = [json.loads(place.numbers(*piece, name).read_text()) for piece, name in done]
+    records = [json.loads(scope.numbers(*piece, name).read_text()) for piece, name in done]
     found = (truth, _in_order(_by_seed(table, twins)), _in_order(_performance(records)), _gains(truth))
     return dict(zip(TABLES, found, strict=True))
 
