@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -165,12 +165,11 @@ class Store:
         for left in folder.iterdir():
             left.unlink(missing_ok=True)
 
-    def clear(self, tasks: Sequence[str]) -> None:
-        """Remove checkpoints and heartbeats of finished tasks."""
-        for task in tasks:
-            self.heartbeat(task).unlink(missing_ok=True)
-            for part in self.checkpoint(task).parent.glob(f"{task}*"):  # one per group of the fleet
-                part.unlink(missing_ok=True)
+    def clear(self, task: str) -> None:
+        """Remove checkpoints and heartbeat of a finished task."""
+        self.heartbeat(task).unlink(missing_ok=True)
+        for part in self.checkpoint(task).parent.glob(f"{task}*"):  # one per group of the fleet
+            part.unlink(missing_ok=True)
 
     def spent(self, grid: Grid) -> float:
         """Seconds that runs of this very grid have taken so far; an edited one begins at zero."""
