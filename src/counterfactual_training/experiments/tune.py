@@ -113,7 +113,7 @@ def _looked(data: Dataset, task: Task, tuning: Tuning, effort: TuningEffort) -> 
     }
 
 
-def _nested(table: pd.DataFrame) -> dict[str, dict[str, float | None]]:
+def _nested(table: pd.DataFrame) -> dict[str, dict[Any, Any]]:
     return {str(k): row for k, row in table.astype(object).where(table.notna(), None).to_dict("index").items()}
 
 

@@ -99,8 +99,8 @@ def ablation_table(results: Results) -> pd.DataFrame:
     for metric in ("implausibility", "implausibility_mmd"):
         for objective in ("adversarial", "divergence", "full"):
             for data, seeds in results.shared("vanilla", objective):
-                pair = _pair(results, Contrast(metric, objective, "free"), data, seeds, "published")
-                estimate = compare(*pair, _rng(), "reduction")
+                ct, baseline = _pair(results, Contrast(metric, objective, "free"), data, seeds, "published")
+                estimate = compare(ct, baseline, _rng(), "reduction")
                 rows.append(_row(data, metric, objective, value("ablation", data, metric, objective), estimate))
     return _ordered(rows)
 
@@ -281,7 +281,8 @@ def _ordered(rows: list[dict[str, Any]], first: tuple[str, ...] = ()) -> pd.Data
     """Rows by data set in the paper's order, else as they come; columns of that name first."""
     if not rows:
         return pd.DataFrame(columns=[*first, *(name for name in COLUMNS if name not in first)])
-    table = pd.DataFrame(sorted(rows, key=lambda row: PAPER_ORDER.index(row["data"])))
+    in_order = sorted(rows, key=lambda row: PAPER_ORDER.index(row["data"]))
+    table = pd.DataFrame(in_order)
     return table[[*first, *(name for name in table.columns if name not in first)]]
 
 
