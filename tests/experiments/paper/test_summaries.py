@@ -112,7 +112,8 @@ def test_by_seed_is_the_papers_own_inference(results):
     table = summaries.by_seed_table(results)
     row = pick(table, data="LS", metric="implausibility", seed=1)
     ct, baseline = (
-        over_lambda(results.stack("LS", model, "published/free/implausibility", [1]))[0] for model in ("full", "vanilla")
+        over_lambda(results.stack("LS", model, "published/free/implausibility", [1]))[0]
+        for model in ("full", "vanilla")
     )
     expected = published_reduction(ct, baseline)
     assert (row["ours"], row["spread"], row["significant"]) == (
