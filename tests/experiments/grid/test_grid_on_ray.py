@@ -92,5 +92,5 @@ def test_a_grid_that_loses_a_node_is_the_grid_of_one_process(cluster, tmp_path, 
     for cell in work.cells:
         one, other = Store(away).load(cell), Store(tmp_path / "here").load(cell)
         assert one.numbers == pytest.approx(other.numbers, rel=1e-5)
-        for name, values in one.metrics.items():
-            np.testing.assert_allclose(values, other.metrics[name], rtol=1e-4, atol=1e-6)
+        for name, values in one.arrays.items():
+            np.testing.assert_allclose(values, other.arrays[name], rtol=1e-4, atol=1e-6)
