@@ -96,37 +96,26 @@ def make_plans(quick: bool = False, seed: int = 0) -> tuple[DemoPlan, DemoPlan]:
     epochs: Prop. 3.1 protects once counterfactuals stop short of the target's mean, which those of an untrained
     classifier need not do.
     """
+    config = TrainConfig(batch_size=50, epochs=10 if quick else 80, burn_in=0.25, learning_rate=0.03, seed=seed)
     loan = DemoPlan(
-        data=loan_dataset(200 if quick else 1000, 100 if quick else 400),
-        make_model=linear,
-        setting=Setting(
+        loan_dataset(200 if quick else 1000, 100 if quick else 400),
+        linear,
+        Setting(
             generator=generic(),
             objective=Objective(lambda_div=0.5, lambda_reg=0.01, lambda_adv=0.1),
-            config=TrainConfig(
-                epochs=10 if quick else 80,
-                batch_size=50,
-                learning_rate=0.03,
-                num_counterfactuals=60 if quick else 300,
-                burn_in=0.25,
-                seed=seed,
-            ),
+            config=replace(config, num_counterfactuals=60 if quick else 300),
         ),
     )
     moons = load_dataset("moons")
     rows = 300 if quick else 1500
+    config = TrainConfig(batch_size=50, epochs=10 if quick else 60, learning_rate=0.005, seed=seed)
     moon = DemoPlan(
-        data=replace(moons, x_train=moons.x_train[:rows], y_train=moons.y_train[:rows]),
-        make_model=mlp,
-        setting=Setting(
+        replace(moons, x_train=moons.x_train[:rows], y_train=moons.y_train[:rows]),
+        mlp,
+        Setting(
             generator=ecco(decision_threshold=moons.settings.decision_threshold),
             objective=make_objective("full", lambda_reg=moons.settings.lambda_reg),
-            config=TrainConfig(
-                epochs=10 if quick else 60,
-                batch_size=50,
-                learning_rate=0.005,
-                num_counterfactuals=100 if quick else 500,
-                seed=seed,
-            ),
+            config=replace(config, num_counterfactuals=100 if quick else 500),
         ),
     )
     return loan, moon
@@ -155,14 +144,12 @@ def run_trials(plan: DemoPlan, notify: Notify = lambda message: None) -> list[De
 
     Conventional training does not use constraints: it is the same model both times.
     """
-    conventional = _trained(plan, "conventional", plan.data.training_constraints, notify)
+    free, protected = plan.data.training_constraints, plan.data.protect(plan.data.training_constraints)
+    conventional = _trained(plan, "conventional", free, notify)
     trials = []
-    for protected in (False, True):
-        constraints = plan.data.training_constraints
-        ours = _trained(plan, "counterfactual", plan.data.protect(constraints) if protected else constraints, notify)
-        trials += [
-            DemoTrial(plan, name, protected, model) for name, model in zip(TRAININGS, (conventional, ours), strict=True)
-        ]
+    for held, constraints in ((False, free), (True, protected)):
+        ours = _trained(plan, "counterfactual", constraints, notify)
+        trials += [DemoTrial(plan, *pair) for pair in zip(TRAININGS, (held, held), (conventional, ours), strict=True)]
     return trials
 
 
@@ -201,8 +188,7 @@ def _advice(plan: DemoPlan, models: dict[str, nn.Module]) -> pd.DataFrame:
     """What a young, a middle-aged and an old refused applicant are told."""
     data = plan.data
     refused = data.frame_test[data.y_test.numpy() != TARGET].sort_values("age", kind="stable")
-    places = (np.array(PEOPLE) * (len(refused) - 1)).round().astype(int)
-    people = refused.iloc[places]
+    people = refused.iloc[(np.array(PEOPLE) * (len(refused) - 1)).round().astype(int)]
     out = people.reset_index(drop=True)
     for training, model in models.items():
         classifier = as_classifier(model, data, plan.setting.generator, data.protected_names)
@@ -221,29 +207,20 @@ def debt_per_year(data: Dataset, model: nn.Module) -> float:
 
 
 def _settings(plan: DemoPlan) -> dict[str, Any]:
-    data, setting = plan.data, plan.setting
-    generator, objective, config = setting.generator, setting.objective, setting.config
+    data, generator, parts = plan.data, plan.setting.generator, plan.setting.describe()
+    network = "neural network with one hidden layer of 32 units"
+    search = ("decision_threshold", "max_steps", "epsilon")
+    weights = ("lambda_class", "lambda_div", "lambda_reg", "lambda_adv")
+    training = ("epochs", "batch_size", "learning_rate", "num_counterfactuals", "burn_in", "seed")
     return {
         "title": data.title,
-        "model": "linear classifier"
-        if plan.make_model is linear
-        else "neural network with one hidden layer of 32 units",
+        "model": "linear classifier" if plan.make_model is linear else network,
         "train_rows": len(data.y_train),
         "test_rows": len(data.y_test),
         "protected": list(data.protected_names),
         "generator": generator.name,
         "search_learning_rate": generator.learning_rate,
-        "decision_threshold": generator.decision_threshold,
-        "max_steps": generator.max_steps,
-        "epsilon": generator.epsilon,
-        "lambda_class": objective.lambda_class,
-        "lambda_div": objective.lambda_div,
-        "lambda_reg": objective.lambda_reg,
-        "lambda_adv": objective.lambda_adv,
-        "epochs": config.epochs,
-        "batch_size": config.batch_size,
-        "learning_rate": config.learning_rate,
-        "num_counterfactuals": config.num_counterfactuals,
-        "burn_in": config.burn_in,
-        "seed": config.seed,
+        **{name: parts["generator"][name] for name in search},
+        **{name: parts["objective"][name] for name in weights},
+        **{name: parts["training"][name] for name in training},
     }

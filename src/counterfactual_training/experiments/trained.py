@@ -119,12 +119,8 @@ def fit(recipe: Recipe, data: Dataset, progress: bool | None = None) -> TrainedC
     """Train as the recipe says, on the rows that validation does not hold out."""
     model = untrained(data, recipe.seed, recipe.hidden)
     history = fit_model(model, data, recipe.setting(data), progress=progress)
-    numbers = {
-        "training_accuracy": "accuracy",
-        "validation_accuracy": "validation_accuracy",
-        "share_mature": "share_mature",
-    }
-    return TrainedClassifier(model.eval(), recipe, {name: history.last(column) for name, column in numbers.items()})
+    numbers = {name: history.last(name) for name in ("validation_accuracy", "share_mature")}
+    return TrainedClassifier(model.eval(), recipe, {"training_accuracy": history.last("accuracy"), **numbers})
 
 
 def protected_constraints(data: Dataset, constraints: Constraints, columns: tuple[str, ...]) -> Constraints:

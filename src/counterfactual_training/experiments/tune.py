@@ -21,7 +21,7 @@ from counterfactual_training.experiments.grid.settings import published, setting
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.training import TrainConfig
 from counterfactual_training.training.setting import in_parts
-from counterfactual_training.tuning import METRICS, Goal, Measure, Task, Tuning, TuningPlan, train_batch
+from counterfactual_training.tuning import METRICS, Measure, Task, Tuning, TuningPlan, train_batch
 from counterfactual_training.tuning.space import GATE
 from counterfactual_training.tuning.storage import open_study
 
@@ -72,7 +72,7 @@ def confirm(
         The numbers, and whether they were measured just now.
     """
     best = tuning.best
-    study = open_study(plan.storage, plan.study, _signs(tuning.goal), effort.epochs)
+    study = open_study(plan.storage, plan.study, tuple(target.sign for target in tuning.goal.targets), effort.epochs)
     try:
         found: dict[str, Any] | None = study.note(_NOTE)
         if found is None:
@@ -93,11 +93,7 @@ def confirm(
 def _looked(data: Dataset, task: Task, tuning: Tuning, effort: TuningEffort) -> dict[str, Any]:
     best = tuning.best
     tuned, gate = task.tried(best.settings)
-    settings = {
-        "conventional": task.start.conventional(),
-        "published": task.start,
-        "tuned": tuned,
-    }
+    settings = {"conventional": task.start.conventional(), "published": task.start, "tuned": tuned}
     # Other seeds than those of the study, which may have been lucky with its own.
     fresh = [setting.seeded(effort.seed + 1000) for setting in settings.values()]
     trained = train_batch(replace(task, num_seeds=effort.confirm_seeds), fresh)
@@ -117,11 +113,8 @@ def _looked(data: Dataset, task: Task, tuning: Tuning, effort: TuningEffort) -> 
     }
 
 
-def _nested(table: pd.DataFrame) -> dict[str, dict[str, float | None]]:
-    return {
-        str(model): {str(name): None if value != value else float(value) for name, value in row.items()}
-        for model, row in table.iterrows()
-    }
+def _nested(table: pd.DataFrame) -> dict[str, dict[Any, Any]]:
+    return {str(k): row for k, row in table.astype(object).where(table.notna(), None).to_dict("index").items()}
 
 
 def best_file(data: str, tuning: Tuning, effort: TuningEffort) -> str:
@@ -147,7 +140,3 @@ def best_file(data: str, tuning: Tuning, effort: TuningEffort) -> str:
     for table, values in tables.items():
         lines += ["", f"[{table}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
     return "\n".join(lines) + "\n"
-
-
-def _signs(goal: Goal) -> tuple[int, ...]:
-    return tuple(target.sign for target in goal.targets)

@@ -305,7 +305,7 @@ def test_every_cell_is_in_one_task_of_one_shape_and_no_task_is_too_large():
     for task in tasks:
         assert len({_shape(cell) for cell in task.cells}) == 1 and len(task.cells) <= MAX_MEMBERS
         assert len({cell.generator == "revise" for cell in task.cells}) == 1
-    costs = work.costs()
+    costs = work.costs
     lengths = [sum(costs[cell] for cell in task.cells) for task in tasks]
     assert lengths == sorted(lengths, reverse=True) and lengths[0] < sum(lengths) / 4
     assert [task.id for task in plan(work.cells, work.sizes, 2)] == [task.id for task in tasks]

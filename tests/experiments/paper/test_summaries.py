@@ -11,7 +11,7 @@ from counterfactual_training.experiments.grid.file import load_grid
 from counterfactual_training.experiments.grid.measure import METRICS
 from counterfactual_training.experiments.grid.outcome import CellOutcome, versions
 from counterfactual_training.experiments.paper import summaries
-from counterfactual_training.experiments.paper.results import Results
+from counterfactual_training.experiments.paper.results import Results, over_lambda
 
 RUNS, ROWS = 20, 60
 LEVELS = {"vanilla": 4.0, "full": 3.0, "full protected": 1.0, "divergence": 2.0, "adversarial": 5.0}
@@ -112,7 +112,8 @@ def test_by_seed_is_the_papers_own_inference(results):
     table = summaries.by_seed_table(results)
     row = pick(table, data="LS", metric="implausibility", seed=1)
     ct, baseline = (
-        results.over_lambda("LS", model, "published/free/implausibility", [1])[0] for model in ("full", "vanilla")
+        over_lambda(results.stack("LS", model, "published/free/implausibility", [1]))[0]
+        for model in ("full", "vanilla")
     )
     expected = published_reduction(ct, baseline)
     assert (row["ours"], row["spread"], row["significant"]) == (

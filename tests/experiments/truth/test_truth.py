@@ -16,7 +16,6 @@ from counterfactual_training.experiments.truth import truth
 from counterfactual_training.experiments.truth.methods import METHODS, SCALES, Caps, Fit, Method
 from counterfactual_training.experiments.truth.results import truth_tables
 from counterfactual_training.experiments.truth.truth import (
-    Place,
     Scope,
     fit_of,
     make_bench,
@@ -68,7 +67,7 @@ def test_individuals_are_those_of_every_seed_and_validation_rows_are_not(done):
     first, second = (fit_of(bench, "Moon", seed, TINY, False) for seed in (0, 1))
     assert not first.x.equal(second.x)
     root, _ = done
-    place = Place(root, False, TINY)
+    place = Scope(root, caps=TINY)
     rows = [pd.read_csv(place.rows("Moon", seed, "BL"), dtype={"tau": str}) for seed in (0, 1)]
     by_row = [part[(part["tau"] == ".5") & (part["setting"] == "free")].set_index("row")["target"] for part in rows]
     shared = by_row[0].index.intersection(by_row[1].index)
@@ -166,7 +165,7 @@ def test_gates_are_measured_like_any_model(tmp_path):
 
 def test_what_is_done_is_not_done_again_and_a_new_method_is_added(done, monkeypatch):
     root, _ = done
-    place = Place(root, False, TINY)
+    place = Scope(root, caps=TINY)
     before = place.numbers("LS", 0, "CT").stat().st_mtime_ns
     made = []
 
@@ -186,9 +185,9 @@ def test_what_is_done_is_not_done_again_and_a_new_method_is_added(done, monkeypa
 
 
 def test_methods_of_tables_leave_images_alone():
-    kept = truth._meant_for(truth.Piece("MNIST", 0), list(METHODS))
+    kept = Scope("").methods_of(truth.Piece("MNIST", 0))
     assert {"BL", "CT", "N5c", "G", "best"} <= set(kept) and not {"K", "K + G", "default"} & set(kept)
-    assert truth._meant_for(truth.Piece("CH", 0), list(METHODS)) == list(METHODS)
+    assert Scope("").methods_of(truth.Piece("CH", 0)) == list(METHODS)
 
 
 def test_one_method_that_fails_does_not_lose_the_others(tmp_path, monkeypatch):

@@ -157,12 +157,8 @@ def _leave_with(lifeline: Connection) -> None:
 
 
 def _work(item: Any) -> Any | Failed:
-    return attempt(_unpacked_task, None, item)
-
-
-def _unpacked_task(_: None, item: Any) -> Any:
-    task, shared = _unpacked()
-    return task(shared, item)
+    # Unpacking is part of the attempt: a worker that cannot import the task says why.
+    return attempt(lambda _, one: _unpacked()[0](_unpacked()[1], one), None, item)
 
 
 @lru_cache(maxsize=1)

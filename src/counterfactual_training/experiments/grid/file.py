@@ -21,13 +21,14 @@ from counterfactual_training.errors import (
 from counterfactual_training.evaluation.protocol import PROTOCOLS, EvaluationProtocol
 from counterfactual_training.experiments.grid.cell import ALL_ROWS, AS_TRAINED, ROWS, Measurement, as_tuples
 from counterfactual_training.experiments.grid.grid import Grid
-from counterfactual_training.experiments.grid.settings import KEYS, TYPES
+from counterfactual_training.experiments.grid.settings import KEYS, typed
 from counterfactual_training.experiments.names import KINDS, short_name
 
 _TABLES = ("generator", "objective", "training", "model", "evaluation")
 _TOP = ("name", "title", "data", "seeds", "image_seeds", "own_seeds", "protected", "alone", "gate")
-_PROTOCOL = {f.name: f for f in fields(EvaluationProtocol) if f.name not in ("name", "individuals")}
-_EVALUATION = ("on", "protected", "protected_threshold", "paired", "own_draws", "protocol", *_PROTOCOL)
+_PROTOCOL = tuple(f.name for f in fields(EvaluationProtocol) if f.name not in ("name", "individuals"))
+_MEASUREMENT = tuple(f.name for f in fields(Measurement) if f.name != "protocol")
+_EVALUATION = (*_MEASUREMENT, "protocol", *_PROTOCOL)
 
 
 def shipped_grids() -> dict[str, Grid]:
@@ -95,7 +96,7 @@ def _content(text: str, source: str) -> dict[str, Any]:
     base = content.pop("extends", None)
     if base is None:
         return content
-    inherited = _content(*_text(_one(base, "extends", str)))
+    inherited = _content(*_text(typed(base, "extends", str)))
     return _merged({name: value for name, value in inherited.items() if name not in ("name", "title")}, content)
 
 
@@ -118,14 +119,14 @@ def _grid(content: dict[str, Any], stem: str) -> Grid:
     by_kind = flat.pop("evaluation.num_individuals") if isinstance(individuals, dict) else {}
     for kind, count in by_kind.items():
         check_name("kind of data in evaluation.num_individuals:", kind, KINDS)
-        _one(count, f"evaluation.num_individuals.{kind}", int)
+        typed(count, f"evaluation.num_individuals.{kind}", int)
     images = flat.pop("image_seeds", None)
     return Grid(
-        name=_one(flat.pop("name", stem), "name", str),
-        title=_one(flat.pop("title", ""), "title", str),
+        name=typed(flat.pop("name", stem), "name", str),
+        title=typed(flat.pop("title", ""), "title", str),
         data=tuple(dict.fromkeys(short_name(name) for name in data)),
         seeds=_seeds(flat.pop("seeds", 1)),
-        own_seeds=_one(flat.pop("own_seeds", False), "own_seeds", bool),
+        own_seeds=typed(flat.pop("own_seeds", False), "own_seeds", bool),
         measurement=_measurement({k: flat.pop(k) for k in list(flat) if k.startswith("evaluation.")}),
         values=tuple((name, _values(name, given)) for name, given in flat.items()),
         image_seeds=None if images is None else _seeds(images),
@@ -176,25 +177,24 @@ def _values(name: str, given: Any) -> tuple[Any, ...]:
 def _measurement(flat: dict[str, Any]) -> Measurement:
     given = {name.removeprefix("evaluation."): value for name, value in flat.items()}
     default = Measurement()
-    on = _one(given.pop("on", default.on), "evaluation.on", str)
-    check_name("rows of evaluation.on:", on, ROWS)
-    protected = given.pop("protected", default.protected)
-    if protected != AS_TRAINED:
-        _one(protected, "evaluation.protected", bool)
-    threshold = given.pop("protected_threshold", default.protected_threshold)
-    if threshold is not None:
-        KEYS["generator.decision_threshold"].check(_one(threshold, "evaluation.protected_threshold", float))
-    paired = given.pop("paired", default.paired)
+    own = {name: given.pop(name) for name in _MEASUREMENT if name in given}
+    check_name("rows of evaluation.on:", typed(own.get("on", default.on), "evaluation.on", str), ROWS)
+    if own.get("protected", AS_TRAINED) != AS_TRAINED:
+        typed(own["protected"], "evaluation.protected", bool)
+    if own.get("protected_threshold") is not None:
+        threshold = typed(own["protected_threshold"], "evaluation.protected_threshold", float)
+        KEYS["generator.decision_threshold"].check(threshold)
+    paired = own.get("paired", ALL_ROWS)
     if paired != ALL_ROWS and (type(paired) is not int or paired < 0):
         raise InputError(f'evaluation.paired is a number of individuals or "{ALL_ROWS}", got {paired!r}.')
-    own_draws = _one(given.pop("own_draws", default.own_draws), "evaluation.own_draws", bool)
+    typed(own.get("own_draws", False), "evaluation.own_draws", bool)
     protocol = default.protocol
     if "protocol" in given:
-        chosen = lookup("protocol", _one(given.pop("protocol"), "evaluation.protocol", str), PROTOCOLS)
+        chosen = lookup("protocol", typed(given.pop("protocol"), "evaluation.protocol", str), PROTOCOLS)
         if chosen.name != protocol.name:
             protocol = replace(chosen, num_individuals=protocol.num_individuals, num_runs=protocol.num_runs)
     changes = {name: _protocol_value(name, value, getattr(EvaluationProtocol(), name)) for name, value in given.items()}
-    return Measurement(on, protected, _searchable(replace(protocol, **changes)), threshold, paired, own_draws)
+    return Measurement(**own, protocol=_searchable(replace(protocol, **changes)))
 
 
 def _searchable(protocol: EvaluationProtocol) -> EvaluationProtocol:
@@ -216,15 +216,7 @@ def _protocol_value(name: str, given: Any, default: Any) -> Any:
         return _listed(given, label, type(default[0]))
     if isinstance(given, list):
         raise InputError(f"{label} is one value, got a list; all models of a grid are measured alike.")
-    return _one(given, label, int if default is None else type(default))
-
-
-def _one(given: Any, name: str, kind: type) -> Any:
-    if kind is float and type(given) is int:
-        return float(given)
-    if type(given) is not kind:
-        raise InputError(f"{name} is {TYPES[kind]}, got {given!r}.")
-    return given
+    return typed(given, label, int if default is None else type(default))
 
 
 def _listed(given: Any, name: str, kind: type) -> tuple[Any, ...]:
@@ -232,7 +224,7 @@ def _listed(given: Any, name: str, kind: type) -> tuple[Any, ...]:
     values = given if isinstance(given, list) else [] if given is None else [given]
     if not values:
         raise InputError(f"{name} is missing: give one value or a list of them.")
-    return tuple(dict.fromkeys(_one(value, name, kind) for value in values))
+    return tuple(dict.fromkeys(typed(value, name, kind) for value in values))
 
 
 def _seeds(given: Any) -> tuple[int, ...]:

@@ -106,7 +106,9 @@ def measure(
             paired = first.paired_protocol(kind)
             for i, table in zip(places, _tables(members, rows, paired, rules, first), strict=True):
                 arrays = found[i][0]
-                arrays |= {f"paired/{kind}/{m}": _by_row(table, m, paired, len(rows[1])) for m in METRICS}
+                # Rows that were not drawn, or already are of the target class, are NaN.
+                by_row = {m: _wide(table, "row", m, paired, len(rows[1])).astype(np.float32) for m in METRICS}
+                arrays |= {f"paired/{kind}/{m}": values for m, values in by_row.items()}
     for cell, model, (arrays, numbers) in zip(cells, deciders, found, strict=True):
         _add_attacks(cell, model, source, arrays, numbers)
         if not plain and "protected" in cell.constraint_kinds and first.measurement.protocol.attribution_rounds:
@@ -132,19 +134,14 @@ def _tables(
 
 def _by_run(means: pd.DataFrame, protocol: EvaluationProtocol) -> Arrays:
     """By metric ``(λ, runs)``; NaN where a run has nothing to average."""
-    out = {}
-    for metric, part in means.groupby("metric"):
-        table = part.pivot(index="lambda_energy", columns="run", values="value")
-        table = table.reindex(index=list(protocol.lambda_energy), columns=range(protocol.num_runs))
-        out[str(metric)] = table.to_numpy(dtype=float)
-    return out
+    parts = means.groupby("metric")
+    return {str(name): _wide(part, "run", "value", protocol, protocol.num_runs) for name, part in parts}
 
 
-def _by_row(table: pd.DataFrame, metric: str, protocol: EvaluationProtocol, num_rows: int) -> np.ndarray:
-    """``(λ, rows)`` over all rows; NaN for rows that were not drawn or already are of the target class."""
-    wide = table.pivot(index="lambda_energy", columns="row", values=metric)
-    wide = wide.reindex(index=list(protocol.lambda_energy), columns=range(num_rows))
-    return wide.to_numpy(dtype=np.float32)
+def _wide(table: pd.DataFrame, by: str, values: str, protocol: EvaluationProtocol, count: int) -> np.ndarray:
+    """``(λ, count)``; NaN where there is no value."""
+    wide = table.pivot(index="lambda_energy", columns=by, values=values)
+    return wide.reindex(index=list(protocol.lambda_energy), columns=range(count)).to_numpy(dtype=float)
 
 
 def _add_attacks(cell: Cell, model: nn.Module, source: GridData, arrays: Arrays, numbers: dict[str, float]) -> None:

@@ -18,9 +18,13 @@ from counterfactual_training.experiments.grid.store import Store
 # Compared with the baseline by their ratio.
 RATIOS = ("implausibility", "implausibility_mmd", "cost")
 _SUMMED = (*RATIOS, "validity")
-_NUMBERS = ("accuracy", "f1")
 # How a setting was trained, if it is a baseline; all others are compared with these.
 CONVENTIONAL = "conventional"
+# A setting whose counterfactuals mostly fail is not a good one, however plausible the rest.
+_LEAST_VALID = 0.5
+_NOTHING = np.array(np.nan)
+
+Baseline = dict[str, Any]  # means over conventional models: ratios (λ,), and the accuracy
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +69,8 @@ class GridResults:
             if head["training"] != CONVENTIONAL:
                 changes += [{**head, **row} for row in _changes(outcome, baseline, point.cell)]
             if not point.cell.is_conventional:
-                maturity += [{**head, **row} for row in _maturity(outcome)]
+                shares = enumerate(outcome.history.get("share_mature", ()), 1)
+                maturity += [{**head, "epoch": epoch, "share mature": float(share)} for epoch, share in shares]
         wide = pd.DataFrame(summary)
         return cls(
             grid,
@@ -81,14 +86,6 @@ class GridResults:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class _Baseline:
-    """Means over conventional models: by metric ``(λ,)``; and single numbers."""
-
-    metrics: dict[str, np.ndarray]
-    numbers: dict[str, float]
-
-
 def _group(point: Point) -> tuple[Any, ...]:
     baseline = point.baseline
     return baseline.data, baseline.settings, baseline.measurement, point.cell.constraint_kinds[0]
@@ -98,15 +95,15 @@ def _metrics(outcome: CellOutcome) -> Mapping[str, np.ndarray]:
     return outcome.metrics(outcome.cell.constraint_kinds[0])
 
 
-def _baselines(points: Sequence[Point], outcomes: dict[Cell, CellOutcome]) -> dict[tuple[Any, ...], _Baseline]:
+def _baselines(points: Sequence[Point], outcomes: dict[Cell, CellOutcome]) -> dict[tuple[Any, ...], Baseline]:
     members: dict[tuple[Any, ...], dict[Cell, CellOutcome]] = {}
     for point in points:
         members.setdefault(_group(point), {})[point.baseline] = outcomes[point.baseline]
-    out = {}
+    out: dict[tuple[Any, ...], Baseline] = {}
     for key, found in members.items():
-        metrics = {m: _mean(np.stack([o.metrics(key[-1])[m] for o in found.values()]), (0, 2)) for m in _SUMMED}
-        numbers = {n: float(np.mean([o.numbers[n] for o in found.values()])) for n in _NUMBERS}
-        out[key] = _Baseline(metrics, numbers)
+        same = list(found.values())
+        out[key] = {m: _mean(np.stack([one.metrics(key[-1])[m] for one in same]), (0, 2)) for m in RATIOS}
+        out[key]["accuracy"] = float(np.mean([one.numbers["accuracy"] for one in same]))
     return out
 
 
@@ -130,31 +127,21 @@ def _tidy(outcome: CellOutcome, cell: Cell) -> list[dict[str, Any]]:
     for metric, values in _metrics(outcome).items():
         for strength, runs in zip(cell.measurement.protocol.lambda_energy, values, strict=True):
             found = runs[np.isfinite(runs)]
-            rows.append(
-                {
-                    "metric": metric,
-                    "evaluation lambda_energy": strength,
-                    "value": found.mean() if len(found) else np.nan,
-                    "sd": found.std(ddof=1) if len(found) > 1 else np.nan,
-                    "runs": len(found),
-                }
-            )
-    rows += [{"metric": metric, "value": value, "runs": 1} for metric, value in outcome.numbers.items()]
-    return rows
+            mean, sd = found.mean() if len(found) else np.nan, found.std(ddof=1) if len(found) > 1 else np.nan
+            row = {"metric": metric, "evaluation lambda_energy": strength, "value": mean, "sd": sd, "runs": len(found)}
+            rows.append(row)
+    return rows + [{"metric": metric, "value": value, "runs": 1} for metric, value in outcome.numbers.items()]
 
 
-def _summary(outcome: CellOutcome, baseline: _Baseline) -> dict[str, Any]:
+def _summary(outcome: CellOutcome, baseline: Baseline) -> dict[str, Any]:
     values = {metric: float(_mean(_metrics(outcome)[metric])) for metric in _SUMMED}
-    changes = {
-        f"{metric} change %": 100 * (values[metric] / float(_mean(baseline.metrics[metric])) - 1) for metric in RATIOS
-    }
-    points = 100 * (outcome.numbers["accuracy"] - baseline.numbers["accuracy"])
+    changes = {f"{metric} change %": 100 * (values[metric] / float(_mean(baseline[metric])) - 1) for metric in RATIOS}
     mature = outcome.history.get("share_mature", np.array([np.nan]))
     return {
         **values,
         **outcome.numbers,
         **changes,
-        "accuracy change, points": points,
+        "accuracy change, points": 100 * (outcome.numbers["accuracy"] - baseline["accuracy"]),
         "share mature": float(_mean(mature)),
         "share mature at the end": float(mature[-1]) if len(mature) else np.nan,
         "epochs trained": len(outcome.history.get("loss", ())),
@@ -163,19 +150,15 @@ def _summary(outcome: CellOutcome, baseline: _Baseline) -> dict[str, Any]:
     }
 
 
-def _changes(outcome: CellOutcome, baseline: _Baseline, cell: Cell) -> list[dict[str, Any]]:
-    rows = []
-    for metric in RATIOS:
-        change = 100 * (_metrics(outcome)[metric] / baseline.metrics[metric][:, None] - 1)
-        for strength, runs in zip(cell.measurement.protocol.lambda_energy, change, strict=True):
-            for run, value in enumerate(runs):
-                rows.append({"metric": metric, "evaluation lambda_energy": strength, "run": run, "change": value})
-    return rows
-
-
-def _maturity(outcome: CellOutcome) -> list[dict[str, Any]]:
-    shares = outcome.history.get("share_mature", ())
-    return [{"epoch": epoch + 1, "share mature": float(share)} for epoch, share in enumerate(shares)]
+def _changes(outcome: CellOutcome, baseline: Baseline, cell: Cell) -> list[dict[str, Any]]:
+    strengths = cell.measurement.protocol.lambda_energy
+    changes = {metric: 100 * (_metrics(outcome)[metric] / baseline[metric][:, None] - 1) for metric in RATIOS}
+    return [
+        {"metric": metric, "evaluation lambda_energy": strength, "run": run, "change": value}
+        for metric, change in changes.items()
+        for strength, runs in zip(strengths, change, strict=True)
+        for run, value in enumerate(runs)
+    ]
 
 
 def _marginal(grid: Grid, summary: pd.DataFrame) -> pd.DataFrame:
@@ -196,14 +179,10 @@ def _marginal(grid: Grid, summary: pd.DataFrame) -> pd.DataFrame:
 def _spread(part: pd.DataFrame) -> dict[str, Any]:
     out: dict[str, Any] = {"settings": len(part)}
     for metric in RATIOS:
-        column = part[f"{metric} change %"]
-        quartiles = column.quantile([0.25, 0.5, 0.75]).tolist()
-        out |= dict(zip((f"{metric} {name}" for name in ("low", "median", "high")), quartiles, strict=True))
-    out["validity"] = part["validity"].mean()
-    out["accuracy change, points"] = part["accuracy change, points"].mean()
-    out["share mature"] = part["share mature"].mean()
-    out["stopped"] = int((part["stopped"] != "").sum())
-    return out
+        low, median, high = part[f"{metric} change %"].quantile([0.25, 0.5, 0.75])
+        out |= {f"{metric} low": low, f"{metric} median": median, f"{metric} high": high}
+    out |= {name: part[name].mean() for name in ("validity", "accuracy change, points", "share mature")}
+    return {**out, "stopped": int((part["stopped"] != "").sum())}
 
 
 def _mean(values: np.ndarray, axis: tuple[int, ...] | None = None) -> Any:
@@ -211,3 +190,43 @@ def _mean(values: np.ndarray, axis: tuple[int, ...] | None = None) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         return np.nanmean(values, axis=axis)
+
+
+class Leaders:
+    """The best settings so far, for the progress line: per data set, the lowest implausibility among valid ones."""
+
+    def __init__(self, points: Sequence[Point], store: Store, done: set[str]) -> None:
+        self.points = {point.cell.id: point for point in points if point.cell != point.baseline}
+        self.baselines = {point.baseline.id: point.data for point in points}
+        values: dict[str, set[str]] = {}
+        for point in points:
+            for name, value in point.values:
+                values.setdefault(name, set()).add(str(value))
+        # Only settings that vary are shown; all leaders train with counterfactuals.
+        self.varied = [name for name, found in values.items() if len(found) > 1 and name != "objective.name"]
+        self.found: dict[str, tuple[float, Point]] = {}
+        self.baseline: dict[str, list[float]] = {}
+        self.add({cell.id: store.load(cell) for cell in cells_of(points) if cell.id in done})
+
+    def add(self, outcomes: Mapping[str, CellOutcome]) -> None:
+        """Take cells, by identity, into account."""
+        for name, outcome in outcomes.items():
+            value, valid = (float(_mean(_metrics(outcome).get(m, _NOTHING))) for m in ("implausibility", "validity"))
+            if name in self.baselines and np.isfinite(value):
+                self.baseline.setdefault(self.baselines[name], []).append(value)
+            if name in self.points and valid >= _LEAST_VALID:
+                point = self.points[name]
+                if value < self.found.get(point.data, (np.inf,))[0]:
+                    self.found[point.data] = (value, point)
+
+    def best(self, data: str) -> str:
+        """``best on Moon: IP 1.31 (−18 %), ecco, max_steps 50``; nothing while there is none."""
+        if data not in self.found:
+            return ""
+        value, point = self.found[data]
+        usual = np.mean(self.baseline[data]) if data in self.baseline else np.nan
+        change = f" ({100 * (value / usual - 1):+.0f} %)".replace("-", "−") if np.isfinite(usual) else ""
+        values = {name: str(chosen) for name, chosen in point.values}
+        words = {name: name.rpartition(".")[2] for name in self.varied}
+        settings = [values[name] if word == "name" else f"{word} {values[name]}" for name, word in words.items()]
+        return f"best on {data}: IP {value:.2f}{change}, {', '.join(settings)}"

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -24,10 +24,10 @@ from counterfactual_training.experiments.engine.launch import Engine, Failed, ca
 from counterfactual_training.experiments.engine.progress import CellProgress, Running
 from counterfactual_training.experiments.grid.cell import Cell
 from counterfactual_training.experiments.grid.grid import Grid, Point, cells_of
-from counterfactual_training.experiments.grid.leaders import Leaders
 from counterfactual_training.experiments.grid.measure import GridData
 from counterfactual_training.experiments.grid.outcome import check_versions, versions
 from counterfactual_training.experiments.grid.plan import Size, cost, plan
+from counterfactual_training.experiments.grid.results import Leaders
 from counterfactual_training.experiments.grid.settings import published, setting_of
 from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.experiments.grid.task import GridTask, TaskResult, run_task
@@ -93,18 +93,18 @@ class GridWork:
     def grid(self) -> Grid:
         return self.grids[0]
 
-    @property
+    @cached_property
     def sizes(self) -> dict[str, Size]:
         return {name: _size(found) for name, found in self.data.items()}
 
+    @cached_property
     def costs(self) -> dict[Cell, float]:
-        """Expected seconds of each cell."""
-        sizes = self.sizes
-        return {cell: cost(cell, sizes[cell.data]) for cell in self.cells if cell.data in sizes}
+        """Expected seconds of each cell whose data set could be loaded."""
+        return {cell: cost(cell, self.sizes[cell.data]) for cell in self.cells if cell.data in self.data}
 
     def expected_seconds(self, done: set[str], workers: int) -> float:
         """Of everything that is not done."""
-        left = sum(seconds for cell, seconds in self.costs().items() if cell.id not in done)
+        left = sum(seconds for cell, seconds in self.costs.items() if cell.id not in done)
         return left / workers + _START_SECONDS if left else 0.0
 
 
@@ -162,14 +162,11 @@ def run_grid(
         done = store.done()
         finished = [cell for cell in work.cells if cell.id in done]
         check_versions([store.load(cell) for cell in finished if cell.alone], current=True)
-        costs = work.costs()
         tasks = _tasks(work, store, done, engine, workers)
         store.clear_heartbeats()
-        expected = {task: sum(costs[cell] for cell in task.cells) for task in tasks}
-        total = len(work.cells)
-        board = CellProgress(
-            total, len(finished), sum(expected.values()), stream or sys.stderr, lambda: _running(expected)
-        )
+        expected = {task: sum(work.costs[cell] for cell in task.cells) for task in tasks}
+        total, cost_left = len(work.cells), sum(expected.values())
+        board = CellProgress(total, len(finished), cost_left, stream or sys.stderr, lambda: _running(expected))
         leaders = Leaders(work.points, store, done)
         with board:
             for label, why in failures.items():
@@ -183,14 +180,13 @@ def run_grid(
                     _keep(store, task, result, command, board, leaders, expected[task])
                 # Noted after every task, so that the time of a killed run counts too.
                 record(time.monotonic() - started)
-        seconds = time.monotonic() - started
-    return GridRun(total, len(finished), seconds, failures)
+    return GridRun(total, len(finished), time.monotonic() - started, failures)
 
 
 def _tasks(work: GridWork, store: Store, done: set[str], engine: Engine, workers: int) -> list[GridTask]:
     """The same split whatever is done already, so that a killed task finds its checkpoint."""
     out = []
-    for task in plan([cell for cell in work.cells if cell.data in work.data], work.sizes, workers):
+    for task in plan(list(work.costs), work.sizes, workers):
         left = GridTask(tuple(cell for cell in task.cells if cell.id not in done))
         if left.cells and engine.name == "processes":
             left = replace(left, checkpoint=str(store.checkpoint(left.id)), heartbeat=str(store.heartbeat(left.id)))
@@ -225,20 +221,17 @@ def _keep(
     leaders: Leaders,
     expected: float,
 ) -> None:
-    now = datetime.now(UTC).isoformat(timespec="seconds")
+    made = {"command": command, "versions": versions(), "date": datetime.now(UTC).isoformat(timespec="seconds")}
     outcomes = {}
     for cell, outcome in zip(task.cells, result.outcomes, strict=True):
-        made: dict[str, Any] = {"command": command, "versions": versions(), "date": now}
-        if cell.alone:
-            made["settings"] = setting_of(cell.values, cell.seed).describe()
-        outcomes[cell.id] = replace(outcome, made=made)
+        own = {"settings": setting_of(cell.values, cell.seed).describe()} if cell.alone else {}
+        outcomes[cell.id] = replace(outcome, made={**made, **own})
     store.save(task.id, outcomes)
-    store.clear([task.id])
-    for note in result.notes:
-        board.say(f"{task.label}: {note}")
+    store.clear(task.id)
     stopped = [outcome.stopped for outcome in result.outcomes if outcome.stopped]
-    if stopped:
-        board.say(f"{task.label}: {len(stopped)} models ended early, the first because {stopped[0]}")
+    early = [f"{len(stopped)} models ended early, the first because {stopped[0]}"] if stopped else []
+    for note in (*result.notes, *early):
+        board.say(f"{task.label}: {note}")
     leaders.add(outcomes)
     board.finished(task.label, len(task.cells), expected, result.seconds, leaders.best(task.cells[0].data))
 

@@ -37,7 +37,7 @@ TYPES: dict[type, str] = {
     float: "a number",
     bool: "true or false",
     str: "a text",
-    tuple: "widths",
+    tuple: "a list of whole numbers, one per hidden layer",
 }
 
 
@@ -51,19 +51,20 @@ class Key:
 
     def value(self, given: Any) -> Any:
         """The value as the rest of the code wants it, or an error that says what is wrong with it."""
-        value = self._typed(given)
+        value = typed(given, self.name, self.kind)
         self.check(value)
         return value
 
-    def _typed(self, given: Any) -> Any:
-        if self.kind is tuple and isinstance(given, (list, tuple)) and all(type(width) is int for width in given):
-            return tuple(given)
-        if self.kind is float and type(given) is int:
-            return float(given)
-        if type(given) is not self.kind or self.kind is tuple:
-            expected = "a list of whole numbers, one per hidden layer" if self.kind is tuple else TYPES[self.kind]
-            raise InputError(f"{self.name} is {expected}, got {given!r} ({type(given).__name__}).")
-        return given
+
+def typed(given: Any, name: str, kind: type) -> Any:
+    """The value if it is of the kind; whole numbers also serve as numbers, and lists of them as widths."""
+    if kind is tuple and isinstance(given, (list, tuple)) and all(type(width) is int for width in given):
+        return tuple(given)
+    if kind is float and type(given) is int:
+        return float(given)
+    if type(given) is not kind or kind is tuple:
+        raise InputError(f"{name} is {TYPES[kind]}, got {given!r} ({type(given).__name__}).")
+    return given
 
 
 def _among(what: str, valid: Collection[str]) -> Callable[[Any], None]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -43,56 +44,42 @@ class Store:
         self.root = Path(root)
         if self.root.exists() and not self.root.is_dir():
             raise FileError(f"{str(self.root)!r} is a file; results need a folder.")
-        marker = self.root / _MARKER
         if (self.root / OLD_MARKER).exists():
             self._convert()
-        if marker.exists():
-            if any_version:
-                return
-            self._check_marker(read_json(marker))
-        elif (self.root / "cells").is_dir() and any((self.root / "cells").iterdir()):
-            raise FileError(f"{str(self.root)!r} holds cells but no {_MARKER} with their version.")
-
-    def _convert(self) -> None:
-        with self._space(), _alone(self.root / _LOCK, self.root):
-            outcomes, kinds, finish = convert(self.root)
-            self.save("converted", {outcome.cell.id: outcome for outcome in outcomes})
-            for number, (kind, cells) in enumerate(kinds):
-                self._note(f"converted-{number}", {"kind": kind, "cells": [cell.id for cell in cells]})
-            made = {outcome.made["versions"].get("counterfactual-training") for outcome in outcomes}
-            mine = _identity()
-            atomic_write(
-                self.root / _MARKER, _bytes({**mine, "version": made.pop() if len(made) == 1 else mine["version"]})
-            )
-            finish()  # from here on the folder is of this format
-
-    def _check_marker(self, found: Mapping[str, Any]) -> None:
-        mine = _identity()
-        if dict(found) != mine:
+        marker, mine = self.root / _MARKER, _identity()
+        if not marker.exists():
+            if (self.root / "cells").is_dir() and any((self.root / "cells").iterdir()):
+                raise FileError(f"{str(self.root)!r} holds cells but no {_MARKER} with their version.")
+        elif not any_version and (found := read_json(marker)) != mine:
             raise FileError(
                 f"{str(self.root)!r} was written by version {found.get('version')} of the package (format "
                 f"{found.get('format')}), this is {mine['version']} (format {FORMAT}). Numbers of different versions "
                 "do not belong in one table: use another folder, or delete this one."
             )
 
+    def _convert(self) -> None:
+        with self._alone():
+            outcomes, kinds, finish = convert(self.root)
+            self.save("converted", {outcome.cell.id: outcome for outcome in outcomes})
+            for number, (kind, cells) in enumerate(kinds):
+                self._note(f"converted-{number}", {"kind": kind, "cells": [cell.id for cell in cells]})
+            made = {outcome.made["versions"].get("counterfactual-training") for outcome in outcomes}
+            version = {"version": made.pop()} if len(made) == 1 else {}
+            atomic_write(self.root / _MARKER, _bytes({**_identity(), **version}))
+            finish()  # from here on the folder is of this format
+
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Hold the folder alone; create it if needed, and finish what a kill interrupted."""
-        with self._space():
-            self.root.mkdir(parents=True, exist_ok=True)
-            with _alone(self.root / _LOCK, self.root):
-                if not (self.root / _MARKER).exists():
-                    atomic_write(self.root / _MARKER, _bytes(_identity()))
-                self._tidy_up()
-                yield
-
-    def _tidy_up(self) -> None:
-        """Finish what a kill interrupted, and remove half-written files."""
-        for folder in ("cells", "pending"):
-            for half in (self.root / folder).glob(".*"):
-                half.unlink(missing_ok=True)
-        for pending in sorted((self.root / "pending").glob("*.json")):
-            self._settle(pending, read_json(pending))
+        with self._alone():
+            if not (self.root / _MARKER).exists():
+                atomic_write(self.root / _MARKER, _bytes(_identity()))
+            for folder in ("cells", "pending"):
+                for half_written in (self.root / folder).glob(".*"):
+                    half_written.unlink(missing_ok=True)
+            for pending in sorted((self.root / "pending").glob("*.json")):
+                self._settle(pending, read_json(pending))
+            yield
 
     def done(self) -> set[str]:
         """Identities of all finished cells."""
@@ -159,17 +146,14 @@ class Store:
 
     def clear_heartbeats(self) -> None:
         """Remove what earlier runs left: this process holds the folder alone."""
-        folder = self.root / "running"
-        folder.mkdir(exist_ok=True)
-        for left in folder.iterdir():
-            left.unlink(missing_ok=True)
+        shutil.rmtree(self.root / "running", ignore_errors=True)
+        (self.root / "running").mkdir(exist_ok=True)
 
-    def clear(self, tasks: Sequence[str]) -> None:
-        """Remove checkpoints and heartbeats of finished tasks."""
-        for task in tasks:
-            self.heartbeat(task).unlink(missing_ok=True)
-            for part in self.checkpoint(task).parent.glob(f"{task}*"):  # one per group of the fleet
-                part.unlink(missing_ok=True)
+    def clear(self, task: str) -> None:
+        """Remove checkpoints and heartbeat of a finished task."""
+        self.heartbeat(task).unlink(missing_ok=True)
+        for part in self.checkpoint(task).parent.glob(f"{task}*"):  # one per group of the fleet
+            part.unlink(missing_ok=True)
 
     def spent(self, grid: Grid) -> float:
         """Seconds that runs of this very grid have taken so far; an edited one begins at zero."""
@@ -223,6 +207,19 @@ class Store:
                 raise
             raise FileError(self.no_space()) from error
 
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the folder; raise if another run does, instead of waiting for hours."""
+        with self._space(), ExitStack() as stack:
+            self.root.mkdir(parents=True, exist_ok=True)
+            try:
+                stack.enter_context(locked(self.root / _LOCK, 0.0))
+            except FileError as error:
+                text = "Another run is writing to it" if error.__cause__ is None else str(error)
+                where = f"{str(self.root)!r} cannot be written to now."
+                raise FileError(f"{where} {text}; wait, or use another folder.") from error
+            yield
+
     def no_space(self) -> str:
         """The message about a full disk."""
         return (
@@ -234,18 +231,6 @@ class Store:
 def is_full(error: OSError) -> bool:
     """Whether the disk, or the user's quota, is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
-@contextmanager
-def _alone(lock: Path, root: Path) -> Iterator[None]:
-    """Raise if another run holds the folder, instead of waiting for hours."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(lock, 0.0))
-        except FileError as error:
-            text = "Another run is writing to it" if error.__cause__ is None else str(error)
-            raise FileError(f"{str(root)!r} cannot be written to now. {text}; wait, or use another folder.") from error
-        yield
 
 
 def _identity() -> dict[str, Any]:

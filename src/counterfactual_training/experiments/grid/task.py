@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from torch import nn
 
 from counterfactual_training.experiments.fitting import with_weights
@@ -19,7 +18,7 @@ from counterfactual_training.experiments.grid.outcome import CellOutcome
 from counterfactual_training.experiments.grid.settings import model_of, setting_of
 from counterfactual_training.experiments.grid.store import is_full
 from counterfactual_training.gates import fit_gate
-from counterfactual_training.training import Callback, Fleet, History, Member, Run, TrainResult
+from counterfactual_training.training import Callback, Fleet, Member, Run, TrainResult
 
 # Columns of the training history that are kept for members of a fleet; a table of hundreds of models needs no others.
 _KEPT = ("loss", "accuracy", "validation_accuracy", "share_mature", "mean_steps")
@@ -79,19 +78,16 @@ def _run(source: GridData, task: GridTask, started: float) -> list[CellOutcome]:
     measured = measure(models, task.cells, source)
     count = len(found)
     seconds = {"train": (trained - started) / count, "evaluate": (time.perf_counter() - trained) / count}
-    return [
-        CellOutcome(
-            cell,
-            arrays,
-            numbers,
-            _history(result.history, cell),
-            result.history.stopped,
-            seconds,
-            # A model alone is kept: figures and other experiments use it again.
-            weights={name: tensor.clone() for name, tensor in result.model.state_dict().items()} if cell.alone else {},
-        )
-        for cell, (arrays, numbers), result in zip(task.cells, measured, found, strict=True)
-    ]
+    outcomes = []
+    for cell, numbers, result in zip(task.cells, measured, found, strict=True):
+        history = result.history.to_frame()
+        names = history.columns if cell.alone else [name for name in _KEPT if name in history]
+        kept = {str(name): history[name].to_numpy(dtype=float) for name in names}
+        # A model alone is kept: figures and other experiments use it again.
+        state = result.model.state_dict() if cell.alone else {}
+        weights = {name: tensor.clone() for name, tensor in state.items()}
+        outcomes.append(CellOutcome(cell, *numbers, kept, result.history.stopped, seconds, weights=weights))
+    return outcomes
 
 
 def _gated(cell: Cell, model: nn.Module, source: GridData, rows: Rows) -> nn.Module:
@@ -135,12 +131,6 @@ def _member(cell: Cell, source: GridData, rows: Rows) -> Member:
     x, _ = rows["train"]
     model = with_weights(cell.seed, lambda: model_of(cell.values, x.shape[1], source.data.num_classes))
     return Member(model, setting_of(cell.values, cell.seed, source.training_rules(cell), x, source.vae))
-
-
-def _history(history: History, cell: Cell) -> dict[str, np.ndarray]:
-    table = history.to_frame()
-    names = table.columns if cell.alone else [name for name in _KEPT if name in table]
-    return {str(name): table[name].to_numpy(dtype=float) for name in names}
 
 
 class _Heartbeat(Callback):

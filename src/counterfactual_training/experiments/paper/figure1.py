@@ -48,35 +48,29 @@ def figure1(epochs: int | None = None) -> tuple[list[DecisionPanel], pd.DataFram
     free, protected = data.constraints, data.protect(data.constraints)
     # Conventional training knows nothing of constraints: (a) and (c) show the same model.
     conventional = _trained(data, "vanilla", free, epochs)
-    found = [
-        _panel(data, "(a) conventional training, all mutable", conventional, free),
-        _panel(data, "(b) counterfactual training, all mutable", _trained(data, "full", free, epochs), free),
-        _panel(data, "(c) conventional training, age immutable", conventional, protected),
-        _panel(
-            data, "(d) counterfactual training, age immutable", _trained(data, "full", protected, epochs), protected
-        ),
-    ]
+    found = []
+    for letters, rules, mutable in (("ab", free, "all mutable"), ("cd", protected, "age immutable")):
+        ours = _trained(data, "full", rules, epochs)
+        found += [
+            _panel(data, f"({letters[0]}) conventional training, {mutable}", conventional, rules),
+            _panel(data, f"({letters[1]}) counterfactual training, {mutable}", ours, rules),
+        ]
     return [panel for panel, _ in found], pd.DataFrame([row for _, row in found])
 
 
 def _trained(data: Dataset, objective: str, constraints: Constraints, epochs: int | None) -> nn.Module:
-    result = train(
+    epochs = _EPOCHS if epochs is None else min(_EPOCHS, epochs)
+    return train(
         with_weights(_SEED, lambda: linear(data.num_features, data.num_classes)),
         data.x_train,
         data.y_train,
         generic(),
         constraints,
         make_objective(objective, **_OBJECTIVE),
-        TrainConfig(
-            epochs=_EPOCHS if epochs is None else min(_EPOCHS, epochs),
-            batch_size=_BATCH_SIZE,
-            burn_in=_BURN_IN,
-            seed=_SEED,
-        ),
+        TrainConfig(epochs=epochs, batch_size=_BATCH_SIZE, burn_in=_BURN_IN, seed=_SEED),
         optimizer=lambda parameters: torch.optim.Adam(parameters, lr=_LEARNING_RATE, amsgrad=True),
         progress=False,
-    )
-    return result.model
+    ).model
 
 
 def _panel(

@@ -19,6 +19,13 @@ from counterfactual_training.experiments.names import PAPER_ORDER
 Array = NDArray[np.float64]
 
 
+def over_lambda(values: Array) -> Array:
+    """Mean of measurements ``(S, λ, n)`` over the λ_energy that have a value: ``(S, n)``."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN
+        return np.nanmean(values, axis=1)
+
+
 def _effort(cell: Cell) -> str:
     """How long a cell was trained and how thoroughly it was measured, which all cells of a table share."""
     measurement, protocol = cell.measurement, cell.measurement.protocol
@@ -56,18 +63,11 @@ class Results:
     def all(self) -> list[CellOutcome]:
         return [outcome for outcomes in self.cells.values() for outcome in outcomes]
 
-    def data(self, *models: str) -> list[str]:
-        """Data sets for which at least one seed of every one of these models is done, in the paper's order."""
-        return [name for name in PAPER_ORDER if self.seeds(name, *models)]
-
-    def present(self, models: Sequence[str]) -> list[tuple[str, str]]:
-        """Data sets and models that have results, models in the given order."""
-        return [(data, model) for model in models for data in self.data(model)]
-
-    def seeds(self, data: str, *models: str) -> list[int]:
-        """Seeds that all these models have."""
-        found = [{result.cell.seed for result in self.cells.get((data, model), [])} for model in models]
-        return sorted(set.intersection(*found)) if found else []
+    def shared(self, *models: str) -> list[tuple[str, list[int]]]:
+        """Data sets in the paper's order, each with the seeds that all these models have; none without any."""
+        found = {data: [self.cells.get((data, model), []) for model in models] for data in PAPER_ORDER}
+        seeds = {d: set.intersection(*({r.cell.seed for r in one} for one in each)) for d, each in found.items()}
+        return [(data, sorted(common)) for data, common in seeds.items() if common]
 
     def of_model(self, data: str, model: str, seeds: Sequence[int]) -> list[CellOutcome]:
         return [result for result in self.cells.get((data, model), []) if result.cell.seed in seeds]
@@ -75,20 +75,6 @@ class Results:
     def stack(self, data: str, model: str, name: str, seeds: Sequence[int]) -> Array:
         """A measurement of all these seeds: ``(S, *shape)``."""
         return np.stack([result.array(name) for result in self.of_model(data, model, seeds)])
-
-    def both_over_lambda(self, data: str, models: tuple[str, str], name: str, seeds: Sequence[int]) -> list[Array]:
-        """:meth:`over_lambda` of two models, over individuals for whom both have a value at that λ_energy and seed."""
-        tables = [self.stack(data, model, name, seeds) for model in models]
-        missing = np.isnan(tables[0]) | np.isnan(tables[1])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # the mean over nobody is NaN
-            return [np.nanmean(np.where(missing, np.nan, table), 1) for table in tables]
-
-    def over_lambda(self, data: str, model: str, name: str, seeds: Sequence[int]) -> Array:
-        """Mean of a measurement ``(λ, n)`` over the λ_energy that have a value: ``(S, n)``."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN
-            return np.nanmean(self.stack(data, model, name, seeds), axis=1)
 
     def numbers(self, data: str, model: str, name: str, seeds: Sequence[int]) -> Array:
         """A single number of all these seeds: ``(S,)``."""
@@ -98,14 +84,13 @@ class Results:
         """What was trained and how: one row per data set, with the settings of CT if such a model is there."""
         rows = []
         for data in PAPER_ORDER:
-            found = [result for (name, _), results in self.cells.items() if name == data for result in results]
+            found = [result for result in self.all if result.cell.data == data]
             if found:
                 first = next((result for result in found if result.cell.objective == "full"), found[0])
                 parts = first.made["settings"]
-                models = sorted({result.cell.model for result in found})
-                seeds = sorted({result.cell.seed for result in found})
+                models = ", ".join(sorted({result.cell.model for result in found}))
                 flat = {**parts["training"], **parts["objective"], "generator": parts["generator"]["name"]}
                 # Both the training and the search have a learning rate and neither a seed of its own.
                 flat |= {f"search {key}": value for key, value in parts["generator"].items() if key != "name"}
-                rows.append({"data": data, "models": ", ".join(models), "seeds": len(seeds), **flat})
+                rows.append({"data": data, "models": models, "seeds": len({r.cell.seed for r in found}), **flat})
         return pd.DataFrame(rows).drop(columns=["seed", "threads"], errors="ignore")

@@ -21,7 +21,7 @@ from counterfactual_training.evaluation.bootstrap import (
 )
 from counterfactual_training.experiments.names import PAPER_ORDER
 from counterfactual_training.experiments.paper.published import value
-from counterfactual_training.experiments.paper.results import Array, Results
+from counterfactual_training.experiments.paper.results import Array, Results, over_lambda
 
 COLUMNS = ["data", "metric", "quantity", "published", "ours", "low", "high", "seeds"]
 MODELS = ("vanilla", "full", "full protected", "divergence", "adversarial")
@@ -50,11 +50,8 @@ def main_table(results: Results, protocol: str = "published") -> pd.DataFrame:
 
     The reduction is ``100 (1 − mean CT / mean baseline)``, means over seeds and individuals (or evaluation runs).
     """
-    rows = []
-    for contrast in MAIN:
-        for data in results.data("vanilla", contrast.ct):
-            rows += _contrast_rows(results, data, contrast, protocol)
-    return _ordered(rows)
+    pairs = [(contrast, *found) for contrast in MAIN for found in results.shared("vanilla", contrast.ct)]
+    return _ordered([row for pair in pairs for row in _contrast_rows(results, *pair, protocol)])
 
 
 def paired_table(results: Results) -> pd.DataFrame:
@@ -69,27 +66,16 @@ def paired_table(results: Results) -> pd.DataFrame:
 
 def by_seed_table(results: Results) -> pd.DataFrame:
     """The paper's own inference, once per training seed: reduction ± SD over evaluation runs, asterisk at 1 %."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for contrast in MAIN:
-        for data in results.data("vanilla", contrast.ct):
-            seeds = results.seeds(data, "vanilla", contrast.ct)
-            ct, baseline = _pair(results, data, contrast, "published", seeds)
-            for place, seed in enumerate(seeds):
-                found = published_reduction(ct[place], baseline[place])
-                rows.append(
-                    {
-                        "data": data,
-                        "metric": contrast.metric,
-                        "seed": seed,
-                        "published": value("main", data, contrast.metric, "reduction"),
-                        "published_spread": value("main", data, contrast.metric, "reduction", column="spread"),
-                        "published_significant": value("main", data, contrast.metric, "reduction", column="significant")
-                        == 1,
-                        "ours": found.reduction,
-                        "spread": found.standard_deviation,
-                        "significant": found.significant,
-                    }
-                )
+        for data, seeds in results.shared("vanilla", contrast.ct):
+            printed = _printed("main", data, contrast.metric, "reduction", "spread", "significant")
+            printed["published_significant"] = printed["published_significant"] == 1
+            pairs = zip(seeds, *_pair(results, contrast, data, seeds, "published"), strict=True)
+            for seed, ct, baseline in pairs:
+                found = published_reduction(ct, baseline)
+                ours = {"ours": found.reduction, "spread": found.standard_deviation, "significant": found.significant}
+                rows.append({"data": data, "metric": contrast.metric, "seed": seed, **printed, **ours})
     return _ordered(rows)
 
 
@@ -98,11 +84,10 @@ def mutability_table(results: Results) -> pd.DataFrame:
     rows = []
     for constraints, ct in (("protected", "full protected"), ("free", "full")):
         suffix = "" if constraints == "protected" else "_free"
-        for data in results.data("vanilla", ct):
-            rows += _contrast_rows(results, data, Contrast("cost", ct, constraints), "published", suffix)
-            seeds = results.seeds(data, "vanilla", ct)
+        for data, seeds in results.shared("vanilla", ct):
+            rows += _contrast_rows(results, Contrast("cost", ct, constraints), data, seeds, "published", suffix)
             for quantity, model in (("baseline", "vanilla"), ("ct", ct)):
-                shares = results.over_lambda(data, model, f"published/{constraints}/validity", seeds)
+                shares = over_lambda(results.stack(data, model, f"published/{constraints}/validity", seeds))
                 published = value("validity", data, "validity", quantity, constraints)
                 rows.append(_row(data, f"validity{suffix}", quantity, published, _mean(shares)))
     return _ordered(rows)
@@ -113,10 +98,9 @@ def ablation_table(results: Results) -> pd.DataFrame:
     rows = []
     for metric in ("implausibility", "implausibility_mmd"):
         for objective in ("adversarial", "divergence", "full"):
-            for data in results.data("vanilla", objective):
-                seeds = results.seeds(data, "vanilla", objective)
-                pair = _pair(results, data, Contrast(metric, objective, "free"), "published", seeds)
-                estimate = compare(*pair, _rng(), "reduction")
+            for data, seeds in results.shared("vanilla", objective):
+                ct, baseline = _pair(results, Contrast(metric, objective, "free"), data, seeds, "published")
+                estimate = compare(ct, baseline, _rng(), "reduction")
                 rows.append(_row(data, metric, objective, value("ablation", data, metric, objective), estimate))
     return _ordered(rows)
 
@@ -125,8 +109,7 @@ def robustness_table(results: Results) -> pd.DataFrame:
     """Accuracy under attack: ``data, metric (fgsm | pgd), quantity (objective), epsilon, …``."""
     rows = []
     for objective in ("vanilla", "full", "adversarial", "divergence"):
-        for data in results.data(objective):
-            seeds = results.seeds(data, objective)
+        for data, seeds in results.shared(objective):
             for attack in ("fgsm", "pgd"):
                 curves = results.stack(data, objective, f"attack/{attack}", seeds)
                 epsilons = results.cells[data, objective][0].cell.measurement.protocol.epsilons
@@ -134,29 +117,19 @@ def robustness_table(results: Results) -> pd.DataFrame:
                     read_off = value("robustness", data, attack, objective, f"{round(epsilon, 4):g}")
                     row = _row(data, attack, objective, read_off, _mean(column[:, None]))
                     rows.append({**row, "epsilon": epsilon})
-    return (
-        _ordered(rows, ("data", "metric", "quantity", "epsilon"))
-        if rows
-        else pd.DataFrame(columns=[*COLUMNS, "epsilon"])
-    )
+    return _ordered(rows, ("data", "metric", "quantity", "epsilon"))
 
 
 def attribution_table(results: Results) -> pd.DataFrame:
     """Sensitivity to protected features: median and 95 % quantiles over rounds, those of all seeds together."""
     rows = []
-    for data in results.data("vanilla", "full protected"):
-        seeds = results.seeds(data, "vanilla", "full protected")
+    for data, seeds in results.shared("vanilla", "full protected"):
         for quantity, model in (("baseline", "vanilla"), ("ct", "full protected")):
             rounds = results.stack(data, model, "attribution", seeds).ravel()
             low, high = percentile_interval(rounds)
-            row: dict[str, Any] = {
-                "data": data, "metric": "sensitivity", "quantity": quantity,
-                "published": value("attribution", data, "sensitivity", quantity),
-                "published_low": value("attribution", data, "sensitivity", quantity, column="low"),
-                "published_high": value("attribution", data, "sensitivity", quantity, column="high"),
-                "ours": float(np.nanmedian(rounds)), "low": low, "high": high, "seeds": len(seeds),
-            }  # fmt: skip
-            rows.append(row)
+            ours = {"ours": float(np.nanmedian(rounds)), "low": low, "high": high, "seeds": len(seeds)}
+            printed = _printed("attribution", data, "sensitivity", quantity, "low", "high")
+            rows.append({"data": data, "metric": "sensitivity", "quantity": quantity, **printed, **ours})
     return _ordered(rows)
 
 
@@ -164,45 +137,36 @@ def performance_table(results: Results) -> pd.DataFrame:
     """Accuracy, macro F1 and calibration error of every model; quantity is the model."""
     rows = []
     printed = {"vanilla": "baseline", "full": "ct"}
-    for data, model in results.present(MODELS):
-        seeds = results.seeds(data, model)
-        for metric in ("accuracy", "f1", "calibration_error"):
-            known = value("accuracy", data, metric, printed.get(model, ""), source="draft")
-            estimate = _mean(results.numbers(data, model, metric, seeds)[:, None])
-            rows.append(_row(data, metric, model, known, estimate))
+    for model in MODELS:
+        for data, seeds in results.shared(model):
+            for metric in ("accuracy", "f1", "calibration_error"):
+                known = value("accuracy", data, metric, printed.get(model, ""), source="draft")
+                estimate = _mean(results.numbers(data, model, metric, seeds)[:, None])
+                rows.append(_row(data, metric, model, known, estimate))
     return _ordered(rows)
 
 
 def by_lambda_table(results: Results) -> pd.DataFrame:
     """Reduction of IP for every λ_energy of the test-time generator and every evaluation run, for box plots."""
+    names = ["seed", "lambda_energy", "run"]
     parts = []
-    for data in results.data("vanilla", "full"):
-        seeds = results.seeds(data, "vanilla", "full")
-        ct, baseline = (
-            results.stack(data, model, "published/free/implausibility", seeds) for model in ("full", "vanilla")
-        )
+    for data, seeds in results.shared("vanilla", "full"):
+        ct, baseline = (results.stack(data, m, "published/free/implausibility", seeds) for m in ("full", "vanilla"))
         with np.errstate(invalid="ignore", divide="ignore"):
             reduction = 100 * (1 - ct / baseline)  # (S, λ, runs)
-        index = pd.MultiIndex.from_product(
-            [seeds, LAMBDA_ENERGY, range(reduction.shape[2])], names=["seed", "lambda_energy", "run"]
-        )
-        parts.append(pd.DataFrame({"data": data, "ours": reduction.ravel()}, index=index).reset_index())
-    if not parts:
-        return pd.DataFrame(columns=["seed", "lambda_energy", "run", "data", "ours", "published"])
-    table = pd.concat(parts, ignore_index=True)
-    known = {
-        (data, strength): value("by_lambda", data, "implausibility", "reduction", f"{strength:g}", source="draft")
-        for data in table["data"].unique()
-        for strength in LAMBDA_ENERGY
-    }
-    keys = zip(table["data"], table["lambda_energy"], strict=True)
-    return table.assign(published=[known[key] for key in keys])
+        where = ("by_lambda", data, "implausibility", "reduction")
+        known = np.array([value(*where, f"{strength:g}", source="draft") for strength in LAMBDA_ENERGY])
+        index = pd.MultiIndex.from_product([seeds, LAMBDA_ENERGY, range(reduction.shape[2])], names=names)
+        published = np.broadcast_to(known[:, None], reduction.shape).ravel()
+        columns = {"data": data, "ours": reduction.ravel(), "published": published}
+        parts.append(pd.DataFrame(columns, index).reset_index())
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*names, "data", "ours", "published"])
 
 
 def maturity_table(results: Results) -> pd.DataFrame:
     """Share of mature counterfactuals per epoch: mean, lowest and highest seed."""
     parts = []
-    for data, model in results.present(MODELS[1:]):
+    for data, model in [(data, name) for name in MODELS[1:] for data, _ in results.shared(name)]:
         found = results.cells[data, model]
         shares = pd.concat([pd.Series(r.history["share_mature"], r.history["epoch"]) for r in found], axis=1)
         frame = pd.DataFrame({"ours": shares.mean(axis=1), "low": shares.min(axis=1), "high": shares.max(axis=1)})
@@ -214,9 +178,8 @@ def maturity_table(results: Results) -> pd.DataFrame:
 def synthetic_table(results: Results) -> pd.DataFrame:
     """CT against the baseline at a glance, one row per data set; one column per seed for the reduction of IP."""
     rows = []
-    for data in results.data("vanilla", "full"):
-        seeds = results.seeds(data, "vanilla", "full")
-        ct, baseline = _pair(results, data, MAIN[0], "published", seeds)
+    for data, seeds in results.shared("vanilla", "full"):
+        ct, baseline = _pair(results, MAIN[0], data, seeds, "published")
         reductions = 100 * (1 - np.nanmean(ct, axis=1) / np.nanmean(baseline, axis=1))
         mature = [pd.Series(result.history["share_mature"]).mean() for result in results.of_model(data, "full", seeds)]
         rows.append(
@@ -264,37 +227,40 @@ def other_differences(name: str, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _contrast_rows(
-    results: Results, data: str, contrast: Contrast, protocol: str, suffix: str = ""
+    results: Results, contrast: Contrast, data: str, seeds: list[int], protocol: str, suffix: str = ""
 ) -> list[dict[str, Any]]:
     """Baseline, CT and reduction of one cell of the main table."""
-    seeds = results.seeds(data, "vanilla", contrast.ct)
-    ct, baseline = _pair(results, data, contrast, protocol, seeds)
-    metric = f"{contrast.metric}{suffix}"
-    reduction = compare(ct, baseline, _rng(), "reduction")
-    table = "unconstrained" if suffix else "main"
-    known = {q: float("nan") if suffix else value("means", data, contrast.metric, q) for q in ("baseline", "ct")}
-    rows = [
-        _row(data, metric, "baseline", known["baseline"], _mean(baseline)),
-        _row(data, metric, "ct", known["ct"], _mean(ct)),
-        _row(data, metric, "reduction", value(table, data, contrast.metric, "reduction"), reduction),
-    ]
+    ct, baseline = _pair(results, contrast, data, seeds, protocol)
+    found = {"baseline": _mean(baseline), "ct": _mean(ct), "reduction": compare(ct, baseline, _rng(), "reduction")}
+    # The paper has no means without protected features, only the reduction.
+    table = {"reduction": "unconstrained"} if suffix else {"baseline": "means", "ct": "means", "reduction": "main"}
+    known = {quantity: value(table.get(quantity, ""), data, contrast.metric, quantity) for quantity in found}
+    rows = [_row(data, f"{contrast.metric}{suffix}", q, known[q], estimate) for q, estimate in found.items()]
     if protocol == "paired":
         individuals = (~np.isnan(ct)).sum(1).mean()  # for whom both have a valid counterfactual, per seed
         rows = [{**row, "p_value": float("nan"), "individuals": round(float(individuals))} for row in rows]
-        rows[-1]["p_value"] = reduction.p_value
+        rows[-1]["p_value"] = found["reduction"].p_value
     return rows
 
 
-def _pair(results: Results, data: str, contrast: Contrast, protocol: str, seeds: list[int]) -> tuple[Array, Array]:
+def _printed(table: str, data: str, metric: str, quantity: str, *columns: str) -> dict[str, Any]:
+    """A published number, and what else the paper says of it."""
+    rest = {f"published_{column}": value(table, data, metric, quantity, column=column) for column in columns}
+    return {"published": value(table, data, metric, quantity), **rest}
+
+
+def _pair(results: Results, contrast: Contrast, data: str, seeds: list[int], protocol: str) -> list[Array]:
     """Values ``(S, n)`` of CT and of the baseline; n evaluation runs, or individuals in the paired protocol."""
     name = f"{protocol}/{contrast.constraints}/{contrast.metric}"
+    both = [results.stack(data, model, name, seeds) for model in (contrast.ct, "vanilla")]
     if protocol != "paired":
-        ct, baseline = (results.over_lambda(data, model, name, seeds) for model in (contrast.ct, "vanilla"))
-        return ct, baseline
-    ct, baseline = results.both_over_lambda(data, (contrast.ct, "vanilla"), name, seeds)
-    drawn = np.flatnonzero(~np.isnan(ct).all(0))
+        return [over_lambda(one) for one in both]
+    # Individuals count where both have a value at that λ_energy and seed.
+    missing = np.isnan(both[0]) | np.isnan(both[1])
+    both = [over_lambda(np.where(missing, np.nan, one)) for one in both]
+    drawn = np.flatnonzero(~np.isnan(both[0]).all(0))
     drawn = drawn if len(drawn) else np.array([0])  # the mean over nobody is NaN, not an error
-    return ct[:, drawn], baseline[:, drawn]
+    return [one[:, drawn] for one in both]
 
 
 def _mean(values: Array) -> Estimate:
@@ -307,16 +273,8 @@ def _row(data: str, metric: str, quantity: str, published: float, estimate: Esti
     low, high = (float("nan"), float("nan")) if alone else (estimate.low, estimate.high)
     if metric.startswith(SHARES):  # a symmetric interval of few seeds may leave the range of what it estimates
         low, high = max(low, 0.0), min(high, 1.0)
-    return {
-        "data": data,
-        "metric": metric,
-        "quantity": quantity,
-        "published": published,
-        "ours": estimate.value,
-        "low": low,
-        "high": high,
-        "seeds": estimate.num_seeds,
-    }
+    values = (data, metric, quantity, published, estimate.value, low, high, estimate.num_seeds)
+    return dict(zip(COLUMNS, values, strict=True))
 
 
 def _ordered(rows: list[dict[str, Any]], first: tuple[str, ...] = ()) -> pd.DataFrame:

@@ -26,9 +26,8 @@ from counterfactual_training.evaluation.stepfree import (
 )
 from counterfactual_training.experiments.names import IMAGES, seeds_of
 from counterfactual_training.experiments.truth.methods import UNCAPPED, Caps, Fit
-from counterfactual_training.experiments.truth.truth import Place, Scope, TruthBench, fit_of, make_bench
+from counterfactual_training.experiments.truth.truth import Scope, TruthBench, fit_of, make_bench, write_table
 from counterfactual_training.gates import search_gated
-from counterfactual_training.persistence import atomic_write
 from counterfactual_training.search import generic, make_generator, search
 
 # Of a baseline's logits; the flat model of the first picture is the baseline times FLAT.
@@ -48,29 +47,23 @@ Make = Callable[[TruthBench, Fit], pd.DataFrame]
 
 def picture_tables(scope: Scope, data: Sequence[str]) -> dict[str, pd.DataFrame]:
     """``overshoot``, ``rescaled`` and, if there are images among the data sets, ``digits``; made once."""
-    place = scope.place
     tables = [name for name in data if name not in IMAGES]
     chosen = [name for name in _PREFERRED if name in tables] or tables[:2]
     by_steps = {"overshoot": overshoot_table, "rescaled": rescaled_table}
-    found = [_made(place, name, by_steps, AS_PUBLISHED) for name in chosen]
-    found += [_made(place, name, {"digits": digits_table}, place.caps) for name in data if name in IMAGES]
-    titles = ("overshoot", "rescaled", "digits")
-    return {title: _joined([part[title] for part in found if title in part]) for title in titles}
+    found = [_made(scope, name, by_steps, AS_PUBLISHED) for name in chosen]
+    found += [_made(scope, name, {"digits": digits_table}, scope.caps) for name in data if name in IMAGES]
+    parts = {title: [part[title] for part in found if title in part] for title in (*by_steps, "digits")}
+    return {title: pd.concat(some, ignore_index=True) if some else pd.DataFrame() for title, some in parts.items()}
 
 
-def _joined(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
-
-
-def _made(place: Place, name: str, makers: Mapping[str, Make], caps: Caps) -> dict[str, pd.DataFrame]:
+def _made(scope: Scope, name: str, makers: Mapping[str, Make], caps: Caps) -> dict[str, pd.DataFrame]:
     """Tables of one data set, which share their models."""
-    paths = {title: place.folder / f"{name}-{title}.csv" for title in makers}
+    paths = {title: scope.folder / f"{name}-{title}.csv" for title in makers}
     if not all(path.exists() for path in paths.values()):
-        bench = make_bench(name, place.on_test, caps)
+        bench = make_bench(name, scope.on_test, caps)
         fit = fit_of(bench, name, seeds_of(name, 1)[0], caps, protected=False)
         for title, make in makers.items():
-            table = make(bench, fit).assign(data=name)
-            atomic_write(paths[title], table.to_csv(index=False, float_format="%.5g", lineterminator="\n").encode())
+            write_table(paths[title], make(bench, fit).assign(data=name), digits=5)
     return {title: pd.read_csv(path) for title, path in paths.items()}
 
 
@@ -170,7 +163,6 @@ def digits_table(bench: TruthBench, fit: Fit, methods: Sequence[str] = ("BL", "C
     Returns:
         ``model`` ("factual" first), ``label``, ``target``, ``valid`` and the pixels, row by row.
     """
-    level = STEP_FREE[-1]
     models = {name: fit.model(name) for name in methods}
     who, labels = bench.individuals, bench.y_held[: len(bench.individuals.row)]
     right = torch.ones_like(labels, dtype=torch.bool)
@@ -179,18 +171,18 @@ def digits_table(bench: TruthBench, fit: Fit, methods: Sequence[str] = ("BL", "C
     places = [((labels == k) & right).nonzero().flatten()[:1] for k in range(bench.data.num_classes)]
     chosen = torch.cat(places)
     x, targets = who.x[chosen], who.y_target[chosen]
-    recipe = make_generator("line", decision_threshold=level.decision_threshold)
-    images, valid = {"factual": x}, {"factual": torch.ones(len(x), dtype=torch.bool)}
+    recipe = make_generator("line", decision_threshold=STEP_FREE[-1].decision_threshold)
+    images = {"factual": (x, torch.ones(len(x), dtype=torch.bool))}
     for name, model in models.items():
         one = at_one_scale(model, fit.x, fit.y, bench.data.num_classes)
         found = search_gated(one, x, targets, recipe, fit.constraints, diagnose=False)
-        images[name], valid[name] = found.x_cf, found.converged
+        images[name] = found.x_cf, found.converged
+    about = {"label": labels[chosen].numpy(), "target": targets.numpy()}
     parts = [
-        pd.DataFrame(image.flatten(1).numpy()).assign(
-            model=name, label=labels[chosen].numpy(), target=targets.numpy(), valid=valid[name].numpy()
+        pd.concat(
+            [pd.DataFrame({"model": name, **about, "valid": valid.numpy()}), pd.DataFrame(x_cf.flatten(1).numpy())],
+            axis=1,
         )
-        for name, image in images.items()
+        for name, (x_cf, valid) in images.items()
     ]
-    table = pd.concat(parts, ignore_index=True)
-    about = ["model", "label", "target", "valid"]
-    return table[about + [column for column in table if column not in about]]
+    return pd.concat(parts, ignore_index=True)

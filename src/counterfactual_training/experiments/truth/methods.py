@@ -146,16 +146,6 @@ def conventional(fit: Fit) -> nn.Module:
     return fit.trained(fit.setting("vanilla"))
 
 
-def published_ct(fit: Fit) -> nn.Module:
-    """Counterfactual training with the published settings."""
-    return fit.trained(fit.setting("full"))
-
-
-def cheap_recourse(fit: Fit) -> nn.Module:
-    """N5c: logistic contrast, and recourse where features are protected, as far as a twin's accuracy lets."""
-    return fit.trained(cheap_recourse_setting(fit))
-
-
 def cheap_recourse_setting(fit: Fit) -> Setting:
     """N5c's: searched by the rules that it is measured by, with the baseline's epochs and batches."""
     config = replace(fit.setting("vanilla").config, immature="keep", positives=CHEAP_RECOURSE.config.positives)
@@ -219,8 +209,9 @@ def best(fit: Fit) -> nn.Module:
 METHODS: dict[str, Method] = {
     "BL": Method(conventional),
     "BL rescaled": Method(rescaled_baseline),
-    "CT": Method(published_ct, protects=True),
-    "N5c": Method(cheap_recourse, protects=True),
+    "CT": Method(lambda fit: fit.trained(fit.setting("full")), protects=True),
+    # Logistic contrast, and recourse where features are protected, as far as a twin's accuracy lets.
+    "N5c": Method(lambda fit: fit.trained(cheap_recourse_setting(fit)), protects=True),
     "N5c + K": Method(gated("density", "N5c"), protects=True, images=False),
     "K": Method(gated("density"), protects=True, images=False),
     "G": Method(gated("learned"), protects=True),

@@ -25,19 +25,19 @@ def truth_tables(scope: Scope) -> dict[str, pd.DataFrame]:
     """Of all that is done: ``truth`` (every cell against its twin), ``truth_by_seed`` (the same for each training seed,
     means alone), ``truth_performance`` (accuracy and calibration) and ``truth_gains`` (the published reductions beside
     what is left of them)."""
-    place, names = scope.place, scope.names
-    done = [(piece, name) for piece in scope.pieces for name in names if place.numbers(*piece, name).exists()]
+    names = scope.names
+    done = [(piece, name) for piece in scope.pieces for name in names if scope.numbers(*piece, name).exists()]
     if not done:
         return {name: pd.DataFrame() for name in TABLES}
     # Cells of which a twin is missing cannot be compared yet.
     done = [(piece, name) for piece, name in done if (piece, METHODS[name].twin) in set(done)]
-    parts = [pd.read_csv(place.rows(*piece, name), dtype={"tau": str}) for piece, name in done]
-    floors = [pd.read_csv(place.floors(d), dtype={"tau": str}) for d in dict.fromkeys(p.data for p, _ in done)]
+    parts = [pd.read_csv(scope.rows(*piece, name), dtype={"tau": str}) for piece, name in done]
+    floors = [pd.read_csv(scope.floors(d), dtype={"tau": str}) for d in dict.fromkeys(p.data for p, _ in done)]
     table = pd.concat([*parts, *floors], ignore_index=True)
     twins = {name: METHODS[name].twin for name in names}
     truth = _in_order(summarise_stepfree(table, twins))
     warn(check_seeds(int(truth["seeds"].min())))
-    records = [json.loads(place.numbers(*piece, name).read_text()) for piece, name in done]
+    records = [json.loads(scope.numbers(*piece, name).read_text()) for piece, name in done]
     found = (truth, _in_order(_by_seed(table, twins)), _in_order(_performance(records)), _gains(truth))
     return dict(zip(TABLES, found, strict=True))
 
@@ -75,21 +75,12 @@ def _performance(records: Sequence[dict[str, Any]]) -> pd.DataFrame:
             twin = by_model[METHODS[name].twin]
             seeds = part.index.intersection(twin.index)
             a, b = (one.loc[seeds, "value"].to_numpy()[:, None] for one in (part, twin))
-            alone = METHODS[name].twin == name
-            estimate = None if alone else compare(a, b, np.random.default_rng(2025), "difference")
-            rows.append(
-                {
-                    "data": data,
-                    "setting": setting,
-                    "model": name,
-                    "metric": metric,
-                    "value": float(a.mean()),
-                    "change": float("nan") if estimate is None else estimate.value,
-                    "p_value": float("nan") if estimate is None else estimate.p_value,
-                    "seconds": float(part["seconds"].mean()),
-                    "seeds": len(seeds),
-                }
-            )
+            row = {"data": data, "setting": setting, "model": name, "metric": metric, "value": float(a.mean())}
+            row |= {"change": float("nan"), "p_value": float("nan")}
+            if METHODS[name].twin != name:
+                estimate = compare(a, b, np.random.default_rng(2025), "difference")
+                row |= {"change": estimate.value, "p_value": estimate.p_value}
+            rows.append(row | {"seconds": float(part["seconds"].mean()), "seeds": len(seeds)})
     out = pd.DataFrame(rows)
     return out.assign(p_holm=holm(out["p_value"].to_numpy()))
 
@@ -104,8 +95,9 @@ def _gains(truth: pd.DataFrame) -> pd.DataFrame:
     for data in dict.fromkeys(truth["data"]):
         for theirs, ours, setting in _GAINS:
             cells = truth[(truth["data"] == data) & (truth["metric"] == ours) & (truth["setting"] == setting)]
-            cells = cells[cells["model"] != cells["twin"]]
-            cells = cells[cells["baseline"] > 0]  # of nothing there is no per cent
+            cells = cells[
+                (cells["model"] != cells["twin"]) & (cells["baseline"] > 0)
+            ]  # of nothing there is no per cent
             reductions = 100 * (1 - cells["value"] / cells["baseline"])
             pairs = zip(cells["model"], cells["tau"], reductions, strict=True)
             row = {"data": data, "metric": theirs, "published": value("main", data, theirs, "reduction")}

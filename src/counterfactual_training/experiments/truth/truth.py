@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -72,36 +72,6 @@ class TruthBench(NamedTuple):
     constraints: Constraints
 
 
-@dataclass(frozen=True)
-class Place:
-    """The folder of results of one kind of rows, caps and stored models: per model a CSV file and a JSON file, last.
-
-    Attributes:
-        cells: how much of the paper's experiments was run, and what was changed in them, if it is their models that
-            are measured; empty where methods train their own.
-    """
-
-    root: Path
-    on_test: bool
-    caps: Caps
-    cells: str = ""
-
-    @property
-    def folder(self) -> Path:
-        content = json.dumps({"format": FORMAT, "cells": self.cells, **asdict(self.caps)}, sort_keys=True)
-        rows = "test" if self.on_test else "tuning"
-        return self.root / f"{rows}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
-
-    def rows(self, data: str, seed: int, method: str) -> Path:
-        return self.folder / f"{data}-{seed}-{_slug(method)}.csv"
-
-    def numbers(self, data: str, seed: int, method: str) -> Path:
-        return self.rows(data, seed, method).with_suffix(".json")
-
-    def floors(self, data: str) -> Path:
-        return self.folder / f"{data}-floors.csv"
-
-
 class Piece(NamedTuple):
     """All methods of one data set and seed: they share rows, judge, and the models they build on."""
 
@@ -111,7 +81,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Scope:
-    """Which models are measured, and on which rows.
+    """Which models are measured, on which rows, and where the results are: per model a CSV file and then a JSON file.
 
     Attributes:
         root: folder of results; grows. Results that exist are not made again, even if the code of a method changes: use
@@ -121,7 +91,7 @@ class Scope:
         methods: of :data:`METHODS`; by default all. Their twins come along.
         on_test: measure on the test rows instead of rows cut from the training rows.
         cells: finished cells of the paper's experiments, whose models are BL and CT.
-        kind: how much of these experiments was run, see :attr:`Place.cells`.
+        kind: how much of these experiments was run, and what was changed in them.
     """
 
     root: str | Path
@@ -134,36 +104,43 @@ class Scope:
     kind: str = ""
 
     @property
-    def place(self) -> Place:
-        return Place(Path(self.root), self.on_test, self.caps, self.kind)
-
-    @property
     def names(self) -> list[str]:
         """The methods in the order of :data:`METHODS`, with the twins they are compared with."""
-        wanted = list(METHODS) if self.methods is None else list(self.methods)
-        for name in wanted:
+        wanted = list(METHODS if self.methods is None else self.methods)
+        for name in wanted:  # grows, because a twin may have a twin
             twin = lookup("method", name, METHODS).twin
-            if twin not in wanted:
-                wanted.append(twin)
+            wanted += [twin] * (twin not in wanted)
         return [name for name in METHODS if name in wanted]
 
     @property
     def pieces(self) -> list[Piece]:
-        every = self.data is None
-        names = PAPER_ORDER if every else sorted({short_name(name) for name in self.data or ()}, key=PAPER_ORDER.index)
+        names = PAPER_ORDER if self.data is None else sorted(map(short_name, set(self.data)), key=PAPER_ORDER.index)
         # Images take longest, so they start first.
-        order = sorted(names, key=lambda name: name not in IMAGES)
+        order = sorted(dict.fromkeys(names), key=lambda name: name not in IMAGES)
         return [Piece(name, seed) for name in order for seed in seeds_of(name, self.seeds)]
 
+    def methods_of(self, piece: Piece) -> list[str]:
+        return [name for name in self.names if METHODS[name].images or piece.data not in IMAGES]
 
-class TruthPlan(NamedTuple):
-    """What all pieces have in common."""
+    @property
+    def kind_of_rows(self) -> str:
+        return "test" if self.on_test else "tuning"
 
-    place: Place
-    methods: Sequence[str]
-    generator: Generator | None
-    cells: Sequence[Cell]
-    store: Path | None
+    @property
+    def folder(self) -> Path:
+        """Of results of one kind of rows, caps and stored models."""
+        content = json.dumps({"format": FORMAT, "cells": self.kind, **asdict(self.caps)}, sort_keys=True)
+        return Path(self.root) / f"{self.kind_of_rows}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+
+    def rows(self, data: str, seed: int, method: str) -> Path:
+        slug = re.sub(r"[^a-z0-9]+", "-", method.lower()).strip("-")
+        return self.folder / f"{data}-{seed}-{slug}.csv"
+
+    def numbers(self, data: str, seed: int, method: str) -> Path:
+        return self.rows(data, seed, method).with_suffix(".json")
+
+    def floors(self, data: str) -> Path:
+        return self.folder / f"{data}-floors.csv"
 
 
 class TruthFailure(NamedTuple):
@@ -188,14 +165,12 @@ def run_truth(
         generator: of the step-free searches; by default the recipe ``line``.
         store: folder of the scope's finished cells.
     """
-    place, names = scope.place, scope.names
-    pieces = [piece for piece in scope.pieces if not _finished(place, piece, names)]
-    plan = TruthPlan(place, names, generator, scope.cells, None if store is None else Path(store))
-    failures: list[TruthFailure] = []
     engine = engine or Engine()
     if engine.name != "processes":
         raise InputError("The truth tables run in processes of this machine; leave --engine and --address out.")
-    for count, (piece, outcome) in enumerate(launch(_run_piece, pieces, plan, engine=engine), 1):
+    pieces = [p for p in scope.pieces if _missing(scope, p) or not scope.floors(p.data).exists()]
+    failures: list[TruthFailure] = []
+    for count, (piece, outcome) in enumerate(launch(_run_piece, pieces, (scope, generator, store), engine=engine), 1):
         lost = [TruthFailure(piece.data, piece.seed, "all", outcome.reason)] if isinstance(outcome, Failed) else outcome
         failures += lost
         if stream is not None:
@@ -205,80 +180,68 @@ def run_truth(
     return failures
 
 
-def _finished(place: Place, piece: Piece, methods: Sequence[str]) -> bool:
-    wanted = _meant_for(piece, methods)
-    return place.floors(piece.data).exists() and all(place.numbers(*piece, name).exists() for name in wanted)
-
-
-def _meant_for(piece: Piece, methods: Sequence[str]) -> list[str]:
-    return [name for name in methods if METHODS[name].images or piece.data not in IMAGES]
+def _missing(scope: Scope, piece: Piece) -> list[str]:
+    return [name for name in scope.methods_of(piece) if not scope.numbers(*piece, name).exists()]
 
 
 # ---- one data set and seed -------------------------------------------------------------------------------------------
 
 
-def _run_piece(plan: TruthPlan, piece: Piece) -> list[TruthFailure]:
+def _run_piece(shared: tuple[Scope, Generator | None, str | Path | None], piece: Piece) -> list[TruthFailure]:
     """Every method that is not done yet. Runs in a worker, which writes each result as soon as there is one."""
-    place = plan.place
-    bench = make_bench(piece.data, place.on_test, place.caps)
-    if not place.floors(piece.data).exists():
+    scope, generator, store = shared
+    bench = make_bench(piece.data, scope.on_test, scope.caps)
+    if not scope.floors(piece.data).exists():
         floors = floor_table(bench.individuals, bench.judge, (bench.data.x_train, bench.data.y_train))
-        _write(place.floors(piece.data), floors.assign(data=piece.data))
-    known = _stored(plan, bench, piece)
-    failures = []
-    for name in _meant_for(piece, plan.methods):
-        if not place.numbers(*piece, name).exists():
-            outcome = attempt(_run_method, (plan, bench, known, piece), name)
-            if isinstance(outcome, Failed):
-                failures.append(TruthFailure(*piece, name, outcome.reason))
-    return failures
+        write_table(scope.floors(piece.data), floors.assign(data=piece.data))
+    known = {} if store is None else _stored(Store(store), scope.cells, bench, piece)
+    task = partial(_run_method, bench=bench, known=known, generator=generator, piece=piece)
+    outcomes = {name: attempt(task, scope, name) for name in _missing(scope, piece)}
+    return [TruthFailure(*piece, name, out.reason) for name, out in outcomes.items() if isinstance(out, Failed)]
 
 
 # What the models of the paper's experiments are called here.
 _STORED = {"vanilla": ("BL", False), "full": ("CT", False), "full protected": ("CT", True)}
 
 
-def _stored(plan: TruthPlan, bench: TruthBench, piece: Piece) -> Known:
+def _stored(store: Store, cells: Sequence[Cell], bench: TruthBench, piece: Piece) -> Known:
     """The models of finished cells, as far as there are any of this data set and seed."""
     known: Known = {}
-    store = None if plan.store is None else Store(plan.store)
-    for cell in plan.cells:
-        if store is not None and (cell.data, cell.seed) == piece and cell.model in _STORED and store.has_model(cell):
+    for cell in cells:
+        if (cell.data, cell.seed) == piece and cell.model in _STORED and store.has_model(cell):
             model = store.load_model(cell, untrained(bench.data, cell.seed))
             known[_STORED[cell.model]] = model.eval().requires_grad_(False)
     return known
 
 
-def _run_method(shared: tuple[TruthPlan, TruthBench, Known, Piece], name: str) -> None:
-    plan, bench, known, piece = shared
-    place = plan.place
+def _run_method(
+    scope: Scope, name: str, bench: TruthBench, known: Known, generator: Generator | None, piece: Piece
+) -> None:
     rows, seconds = [], 0.0
     numbers: dict[str, float] = {}
     for setting in SETTINGS:
-        fit = fit_of(bench, piece.data, piece.seed, place.caps, setting == "protected", known)
+        fit = fit_of(bench, *piece, scope.caps, setting == "protected", known)
         started = time.perf_counter()
         model = fit.model(name)
         seconds += time.perf_counter() - started
-        train_rows = (fit.x, fit.y)
         who, rules = bench.individuals, fit.constraints
-        table = stepfree_table({name: model}, who, bench.judge, train_rows, rules, LEVELS, plan.generator, search_gated)
+        table = stepfree_table({name: model}, who, bench.judge, (fit.x, fit.y), rules, LEVELS, generator, search_gated)
         rows.append(table.assign(data=piece.data, seed=piece.seed, setting=setting))
         inner = decider(model, bench.x_held, bench.data.num_classes)
         found = performance(predict_logits(inner, bench.x_held), bench.y_held)
         numbers |= {f"{setting}/{metric}": found[metric] for metric in PERFORMANCE}
-    _write(place.rows(*piece, name), pd.concat(rows, ignore_index=True))
+    write_table(scope.rows(*piece, name), pd.concat(rows, ignore_index=True))
     about = {
-        "data": piece.data,
-        "seed": piece.seed,
+        **piece._asdict(),
         "method": name,
-        "rows": "test" if place.on_test else "tuning",
+        "rows": scope.kind_of_rows,
         "numbers": numbers,
         "seconds": round(seconds, 2),
-        "caps": asdict(place.caps),
+        "caps": asdict(scope.caps),
         "versions": versions(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    atomic_write(place.numbers(*piece, name), (json.dumps(about, indent=2) + "\n").encode())
+    atomic_write(scope.numbers(*piece, name), (json.dumps(about, indent=2) + "\n").encode())
 
 
 @lru_cache(maxsize=1)
@@ -288,7 +251,10 @@ def make_bench(name: str, on_test: bool, caps: Caps) -> TruthBench:
     # The authors searched with continuous dummies in training; at evaluation categories are categories.
     data = replace(data, training_constraints=data.constraints.relaxed(), _frames=None)
     rng = torch.Generator().manual_seed(_SPLIT_SEED)
-    rows = _distinct(data.x_train) if name in IMAGES and not on_test else torch.arange(len(data.y_train))
+    rows = torch.arange(len(data.y_train))
+    if name in IMAGES and not on_test:
+        # Digits to train on were drawn with replacement, and a judge must not know one that a model was fitted to.
+        rows = torch.from_numpy(np.sort(np.unique(data.x_train.numpy(), axis=0, return_index=True)[1]))
     rows = rows[torch.randperm(len(rows), generator=rng)]
     if on_test:
         held = torch.randperm(len(data.y_test), generator=rng)
@@ -329,16 +295,5 @@ def fit_of(bench: TruthBench, name: str, seed: int, caps: Caps, protected: bool,
     )
 
 
-def _distinct(x: Tensor) -> Tensor:
-    """Row numbers without repeats: the digits to train on were drawn with replacement, and a judge must not know one
-    that a model was fitted to."""
-    _, first = np.unique(x.numpy(), axis=0, return_index=True)
-    return torch.from_numpy(np.sort(first))
-
-
-def _write(path: Path, table: pd.DataFrame) -> None:
-    atomic_write(path, table.to_csv(index=False, float_format="%.7g", lineterminator="\n").encode())
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+def write_table(path: Path, table: pd.DataFrame, digits: int = 7) -> None:
+    atomic_write(path, table.to_csv(index=False, float_format=f"%.{digits}g", lineterminator="\n").encode())
