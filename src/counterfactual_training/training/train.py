@@ -73,15 +73,8 @@ def train(
     inner, ranks = unwrapped(model), Ranks.from_model(model)
     data = arguments.training_rows([inner], x, y, sample_weight, class_weight)
     held = arguments.validation_rows([inner], validation, data)
-    base = preset(setting) if isinstance(setting, str) else setting or Setting()
-    chosen = replace(
-        base,
-        generator=make_generator(generator or base.generator, x_train=x if isinstance(x, Tensor) else None),
-        constraints=constraints if constraints is not None else base.constraints,
-        objective=make_objective(objective) if isinstance(objective, str) else objective or base.objective,
-        config=config or base.config,
-    )
-    chosen = arguments.with_constraints(chosen, data)
+    stated = _stated(setting, generator, constraints, objective, config, x if isinstance(x, Tensor) else None)
+    chosen = arguments.with_constraints(stated, data)
     arguments.check_modes(inner, chosen, data, ranks)
     listeners = arguments.listeners(callbacks, [chosen], progress)
     if optimizer is not None:
@@ -91,3 +84,22 @@ def train(
     arguments.check_ranks(run)
     fit(run, None if checkpoint is None else Checkpoint(checkpoint, run))
     return run.results()[0]
+
+
+def _stated(
+    setting: Setting | str | None,
+    generator: Generator | str | None,
+    constraints: Constraints | None,
+    objective: Objective | str | None,
+    config: TrainConfig | None,
+    x_train: Tensor | None,
+) -> Setting:
+    """The setting, with the arguments given beside it in place of its parts."""
+    base = preset(setting) if isinstance(setting, str) else setting or Setting()
+    return replace(
+        base,
+        generator=make_generator(generator or base.generator, x_train=x_train),
+        constraints=constraints if constraints is not None else base.constraints,
+        objective=make_objective(objective) if isinstance(objective, str) else objective or base.objective,
+        config=config or base.config,
+    )
