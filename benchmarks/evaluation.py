@@ -22,7 +22,7 @@ from counterfactual_training.evaluation.plausibility import implausibility_mmd
 from counterfactual_training.evaluation.protocol import PUBLISHED
 from counterfactual_training.experiments.fitting import fit_model, untrained
 from counterfactual_training.experiments.grid.settings import published, setting_of
-from counterfactual_training.experiments.names import TABULAR
+from counterfactual_training.experiments.paper_data import TABULAR
 
 COLUMNS = ("data", "rows × columns", "CT training, s", "evaluation, s", "evaluation / training")
 NOTE = """

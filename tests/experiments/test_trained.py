@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from counterfactual_training.datasets import load_dataset
 from counterfactual_training.errors import FileError, InputError
 from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.experiments.trained import (
@@ -13,7 +14,6 @@ from counterfactual_training.experiments.trained import (
     as_classifier,
     encoder_of,
     fit,
-    named_dataset,
     protected_columns,
     protected_constraints,
 )
@@ -25,7 +25,7 @@ RECIPE = Recipe("loan", objective="full", protected=("age",), hidden=(8, 4), epo
 
 @pytest.fixture(scope="module")
 def data():
-    return named_dataset("loan")
+    return load_dataset("loan")
 
 
 @pytest.fixture(scope="module")
@@ -80,12 +80,12 @@ def test_weights_that_miss_a_layer_are_refused(trained, tmp_path):
 
 
 def test_names_of_data_sets():
-    assert named_dataset("LOAN").name == "loan"
-    assert named_dataset("Moon").name == "moons"
+    assert load_dataset("LOAN").name == "loan"
+    assert load_dataset("Moon").name == "moons"
     with pytest.raises(InputError, match="Did you mean 'moons'"):
-        named_dataset("mons")
+        load_dataset("mons")
     with pytest.raises(InputError, match="default"):
-        named_dataset("loan", "full")
+        load_dataset("loan", "full")
 
 
 def test_protected_columns_are_immutable_by_name(data):
@@ -98,7 +98,7 @@ def test_protected_columns_are_immutable_by_name(data):
 
 
 def test_a_data_set_without_encoder_gets_one_that_changes_nothing():
-    moons = named_dataset("moons")
+    moons = load_dataset("moons")
     assert torch.equal(torch.as_tensor(encoder_of(moons).transform(moons.frame_test)).float(), moons.x_test)
 
 

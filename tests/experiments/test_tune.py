@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from counterfactual_training.datasets import load_dataset
 from counterfactual_training.errors import InputError
-from counterfactual_training.experiments.trained import named_dataset
 from counterfactual_training.experiments.tune import TuningEffort, best_file, confirm, named_task
 from counterfactual_training.tuning import RANGES, Choices, Goal, TuningPlan, tune
 
@@ -20,7 +20,7 @@ SPACE = {**dict.fromkeys(RANGES, "published"), "lambda_reg": Choices((0.1, 0.2, 
 
 @pytest.fixture(scope="module")
 def data():
-    whole = named_dataset("moons")
+    whole = load_dataset("moons")
     few = slice(0, 300)
     settings = replace(whole.settings, num_validation=100, num_counterfactuals=20, batch_size=100)
     small = {"x_train": whole.x_train[few], "y_train": whole.y_train[few], "settings": settings}
@@ -42,7 +42,7 @@ def test_no_test_row_is_trained_or_measured_on(data):
 
 
 def test_the_start_is_what_the_paper_ran(data):
-    whole = named_dataset("moons")
+    whole = load_dataset("moons")
     start = named_task(whole, TuningEffort()).start
     assert start.numbers()["lambda_reg"] == 0.25 and start.numbers()["decision_threshold"] == 0.9
     assert start.config.epochs == 100 and start.config.num_counterfactuals == 1000

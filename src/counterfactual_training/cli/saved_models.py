@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from counterfactual_training.cli.parsing import is_csv, read_csv
 from counterfactual_training.constraints import Constraints
+from counterfactual_training.datasets import load_dataset
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.errors import FileError, InputError, lookup
 from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.experiments.trained import (
     TrainedClassifier,
     as_classifier,
-    named_dataset,
     protected_constraints,
 )
 from counterfactual_training.search import make_generator
@@ -45,7 +45,7 @@ class DatasetModel:
 
     @cached_property
     def data(self) -> Dataset:
-        data = named_dataset(self.name, self.trained.recipe.variant)
+        data = load_dataset(self.name, self.trained.recipe.variant)
         inputs = next(self.trained.model.parameters()).shape[1]
         if data.num_features != inputs:
             raise FileError(f"{self.path!r} takes {inputs} features, {data.name} has {data.num_features}.")
@@ -71,7 +71,7 @@ class DatasetModel:
         return self.trained.model, self.data.x_test, self.data.y_test, constraints
 
     def _same(self, data: str | None) -> None:
-        if data is not None and (is_csv(data) or named_dataset(data).name != self.name):
+        if data is not None and (is_csv(data) or load_dataset(data).name != self.name):
             raise InputError(f"{self.path!r} is a model of {self.name!r}, not of {data!r}.")
 
 

@@ -10,10 +10,11 @@ import numpy as np
 from counterfactual_training.cli.options import VARIANTS
 from counterfactual_training.cli.output import emit, note, writable
 from counterfactual_training.cli.parsing import assignments, interval, is_csv, read_csv
+from counterfactual_training.datasets import load_dataset
 from counterfactual_training.errors import InputError
 from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.evaluation.performance import accuracy, predict_logits
-from counterfactual_training.experiments.trained import Recipe, fit, named_dataset, protected_columns
+from counterfactual_training.experiments.trained import Recipe, fit, protected_columns
 from counterfactual_training.gates import KINDS as GATES
 from counterfactual_training.search import GENERATORS
 from counterfactual_training.training import OBJECTIVES
@@ -94,7 +95,7 @@ def _train_named(arguments: argparse.Namespace) -> dict[str, Any]:
         if getattr(arguments, option) is not None:
             flag = option.replace("_", "-")
             raise InputError(f"--{flag} is for CSV files; {arguments.data!r} is the name of a data set.")
-    data = named_dataset(arguments.data, arguments.variant)
+    data = load_dataset(arguments.data, arguments.variant)
     protected = protected_columns(data) if arguments.protect == [] else tuple(dict.fromkeys(arguments.protect or ()))
     chosen = {name: getattr(arguments, name) for name in (*_SHARED, "seed") if getattr(arguments, name) is not None}
     recipe = Recipe(data=data.name, variant=data.variant, protected=protected, **chosen)

@@ -9,8 +9,9 @@ import time
 from counterfactual_training.cli.options import VARIANTS, names
 from counterfactual_training.cli.output import emit, folder, note
 from counterfactual_training.cli.parsing import is_csv
+from counterfactual_training.datasets import load_dataset
 from counterfactual_training.errors import InputError
-from counterfactual_training.experiments.trained import Recipe, named_dataset
+from counterfactual_training.experiments.trained import Recipe
 from counterfactual_training.experiments.tune import TuningEffort, confirm, named_task
 from counterfactual_training.reports import write_tuning
 from counterfactual_training.reports.tune_report import tuning_text
@@ -58,7 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
     if is_csv(arguments.data):
         raise InputError("ct tune takes named data sets; for a table of your own, use CounterfactualClassifier.tune.")
     goal, started = _goal(arguments), time.monotonic()
-    data = named_dataset(arguments.data, arguments.variant)
+    data = load_dataset(arguments.data, arguments.variant)
     effort = TuningEffort(arguments.epochs, arguments.seeds, arguments.seed)
     out = folder(arguments.out)
     storage = arguments.storage or out / "study.journal"

@@ -9,10 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.datasets.catalog import list_datasets, load_dataset
 from counterfactual_training.datasets.dataset import Dataset, Variant
-from counterfactual_training.datasets.loan import loan_dataset
-from counterfactual_training.errors import FileError, InputError, check_name, lookup, unknown
+from counterfactual_training.errors import FileError, lookup
 from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.experiments.fitting import fit_model, untrained
 from counterfactual_training.models import mlp
@@ -29,7 +27,7 @@ class Recipe:
     """How a classifier of a named data set is trained; everything else is as published for the data set.
 
     Attributes:
-        data, variant: see :func:`named_dataset`.
+        data, variant: see :func:`load_dataset`.
         objective: ``full``, ``vanilla``, ``divergence`` or ``adversarial``.
         protected: columns that no counterfactual may change, in training and afterwards.
         generator: of the counterfactuals in training.
@@ -101,18 +99,6 @@ def _of_size(state: dict[str, Tensor]) -> nn.Module:
     layers = sorted((name for name in state if state[name].dim() == 2), key=lambda name: int(name.partition(".")[0]))
     widths = [state[name].shape[0] for name in layers]
     return mlp(state[layers[0]].shape[1], widths[-1], widths[:-1])
-
-
-def named_dataset(name: str, variant: Variant = "default") -> Dataset:
-    """The loan example of Figure 1 under the name ``loan``, or one of the paper's data sets."""
-    wanted = name.strip().lower().replace("-", "_").replace(" ", "_")
-    known = [word for entry in list_datasets() for word in (entry["name"], entry["short_name"])]
-    if wanted == "loan":
-        check_name("variant of loan:", variant, ["default"])
-        return loan_dataset()
-    if wanted not in {word.lower() for word in known}:
-        raise InputError(unknown("data set", name, dict.fromkeys(["loan", *known])))
-    return load_dataset(wanted, variant)
 
 
 def fit(recipe: Recipe, data: Dataset, progress: bool | None = None) -> TrainedClassifier:

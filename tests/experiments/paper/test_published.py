@@ -5,8 +5,8 @@ import math
 import pytest
 
 from counterfactual_training.errors import InputError
-from counterfactual_training.experiments.names import PAPER_ORDER
 from counterfactual_training.experiments.paper.published import KEYS, _numbers, published, value
+from counterfactual_training.experiments.paper_data import PAPER_ORDER
 
 
 def test_every_printed_average_is_the_mean_of_its_nine_data_sets():

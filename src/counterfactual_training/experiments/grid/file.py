@@ -22,7 +22,7 @@ from counterfactual_training.evaluation.protocol import PROTOCOLS, EvaluationPro
 from counterfactual_training.experiments.grid.cell import ALL_ROWS, AS_TRAINED, ROWS, Measurement, as_tuples
 from counterfactual_training.experiments.grid.grid import Grid
 from counterfactual_training.experiments.grid.settings import KEYS, typed
-from counterfactual_training.experiments.names import KINDS, short_name
+from counterfactual_training.experiments.paper_data import KINDS, short_name
 
 _TABLES = ("generator", "objective", "training", "model", "evaluation")
 _TOP = ("name", "title", "data", "seeds", "image_seeds", "own_seeds", "protected", "alone", "gate")

@@ -12,7 +12,7 @@ from counterfactual_training.datasets.dataset import PaperSettings
 from counterfactual_training.errors import InputError
 from counterfactual_training.experiments.grid.cell import Cell, Measurement, as_tuples, digest
 from counterfactual_training.experiments.grid.settings import Settings, published
-from counterfactual_training.experiments.names import IMAGES, kind_of, short_name
+from counterfactual_training.experiments.paper_data import IMAGES, kind_of, short_name
 
 QUICK_EPOCHS, QUICK_RUNS, QUICK_INDIVIDUALS = 0.1, 2, 50
 _PAIR = {"full", "vanilla"}

@@ -19,7 +19,7 @@ import pandas as pd
 from counterfactual_training.errors import FileError
 from counterfactual_training.experiments.grid.cell import ALL_ROWS, AS_TRAINED, PROTOCOL, Cell, Measurement
 from counterfactual_training.experiments.grid.outcome import CellOutcome
-from counterfactual_training.experiments.names import kind_of
+from counterfactual_training.experiments.paper_data import kind_of
 from counterfactual_training.persistence import load_file
 
 OLD_MARKER = "store.json"

@@ -21,12 +21,12 @@ from counterfactual_training.experiments.grid.grid import Grid
 from counterfactual_training.experiments.grid.outcome import versions
 from counterfactual_training.experiments.grid.run import GridWork, load_data, run_grid
 from counterfactual_training.experiments.grid.store import Store
-from counterfactual_training.experiments.names import IMAGES
 from counterfactual_training.experiments.panels import DecisionPanel
 from counterfactual_training.experiments.paper import summaries
 from counterfactual_training.experiments.paper.digits import Digits, digits, pick_factuals
 from counterfactual_training.experiments.paper.figure1 import figure1
 from counterfactual_training.experiments.paper.results import Results
+from counterfactual_training.experiments.paper_data import IMAGES
 
 Summary = Callable[[Results], pd.DataFrame]
 ALL, FIGURE1, MNIST_FIGURES = "all", "figure1", "mnist-figures"

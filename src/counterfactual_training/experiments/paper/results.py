@@ -14,7 +14,7 @@ from counterfactual_training.errors import InputError
 from counterfactual_training.experiments.grid.cell import Cell
 from counterfactual_training.experiments.grid.outcome import CellOutcome, check_versions
 from counterfactual_training.experiments.grid.store import Store
-from counterfactual_training.experiments.names import PAPER_ORDER
+from counterfactual_training.experiments.paper_data import PAPER_ORDER
 
 Array = NDArray[np.float64]
 

@@ -19,9 +19,9 @@ from counterfactual_training.evaluation.bootstrap import (
     percentile_interval,
     published_reduction,
 )
-from counterfactual_training.experiments.names import PAPER_ORDER
 from counterfactual_training.experiments.paper.published import value
 from counterfactual_training.experiments.paper.results import Array, Results, over_lambda
+from counterfactual_training.experiments.paper_data import PAPER_ORDER
 
 COLUMNS = ["data", "metric", "quantity", "published", "ours", "low", "high", "seeds"]
 MODELS = ("vanilla", "full", "full protected", "divergence", "adversarial")

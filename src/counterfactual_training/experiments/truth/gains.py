@@ -24,7 +24,7 @@ from counterfactual_training.evaluation.stepfree import (
     decider,
     stepfree_table,
 )
-from counterfactual_training.experiments.names import IMAGES, seeds_of
+from counterfactual_training.experiments.paper_data import IMAGES, seeds_of
 from counterfactual_training.experiments.truth.methods import UNCAPPED, Caps, Fit
 from counterfactual_training.experiments.truth.truth import Scope, TruthBench, fit_of, make_bench, write_table
 from counterfactual_training.gates import search_gated

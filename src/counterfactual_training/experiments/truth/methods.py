@@ -20,7 +20,7 @@ from counterfactual_training.evaluation.plausibility import implausibility_by_cl
 from counterfactual_training.evaluation.stepfree import FIXED_STEPS, Rescaled, draw_individuals, scale_of
 from counterfactual_training.experiments.fitting import untrained, with_weights
 from counterfactual_training.experiments.grid.settings import published, setting_of
-from counterfactual_training.experiments.names import IMAGES
+from counterfactual_training.experiments.paper_data import IMAGES
 from counterfactual_training.gates import fit_gate
 from counterfactual_training.models import bend, mlp
 from counterfactual_training.search import search

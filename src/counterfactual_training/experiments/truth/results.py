@@ -13,8 +13,8 @@ from counterfactual_training.evaluation.bootstrap import compare, holm
 from counterfactual_training.evaluation.findings import check_seeds, warn
 from counterfactual_training.evaluation.judges import JUDGED
 from counterfactual_training.evaluation.stepfree import summarise_stepfree
-from counterfactual_training.experiments.names import PAPER_ORDER
 from counterfactual_training.experiments.paper.published import value
+from counterfactual_training.experiments.paper_data import PAPER_ORDER
 from counterfactual_training.experiments.truth.methods import METHODS
 from counterfactual_training.experiments.truth.truth import Scope
 

@@ -46,7 +46,7 @@ from counterfactual_training.experiments.fitting import untrained
 from counterfactual_training.experiments.grid.cell import Cell
 from counterfactual_training.experiments.grid.outcome import versions
 from counterfactual_training.experiments.grid.store import Store
-from counterfactual_training.experiments.names import IMAGES, PAPER_ORDER, seeds_of, short_name
+from counterfactual_training.experiments.paper_data import IMAGES, PAPER_ORDER, seeds_of, short_name
 from counterfactual_training.experiments.truth.methods import METHODS, Caps, Fit, Known
 from counterfactual_training.gates import search_gated
 from counterfactual_training.persistence import atomic_write

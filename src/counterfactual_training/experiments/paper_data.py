@@ -21,9 +21,10 @@ def short_name(data: str) -> str:
     """The paper's short name of a data set, given that or the catalogue's, in any case."""
     wanted = str(data).strip().lower().replace("-", "_").replace(" ", "_")
     for name, entry in CATALOG.items():
-        if wanted in (name, entry.short_name.lower()):
+        # The catalogue holds more than the paper's data sets: loan has no published settings.
+        if wanted in (name, entry.short_name.lower()) and entry.short_name in PAPER_ORDER:
             return entry.short_name
-    raise InputError(unknown("data set", data, [entry.short_name for entry in CATALOG.values()]))
+    raise InputError(unknown("data set", data, PAPER_ORDER))
 
 
 def seeds_of(data: str, seeds: int | None) -> range:

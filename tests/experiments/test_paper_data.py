@@ -3,7 +3,7 @@
 import pytest
 
 from counterfactual_training.errors import InputError
-from counterfactual_training.experiments.names import PAPER_ORDER, kind_of, seeds_of, short_name
+from counterfactual_training.experiments.paper_data import PAPER_ORDER, kind_of, seeds_of, short_name
 
 
 def test_data_sets_go_by_the_papers_names_and_a_typo_gets_a_suggestion():
