@@ -13,7 +13,7 @@ demo: $(USE)
 
 # Two processes, each test file in one of them, in the order of their names: the last ones are short, so that both
 # processes end at about the same time. `exhaustive` runs what repeats these tests on more cases.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 test: $(STAMP)
 	$(PYTEST)
 
