@@ -11,8 +11,8 @@ STAMP  := $(VENV)/.installed-dev
 demo: $(USE)
 	$(BIN)/ct demo --out demo
 
-# Two processes, each test file in one of them, in the order of their names: the last ones are short, so that both
-# processes end at about the same time. `exhaustive` runs what repeats these tests on more cases.
+# Four processes, because some tests wait more than they compute; each test file runs in one of them, in the order of
+# their names: the last ones are short, so that all processes end at about the same time. `exhaustive` runs what repeats these tests on more cases.
 PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 test: $(STAMP)
 	$(PYTEST)

@@ -2,10 +2,12 @@
 
 Training, search, attacks, metrics and reports all use the same :class:`Constraints`. Its four main methods:
 
-``mask_step``  removes the part of a step that mutability forbids (search, attacks)
-``project``    moves a point back into the domain (search, attacks)
+``mask_step``  removes the part of a step that mutability forbids (search, diagnosis)
+``project``    moves a point back into the domain (search)
 ``snap``       rounds a relaxed point to valid categories and integers (end of the search)
 ``protect``    removes from x⁺ the differences that mutability forbids (training, §3.4)
+
+Line search, anchors and attacks take the box of ``bounds`` and the masks instead of the first two.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Dataset:
         y_train, y_test: int64 ``(n,)``.
         schema: the columns in the user's units, with the changes that make sense for a person.
         encoder: from ``frame_train`` to ``x_train`` and back; ``None`` where both hold the same numbers.
-        constraints: box and one-hot groups of the experiments; every feature is free to move.
+        constraints: box and one-hot groups of the experiments; the schema's mutability is not applied.
         training_constraints: the same, as used by the search in training.
         protected: columns of x that the paper's mutability experiments hold fixed.
     """

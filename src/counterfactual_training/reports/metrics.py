@@ -125,7 +125,7 @@ def pairs_text(table: pd.DataFrame) -> str:
 
 
 def metrics_text(numbers: pd.Series) -> str:
-    """The numbers of one model with their meanings, for a terminal; those that are no :data:`METRICS` come last."""
+    """The numbers of one model with their meanings, for a terminal; metrics without a description come last."""
     described = {metric.name: metric for metric in METRICS}
     lines = [["metric", "value", "better", "meaning"]]
     lines += [[name, m.text(float(numbers[name])), m.better, m.meaning] for name, m in described.items()]

@@ -18,7 +18,7 @@ class Status(IntEnum):
     EXHAUSTED = 1  #: all steps used, threshold not reached; the best effort is returned
     INFEASIBLE = 2  #: stuck: every change that would still help is forbidden, see ``binding``
     ALREADY_THERE = 3  #: the factual already is of the target class; returned unchanged
-    IMPLAUSIBLE = 4  #: of the target class to the model, but to its gate unlike a real row; not told by ``search``
+    IMPLAUSIBLE = 4  #: the model assigns the target, its gate rejects the point; set by ``search_gated``, never by ``search``
 
 
 class Binding(IntEnum):
