@@ -18,7 +18,7 @@ class Status(IntEnum):
     EXHAUSTED = 1  #: all steps used, threshold not reached; the best effort is returned
     INFEASIBLE = 2  #: stuck: every change that would still help is forbidden, see ``binding``
     ALREADY_THERE = 3  #: the factual already is of the target class; returned unchanged
-    IMPLAUSIBLE = 4  #: the model assigns the target, its gate rejects the point; set by ``search_gated``, never by ``search``
+    IMPLAUSIBLE = 4  #: the model assigns the target, its gate rejects the point; only ``search_gated`` says so
 
 
 class Binding(IntEnum):
