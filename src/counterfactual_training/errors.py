@@ -1,4 +1,4 @@
-"""What can go wrong, said so that the reader knows what came, what was expected and what to do."""
+"""Errors that state what was given, what was expected and how to fix it."""
 
 from __future__ import annotations
 

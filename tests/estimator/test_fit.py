@@ -103,7 +103,7 @@ class TestTune:
 
     def test_a_weight_that_is_no_parameter_of_the_classifier_is_refused_before_anything_runs(self, small):
         own = Generator("own", penalties=(Sparsity(0.1),))
-        with pytest.raises(InputError, match="'lambda_sparse' is no parameter of the classifier"):
+        with pytest.raises(InputError, match="'lambda_sparse' is not a parameter of the classifier"):
             CounterfactualClassifier(**QUICK, generator=own).tune(*small, space={"lambda_sparse": (0.1, 1.0)})
 
     def test_a_ready_made_generator_keeps_its_weights(self, small):

@@ -18,7 +18,7 @@ from counterfactual_training.experiments.grid.run import MANY_CELLS, GridRun, Gr
 from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.reports import write_grid
 from counterfactual_training.reports.grid_report import grid_text
-from counterfactual_training.text import duration
+from counterfactual_training.text import align, duration
 
 HELP = "train hundreds of settings: the paper's grids, or your own"
 DESCRIPTION = """\
@@ -111,8 +111,8 @@ def _status(arguments: argparse.Namespace) -> None:
             cells = [cell for cell in prepared.cells if cell.data == data]
             finished = sum(cell.id in done for cell in cells)
             rows.append({"grid": grid.name, "data": data, "done": finished, "models": len(cells)} | record)
-    lines = ["{grid:<16} {data:<6} {done:>6} of {models} models".format(**row) for row in rows]
-    emit(arguments, {"grids": rows}, "\n".join(lines))
+    lines = [[row["grid"], row["data"], f"{row['done']:>6} of {row['models']} models"] for row in rows]
+    emit(arguments, {"grids": rows}, "\n".join(align(lines)))
 
 
 def _report(arguments: argparse.Namespace) -> None:
@@ -133,8 +133,8 @@ def _list(arguments: argparse.Namespace) -> None:
     document, lines = {}, []
     for name, grid in grids.items():
         document[name] = {"title": grid.title, "settings": grid.num_settings, "data": grid.data, "axes": grid.axes}
-        lines.append(f"{name:<16} {grid.num_settings:>4} settings × {len(grid.data)} data sets  {grid.title}")
-    emit(arguments, {"grids": document}, "\n".join(lines))
+        lines.append([name, f"{grid.num_settings:>4} settings × {len(grid.data)} data sets", grid.title])
+    emit(arguments, {"grids": document}, "\n".join(align(lines)))
 
 
 def _chosen(arguments: argparse.Namespace, name: str) -> Grid:
@@ -146,11 +146,11 @@ def _grids(arguments: argparse.Namespace, store: Store) -> Sequence[tuple[Grid, 
     records = store.grids()
     if arguments.grid is not None:
         grid = _chosen(arguments, arguments.grid)
-        return [(grid, _record(records.get(grid.name, {})))]
-    if not records:
+        return [(grid, _record(records.get(grid.id if grid.alone else grid.name, {})))]
+    found = [(Grid.from_content(record["grid"]), _record(record)) for record in records.values() if "grid" in record]
+    if not found:
         raise InputError(f"No grid was run in {arguments.runs!r} yet. Start with: ct grid run generators --quick")
     data, seeds = names(arguments.data), arguments.seeds
-    found = [(Grid.from_content(record["grid"]), _record(record)) for record in records.values() if "grid" in record]
     return [(grid.changed(data, seeds), record) for grid, record in found]
 
 

@@ -23,7 +23,7 @@ def add_common(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 def add_model(parser: argparse.ArgumentParser) -> None:
     """``MODEL`` and ``--data``."""
     parser.add_argument("model", metavar="MODEL", help="a file saved by `ct train` or CounterfactualClassifier.save")
-    where = "a CSV file, or the model's data set, of which test rows are used (default)"
+    where = "a CSV file, or the model's own data set (its test rows; the default)"
     parser.add_argument("--data", metavar="DATASET", help=where)
 
 

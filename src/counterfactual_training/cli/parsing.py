@@ -85,7 +85,7 @@ def assignments(items: Sequence[str] | None, what: str) -> dict[str, str]:
 
 
 def settings(items: Sequence[str]) -> dict[str, Any]:
-    """``["burn_in=0.1", "adversarial_label=predicted"]`` as a dict; what is no Python literal is text."""
+    """``["burn_in=0.1", "adversarial_label=predicted"]`` as a dict; text that is not a Python literal stays text."""
     found: dict[str, Any] = {}
     for item in items:
         name, equals, text = item.partition("=")

@@ -244,5 +244,5 @@ def _checked_space(prepared: PreparedFit, params: Mapping[str, Any], space: Any)
         space = dict.fromkeys(fixed, FIXED) | dict(space or {})
     for name in fixed:
         if name in make_space(prepared.setting, space, prepared.gate):
-            raise InputError(f"{name!r} is no parameter of the classifier and cannot be tuned by it.")
+            raise InputError(f"{name!r} is not a parameter of the classifier, so it cannot tune it.")
     return space

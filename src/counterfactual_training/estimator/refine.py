@@ -62,7 +62,7 @@ class Shortener:
     Attributes:
         confidence: of rows and targets.
         owner: ``(d,)`` the feature that each encoded column belongs to.
-        pixels: ``(m,)`` features to leave alone: nobody reads a picture cell by cell.
+        pixels: ``(m,)`` pixel features, which are not shortened one by one.
         constraints: rounding to valid values.
     """
 
@@ -76,7 +76,7 @@ class Shortener:
         return self._ease(self._undo(x_cf.clone(), x, y_target, floor), x, y_target, floor)
 
     def _undo(self, x_cf: Tensor, x: Tensor, y_target: Tensor, floor: Tensor) -> Tensor:
-        """Take back whole features, the smallest change first. No rule forbids to stay as one is."""
+        """Take back whole features, the smallest change first. Keeping the original value is always allowed."""
         size = self._by_feature((x_cf - x).abs())
         for feature in size.argsort(dim=-1).unbind(-1):
             rows = (size.gather(-1, feature.unsqueeze(-1)).squeeze(-1) > 0).nonzero().squeeze(-1)

@@ -84,8 +84,8 @@ def confirm(
         study.leave()
     if found["trial"] != best.number:
         raise InputError(
-            f"The test rows were looked at on {found['date']}, for trial {found['trial']}; the best is now trial "
-            f"{best.number}. A second look would choose by test rows. Give a study with another seed a name of its own."
+            f"The test rows were already used on {found['date']}, for trial {found['trial']}; the best is now trial "
+            f"{best.number}. A second look would choose by test rows. Start a new study with another seed."
         )
     return found, False
 

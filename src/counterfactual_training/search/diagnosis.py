@@ -181,7 +181,7 @@ def _gains(
 
 
 def _best_category(jump: Tensor, upper: Tensor, fixed: bool) -> tuple[Tensor, Tensor]:
-    """The gain ``(n,)`` of the best allowed category, or of any if none that helps is allowed; and what forbids it."""
+    """The gain ``(n,)`` of the best allowed category, or of the best one if no allowed one helps; and the obstacle."""
     best = jump.amax(-1).clamp_min(0.0)
     if fixed:
         return best, torch.full_like(best, int(Obstacle.FIXED), dtype=torch.long)

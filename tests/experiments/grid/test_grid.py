@@ -300,3 +300,14 @@ def test_the_grid_in_the_documentation_is_one():
     assert (grid.num_settings, grid.num_points) == (8, 48)
     for name in (key.rpartition(".")[2] for key in KEYS if not key.startswith("training.")):
         assert f"`{name}`" in page
+
+
+def test_a_grid_extends_a_file_beside_it_but_not_itself(tmp_path):
+    (tmp_path / "base.toml").write_text('data = ["Moon"]\n[training]\nepochs = 5\n')
+    (tmp_path / "more.toml").write_text('extends = "base.toml"\nseeds = 2\n')
+    grid = load_grid(tmp_path / "more.toml")
+    assert (grid.name, grid.data, grid.seeds) == ("more", ("Moon",), (0, 1))
+    assert dict(grid.values)["training.epochs"] == (5,)
+    (tmp_path / "base.toml").write_text('extends = "more.toml"\n')
+    with pytest.raises(InputError, match="circle"):
+        load_grid(tmp_path / "more.toml")

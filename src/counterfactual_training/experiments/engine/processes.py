@@ -46,14 +46,14 @@ def _packed(task: Task, shared: Any) -> bytes:
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise InputError(
             f"The work cannot be sent to other processes ({reason(error)}): the task must be a function of a module, "
-            "and what is shared plain data. One worker runs in this process and needs neither."
+            "and shared data must be picklable. Use one worker to run in this process."
         ) from error
 
 
 def _run(items: Sequence[Any], payload: str, engine: Engine) -> Iterator[tuple[Any, Any | Failed]]:
     waiting, losses = deque(range(len(items))), Counter[int]()
-    # A dead process breaks the whole pool and nobody can tell whose item it had. So all items that were running become
-    # suspects, and run one at a time after the others: whoever breaks the pool then is the culprit.
+    # A dead process breaks the whole pool, and we cannot tell which item caused it. So all items that were running
+    # become suspects and run one at a time after the others: the item that breaks the pool again is the cause.
     suspects: deque[int] = deque()
     while waiting or suspects:
         alone = not waiting
@@ -90,7 +90,7 @@ def _result(future: Future[Any]) -> Any | Failed:
 
 
 class _Pool:
-    """Worker processes that leave with this process and are stopped with the iteration."""
+    """Worker processes that exit when this process does and are stopped with the iteration."""
 
     def __init__(self, payload: str, workers: int) -> None:
         # Forked children of a process that has used torch's threads may hang: spawn.

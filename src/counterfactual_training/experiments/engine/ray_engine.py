@@ -178,7 +178,7 @@ def _check_answers(address: str) -> None:
         return
     match = re.fullmatch(r"(?P<client>ray://)?(?P<host>[^/:\s]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})", address)
     if match is None or int(match["port"]) > 65535:
-        raise InputError(f"{address!r} is no address of a Ray cluster: expected auto, host:port or ray://host:port.")
+        raise InputError(f"{address!r} is not a valid Ray address: expected auto, host:port or ray://host:port.")
     if match["client"] and importlib.util.find_spec("grpc") is None:
         raise MissingExtraError(f"An address that begins with ray:// needs Ray's client: {_HOW_TO_INSTALL}.")
     try:

@@ -90,13 +90,17 @@ def parse_grid(text: str, source: str, quick: bool = False, changes: Mapping[str
         raise InputError(f"{source}: {error}") from error
 
 
-def _content(text: str, source: str) -> dict[str, Any]:
-    """What the file says, added to the grid that it extends."""
+def _content(text: str, source: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
+    """What the file says, added to the grid that it extends; a file name is relative to the file that names it."""
     content = tomllib.loads(text)
     base = content.pop("extends", None)
     if base is None:
         return content
-    inherited = _content(*_text(typed(base, "extends", str)))
+    name = typed(base, "extends", str)
+    text, base = _text(Path(source).parent / name if name.endswith(".toml") else name)
+    if base in (*seen, source):
+        raise InputError(f"extends goes round in a circle: {' → '.join((*seen, source, base))}.")
+    inherited = _content(text, base, (*seen, source))
     return _merged({name: value for name, value in inherited.items() if name not in ("name", "title")}, content)
 
 

@@ -50,7 +50,7 @@ class Key:
     check: Callable[[Any], object]
 
     def value(self, given: Any) -> Any:
-        """The value as the rest of the code wants it, or an error that says what is wrong with it."""
+        """The converted value; raises if it is invalid."""
         value = typed(given, self.name, self.kind)
         self.check(value)
         return value

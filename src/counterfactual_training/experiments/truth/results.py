@@ -29,7 +29,7 @@ def truth_tables(scope: Scope) -> dict[str, pd.DataFrame]:
     done = [(piece, name) for piece in scope.pieces for name in names if scope.numbers(*piece, name).exists()]
     if not done:
         return {name: pd.DataFrame() for name in TABLES}
-    # Cells of which a twin is missing cannot be compared yet.
+    # Cells without a finished twin cannot be compared yet.
     done = [(piece, name) for piece, name in done if (piece, METHODS[name].twin) in set(done)]
     parts = [pd.read_csv(scope.rows(*piece, name), dtype={"tau": str}) for piece, name in done]
     floors = [pd.read_csv(scope.floors(d), dtype={"tau": str}) for d in dict.fromkeys(p.data for p, _ in done)]

@@ -88,7 +88,7 @@ class Scope:
             another folder, or delete its files.
         data: the paper's short names; by default all nine.
         seeds: training seeds; by default five, three of MNIST.
-        methods: of :data:`METHODS`; by default all. Their twins come along.
+        methods: of :data:`METHODS`; by default all. Their twins are included.
         on_test: measure on the test rows instead of rows cut from the training rows.
         cells: finished cells of the paper's experiments, whose models are BL and CT.
         kind: how much of these experiments was run, and what was changed in them.
