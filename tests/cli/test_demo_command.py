@@ -49,6 +49,7 @@ def test_it_prints_one_document_and_writes_a_page_and_figures(by_command):
     assert len(document["advice"]) == 3 and document["advice"][0]["conventional"].endswith(".")
 
 
+@pytest.mark.exhaustive
 def test_python_code_writes_what_the_command_writes(by_command, tmp_path):
     _, out = by_command
     files = write_demo(run_demo(quick=True), tmp_path)

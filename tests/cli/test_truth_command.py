@@ -52,6 +52,7 @@ def test_tables_are_printed_and_written_and_made_once(tmp_path, capsys):
     assert document["rows"] == "tuning" and document["failures"] == [] and printed.err == ""
 
 
+@pytest.mark.exhaustive
 def test_one_command_writes_tables_pictures_and_the_page(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(gains, "AS_PUBLISHED", Caps(rows=300, individuals=40, judge_rows=150, epochs=2))
     out, page = tmp_path / "results" / "truth", tmp_path / "docs" / "gains.md"

@@ -43,6 +43,7 @@ def test_a_study_from_start_to_confirmation(tmp_path, ranges, capsys):
     assert "was made for something else: goal" in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("confirm", [False, *repeats(True)])  # tests/experiments/test_tune.py confirms a gate, too
 def test_a_gate_is_tuned_and_named_in_the_grid_file(tmp_path, capsys, confirm):
     space, out = tmp_path / "space.toml", tmp_path / "tuned"

@@ -57,6 +57,7 @@ def die(shared, item):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.exhaustive
 def test_a_killed_node_loses_nothing(cluster, tmp_path, capfd):
     """kill −9 of a node's processes while it works; every item exactly once, with the right value."""
     items = list(range(15))

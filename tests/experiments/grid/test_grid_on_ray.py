@@ -71,7 +71,7 @@ def kill_a_node_at_work(cluster, marks, cells, killed):
                     return cluster.remove_node(node, allow_graceful=False)
 
 
-@pytest.mark.exhaustive  # test_ray_engine kills a node in every run
+@pytest.mark.exhaustive
 def test_a_grid_that_loses_a_node_is_the_grid_of_one_process(cluster, tmp_path, monkeypatch):
     work = GridWork.from_grids(parse_grid(GRID, "grid.toml"))
     away, killed = tmp_path / "away", []

@@ -257,6 +257,7 @@ def test_models_that_train_alone_survive_a_kill(tmp_path, tiny):
     assert_same(work.cells, root, tmp_path / "whole")
 
 
+@pytest.mark.exhaustive
 def test_worker_processes_give_what_this_process_gives(tmp_path, tiny):
     work = paper_work(tiny)
     for folder, workers in (("one", 1), ("two", 2)):
