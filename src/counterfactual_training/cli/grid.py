@@ -111,7 +111,7 @@ def _status(arguments: argparse.Namespace) -> None:
             cells = [cell for cell in prepared.cells if cell.data == data]
             finished = sum(cell.id in done for cell in cells)
             rows.append({"grid": grid.name, "data": data, "done": finished, "models": len(cells)} | record)
-    lines = [[row["grid"], row["data"], f"{row['done']:>6} of {row['models']} models"] for row in rows]
+    lines = [[str(row["grid"]), str(row["data"]), f"{row['done']:>6} of {row['models']} models"] for row in rows]
     emit(arguments, {"grids": rows}, "\n".join(align(lines)))
 
 

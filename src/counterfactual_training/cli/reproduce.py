@@ -29,8 +29,8 @@ from counterfactual_training.experiments.paper.reproduce import (
     reproduce,
 )
 from counterfactual_training.experiments.truth.methods import UNCAPPED
-from counterfactual_training.experiments.truth.results import truth_tables
 from counterfactual_training.experiments.truth.truth import Scope, TruthFailure, run_truth
+from counterfactual_training.experiments.truth.truth_results import truth_tables
 from counterfactual_training.reports import write_reproduction, write_truth
 from counterfactual_training.reports.paper_report import effort_remark, result_tables
 from counterfactual_training.reports.paper_tables import text_tables

@@ -9,8 +9,8 @@ from counterfactual_training.cli.options import add_engine, chosen_engine, compl
 from counterfactual_training.cli.output import emit, folder, writable
 from counterfactual_training.experiments.truth.gains import picture_tables
 from counterfactual_training.experiments.truth.methods import METHODS, UNCAPPED, Caps
-from counterfactual_training.experiments.truth.results import truth_tables
 from counterfactual_training.experiments.truth.truth import Scope, run_truth
+from counterfactual_training.experiments.truth.truth_results import truth_tables
 from counterfactual_training.reports import write_truth, write_truth_page
 from counterfactual_training.reports.truth_report import truth_head
 from counterfactual_training.reports.truth_tables import truth_texts

@@ -12,8 +12,8 @@ import pandas as pd
 from counterfactual_training.errors import InputError
 from counterfactual_training.experiments.grid.outcome import CellOutcome, check_versions
 from counterfactual_training.experiments.grid.store import Store
+from counterfactual_training.experiments.paper.paper_results import Results
 from counterfactual_training.experiments.paper.reproduce import EXPERIMENTS, FIGURE1, Effort, summarise
-from counterfactual_training.experiments.paper.results import Results
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.reports.page import Image, Section, render
 from counterfactual_training.reports.paper_report import FIGURE1_CAPTION, effort_remark, reproduction_section

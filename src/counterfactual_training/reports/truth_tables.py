@@ -33,7 +33,7 @@ _NOTES = (
 
 
 def truth_texts(tables: Mapping[str, pd.DataFrame]) -> list[TextTable]:
-    """The tables of :func:`experiments.truth.results.truth_tables` as text."""
+    """The tables of :func:`experiments.truth.truth_results.truth_tables` as text."""
     truth = tables["truth"]
     if truth.empty:
         return []

@@ -11,7 +11,7 @@ from counterfactual_training.experiments.grid.file import load_grid
 from counterfactual_training.experiments.grid.measure import METRICS
 from counterfactual_training.experiments.grid.outcome import CellOutcome, versions
 from counterfactual_training.experiments.paper import summaries
-from counterfactual_training.experiments.paper.results import Results, over_lambda
+from counterfactual_training.experiments.paper.paper_results import Results, over_lambda
 
 RUNS, ROWS = 20, 60
 LEVELS = {"vanilla": 4.0, "full": 3.0, "full protected": 1.0, "divergence": 2.0, "adversarial": 5.0}

@@ -14,13 +14,13 @@ from counterfactual_training.evaluation.stepfree import Rescaled
 from counterfactual_training.experiments.engine.launch import Engine
 from counterfactual_training.experiments.truth import truth
 from counterfactual_training.experiments.truth.methods import METHODS, SCALES, Caps, Fit, Method
-from counterfactual_training.experiments.truth.results import truth_tables
 from counterfactual_training.experiments.truth.truth import (
     Scope,
     fit_of,
     make_bench,
     run_truth,
 )
+from counterfactual_training.experiments.truth.truth_results import truth_tables
 from counterfactual_training.reports.truth_tables import truth_texts
 
 TINY = Caps(rows=300, individuals=40, judge_rows=150, epochs=2, batch_size=100)

@@ -25,7 +25,7 @@ from counterfactual_training.experiments.panels import DecisionPanel
 from counterfactual_training.experiments.paper import summaries
 from counterfactual_training.experiments.paper.digits import Digits, digits, pick_factuals
 from counterfactual_training.experiments.paper.figure1 import figure1
-from counterfactual_training.experiments.paper.results import Results
+from counterfactual_training.experiments.paper.paper_results import Results
 from counterfactual_training.experiments.paper_data import IMAGES
 
 Summary = Callable[[Results], pd.DataFrame]

@@ -19,8 +19,8 @@ from counterfactual_training.evaluation.bootstrap import (
     percentile_interval,
     published_reduction,
 )
+from counterfactual_training.experiments.paper.paper_results import Array, Results, over_lambda
 from counterfactual_training.experiments.paper.published import value
-from counterfactual_training.experiments.paper.results import Array, Results, over_lambda
 from counterfactual_training.experiments.paper_data import PAPER_ORDER
 
 COLUMNS = ["data", "metric", "quantity", "published", "ours", "low", "high", "seeds"]
@@ -181,7 +181,7 @@ def synthetic_table(results: Results) -> pd.DataFrame:
     for data, seeds in results.shared("vanilla", "full"):
         ct, baseline = _pair(results, MAIN[0], data, seeds, "published")
         reductions = 100 * (1 - np.nanmean(ct, axis=1) / np.nanmean(baseline, axis=1))
-        mature = [pd.Series(result.history["share_mature"]).mean() for result in results.of_model(data, "full", seeds)]
+        mature = [pd.Series(result.history["share_mature"]).mean() for result in results.outcomes(data, "full", seeds)]
         rows.append(
             {
                 "data": data,

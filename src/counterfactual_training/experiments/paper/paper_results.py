@@ -69,16 +69,16 @@ class Results:
         seeds = {d: set.intersection(*({r.cell.seed for r in one} for one in each)) for d, each in found.items()}
         return [(data, sorted(common)) for data, common in seeds.items() if common]
 
-    def of_model(self, data: str, model: str, seeds: Sequence[int]) -> list[CellOutcome]:
+    def outcomes(self, data: str, model: str, seeds: Sequence[int]) -> list[CellOutcome]:
         return [result for result in self.cells.get((data, model), []) if result.cell.seed in seeds]
 
     def stack(self, data: str, model: str, name: str, seeds: Sequence[int]) -> Array:
         """A measurement of all these seeds: ``(S, *shape)``."""
-        return np.stack([result.array(name) for result in self.of_model(data, model, seeds)])
+        return np.stack([result.array(name) for result in self.outcomes(data, model, seeds)])
 
     def numbers(self, data: str, model: str, name: str, seeds: Sequence[int]) -> Array:
         """A single number of all these seeds: ``(S,)``."""
-        return np.array([result.numbers[name] for result in self.of_model(data, model, seeds)])
+        return np.array([result.numbers[name] for result in self.outcomes(data, model, seeds)])
 
     def settings_table(self) -> pd.DataFrame:
         """What was trained and how: one row per data set, with the settings of CT if such a model is there."""
