@@ -30,7 +30,7 @@ def digest(value) -> str:
     return found.hexdigest()
 
 
-def outcomes(model: nn.Module) -> str:
+def of_model(model: nn.Module) -> str:
     found = Digest()
     found.add_trained(model)
     return found.hexdigest()
