@@ -122,9 +122,9 @@ def closed_port():
     [
         (closed_port, r"No Ray cluster answers at .* \(Connection refused\).*ray start --head"),
         (lambda: "no.such.host.invalid:6379", "No Ray cluster answers"),
-        (lambda: "http://here:1", "is no address of a Ray cluster: expected auto, host:port or ray://host:port"),
-        (lambda: "head:six", "is no address"),
-        (lambda: "head:70000", "is no address"),
+        (lambda: "http://here:1", "is not a valid Ray address: expected auto, host:port or ray://host:port"),
+        (lambda: "head:six", "is not a valid Ray address"),
+        (lambda: "head:70000", "is not a valid Ray address"),
     ],
 )
 def test_an_address_that_does_not_answer_raises_soon(address, words):
