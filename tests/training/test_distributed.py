@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import multiprocessing
 import os
 import re
@@ -27,8 +26,9 @@ ALONE_TOO = [name for name in two_ranks.SCENARIOS if name not in ("batch norm", 
 
 
 def start(folder: Path, tasks: list, num: int = 2) -> list:
-    """Processes that have torch already, since they are forks of this one."""
-    context = multiprocessing.get_context("fork")
+    """Processes that have torch already, as forks of one that did nothing but import it: forks of this one may hang."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["counterfactual_training", "torch._dynamo"])
     processes = [context.Process(target=two_ranks.work, args=(i, num, folder, tasks)) for i in range(num)]
     for process in processes:
         process.start()
@@ -38,8 +38,9 @@ def start(folder: Path, tasks: list, num: int = 2) -> list:
 def on_ranks(folder: Path, *tasks: tuple[str, dict], num: int = 2) -> list[list[dict]]:
     """What each process found."""
     processes = start(folder, list(tasks), num)
+    # Much longer than they need, also where many processes share few cores: this only ends a test that hangs.
     for process in processes:
-        process.join(60)
+        process.join(300)
     hung = [process for process in processes if process.is_alive()]
     for process in hung:
         process.kill()
@@ -47,12 +48,6 @@ def on_ranks(folder: Path, *tasks: tuple[str, dict], num: int = 2) -> list[list[
     assert all(process.exitcode == 0 for process in processes)
     (folder / "store").unlink(missing_ok=True)
     return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(num)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def imports():
-    """What DistributedDataParallel loads at first use, once instead of in every process."""
-    importlib.import_module("torch._dynamo")
 
 
 @pytest.fixture(scope="module")
