@@ -66,7 +66,7 @@ def test_example_runs(name, tmp_path, offline, capsys):
 def test_people_of_adult():
     done = subprocess.run(
         [sys.executable, EXAMPLES / "adult.py"],
-        check=True, capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=True, capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert len(re.findall(r"^Row \d: with .* would be '>50K'", done.stdout, re.MULTILINE)) == 5, done.stdout
     assert not re.search(r"education_num|'Never-worked'|'Without-pay'", done.stdout)

@@ -276,7 +276,7 @@ def test_debug_shows_where_an_explained_error_comes_from(capsys):
 def test_as_a_process_stdout_is_json_and_notes_go_to_stderr():
     run = subprocess.run(
         [sys.executable, "-m", "counterfactual_training.cli", "data", "info", "loan", "--json"],
-        check=False, capture_output=True, text=True, timeout=120,
+        check=False, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert run.returncode == 0 and json.loads(run.stdout)["name"] == "loan"
     assert run.stderr == ""

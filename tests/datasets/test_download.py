@@ -382,7 +382,7 @@ def test_processes_asking_at_once_download_once_and_a_killed_one_is_not_in_the_w
     killed.join()
     server.routes["/thing"] = serve(CONTENT, after=1)
     rest.set()
-    assert sorted(results.get(timeout=60) for _ in others) == [(len(CONTENT), False), (len(CONTENT), True)]
+    assert sorted(results.get(timeout=300) for _ in others) == [(len(CONTENT), False), (len(CONTENT), True)]
     assert len(server.requests) == 2
 
 

@@ -140,7 +140,7 @@ def test_groups_of_batches_may_differ_between_processes(tmp_path, monkeypatch):
 def test_the_example_runs_by_torchrun():
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(EXAMPLE)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=90, env=environment)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
     assert re.findall(r"^\d process\(es\): loss 0\.", done.stdout, re.MULTILINE) == ["2 process(es): loss 0."]
 

@@ -155,7 +155,7 @@ def test_killed_without_warning(tmp_path, kind):
     """Another process, killed by the system in the middle of its work; this one carries on."""
     path, name = tmp_path / "run.ckpt", "all of it, members pruned"
     killed = fork(lambda: run(kind, [*CALLBACKS[name](), Kill(4, hard=True)], path, accumulate=2))
-    killed.join(60)
+    killed.join(300)
     assert killed.exitcode == -signal.SIGKILL
     seen = Rates()
     resumed = run(kind, [*CALLBACKS[name](), seen], path, seed=70, accumulate=2)

@@ -66,7 +66,7 @@ def test_killed_at_work_nothing_is_lost_and_nothing_done_twice(toy, tmp_path):
             time.sleep(120)
 
     worker = fork(tune, toy.make_task(), toy.GOAL, TuningPlan(8, 3, storage, "toy"), toy.SPACE, hang)
-    assert hanging.wait(60)
+    assert hanging.wait(300)
     worker.kill()
     worker.join()
     found = tune(toy.make_task(), toy.GOAL, TuningPlan(8, 3, storage, "toy"), toy.SPACE)
