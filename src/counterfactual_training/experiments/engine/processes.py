@@ -89,16 +89,28 @@ def _result(future: Future[Any]) -> Any | Failed:
         return Failed(f"The item or its result cannot be sent between processes ({reason(error)}).")
 
 
+def _context() -> Any:
+    """How worker processes start.
+
+    Forks of this process may hang if it has used torch's threads. Forks of a server that only imports the package are
+    safe, and start much faster than a new interpreter.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
 class _Pool:
     """Worker processes that exit when this process does and are stopped with the iteration."""
 
     def __init__(self, payload: str, workers: int) -> None:
-        # Forked children of a process that has used torch's threads may hang: spawn.
-        context = multiprocessing.get_context("spawn")
+        context = _context()
         # Workers hold the reading end. It closes when this process closes its end, or dies, even by kill -9.
         theirs, self._lifeline = context.Pipe(duplex=False)
         self._theirs, self._started, self.workers = theirs, context.Event(), workers
-        initial = (payload, theirs, self._started)
+        initial = (payload, theirs, self._started, dict(os.environ))
         self._pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=initial)
 
     def __enter__(self) -> _Pool:
@@ -142,8 +154,9 @@ def _no_interrupts() -> Iterator[None]:
 _payload: list[Path] = []
 
 
-def _begin(payload: str, lifeline: Connection, started: Any) -> None:
+def _begin(payload: str, lifeline: Connection, started: Any, environment: dict[str, str]) -> None:
     _payload.append(Path(payload))
+    os.environ.update(environment)  # the server that this process was forked from may have an older one
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with, args=(lifeline,), daemon=True).start()
     set_up_worker()
