@@ -17,6 +17,8 @@ from counterfactual_training.experiments.engine.launch import Engine, Failed, la
 
 ray = pytest.importorskip("ray", reason="Ray is not installed (extra: ray)")
 NODES, BROKEN = 3, 12
+# Workers find the tasks below.
+ON_PATH = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +26,8 @@ def cluster():
     """A head that does no work, and nodes with one processor each."""
     from ray.cluster_utils import Cluster
 
-    on_path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", on_path)  # the tasks below, on every node
+        patch.setenv("PYTHONPATH", ON_PATH)
         made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
         for number in range(NODES):
             made.add_node(num_cpus=1, wait=number == NODES - 1)
@@ -95,9 +96,10 @@ def at(cluster, **settings):
     return Engine("ray", address=cluster.address, **settings)
 
 
-def test_a_session_of_the_host_is_used_and_left_open(cluster, tmp_path, monkeypatch):
+def test_a_session_of_the_host_is_used_and_left_open(tmp_path, monkeypatch):
     """In it: a worker killed every time, a node of another version, a task of the main module."""
-    ray.init(cluster.address, log_to_driver=False)
+    monkeypatch.setenv("PYTHONPATH", ON_PATH)
+    ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     [(item, outcome)] = launch(die, ["doomed"], engine=Engine("ray", max_retries=0))
     assert item == "doomed" and outcome.reason.startswith("Its worker process died once.")
 
