@@ -39,6 +39,13 @@ class Bounds(NamedTuple):
     home: Tensor  #: ``(..., n, d)`` the factuals as they look if they keep their categories
     choices: Tensor  #: ``(..., n, Σ (max(k, 2) + 1))`` categories to choose from, by group; see OneHotGroup.settle
 
+    def hold(self, x: Tensor, held: Tensor | None) -> Bounds:
+        """The bounds with the cells under the mask ``held`` ``(..., n, d)`` closed around their factuals x."""
+        if held is None:
+            return self
+        lower, upper = (torch.where(held, x, bound) for bound in (self.lower, self.upper))
+        return self._replace(lower=lower, upper=upper)
+
 
 @dataclass(frozen=True, eq=False)
 class Constraints:
@@ -52,6 +59,9 @@ class Constraints:
         names: feature names, used in messages.
         category_projection: when a relaxed group becomes one category again: at the ``"end"`` of the search, after
             every ``"step"`` (as the authors do at evaluation), or ``"never"`` (as they do in training).
+        reach: ``(d,)`` the largest change of each feature, infinite where there is none; ``None`` limits no feature.
+        keep_outside: a factual outside the domain may stay there, or move towards it. Otherwise the search pulls it
+            into an inferred domain, as the authors do, and refuses it if the domain was stated.
     """
 
     may_increase: Tensor
@@ -61,6 +71,8 @@ class Constraints:
     lattices: tuple[Lattice, ...] = ()
     names: tuple[str, ...] | None = None
     category_projection: CategoryProjection = "end"
+    reach: Tensor | None = None
+    keep_outside: bool = False
 
     @classmethod
     def build(
@@ -173,7 +185,8 @@ class Constraints:
         if self.may_increase.device == box.device == like.device and box.dtype == like.dtype:
             return self  # keeps what is cached
         up, down = self.may_increase.to(like.device), self.may_decrease.to(like.device)
-        return replace(self, may_increase=up, may_decrease=down, domain=self.domain.to(like))
+        reach = None if self.reach is None else self.reach.to(like)
+        return replace(self, may_increase=up, may_decrease=down, domain=self.domain.to(like), reach=reach)
 
     def relaxed(self) -> Constraints:
         """The same box and directions with every column continuous, as the authors train."""
@@ -199,6 +212,13 @@ class Constraints:
             lower, upper, *_ = self._category_bounds(x)
         nothing = torch.empty(1, 0, dtype=torch.bool, device=x.device)
         return Bounds(lower, upper, nothing, nothing)
+
+    def interval(self, x: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Where each value of x ``(..., n, d)`` may go: the box, cut at the factual by the directions and by ``held``."""
+        bounds = self.bounds(x).hold(x, held)
+        lower = torch.where(self.may_decrease.unsqueeze(-2), bounds.lower, torch.maximum(bounds.lower, x))
+        upper = torch.where(self.may_increase.unsqueeze(-2), bounds.upper, torch.minimum(bounds.upper, x))
+        return lower, upper
 
     def project(self, x_cf: Tensor, bounds: Bounds) -> Tensor:
         """Move points ``(..., n, d)`` back into the bounds of their factuals, in place."""
@@ -243,7 +263,8 @@ class Constraints:
         """Raise if factuals ``(..., n, d)`` have another number of features or lie outside a stated domain."""
         if x.shape[-1] != self.num_features:
             raise ConstraintError(f"The constraints are for {self.num_features} features, x has {x.shape[-1]}.")
-        self.domain.check_factuals(x, self.name)
+        if not self.keep_outside:
+            self.domain.check_factuals(x, self.name)
 
     def violations(self, x_cf: Tensor, x: Tensor, tolerance: float = 1e-5) -> Tensor:
         """Mask ``(..., n, d)`` of the values that break a constraint."""
@@ -270,10 +291,12 @@ class Constraints:
         """Lower and upper bounds around the factuals, without regard to which categories the domain leaves."""
         lower, upper = self.domain.lower.unsqueeze(-2), self.domain.upper.unsqueeze(-2)
         # A factual outside an inferred domain comes back inside, except against its direction.
-        stuck_low = (x < lower) & ~self.may_increase.unsqueeze(-2)
-        stuck_high = (x > upper) & ~self.may_decrease.unsqueeze(-2)
+        stuck_low = (x < lower) & (~self.may_increase.unsqueeze(-2) | self.keep_outside)
+        stuck_high = (x > upper) & (~self.may_decrease.unsqueeze(-2) | self.keep_outside)
         if bool(stuck_low.any()) or bool(stuck_high.any()):
             lower, upper = torch.where(stuck_low, x, lower), torch.where(stuck_high, x, upper)
+        if self.reach is not None:
+            lower, upper = torch.maximum(lower, x - self.reach), torch.minimum(upper, x + self.reach)
         limited = [group for group in self.groups if group.transitions is not None]
         if limited:
             lower, upper = lower.expand_as(x).clone(), upper.expand_as(x).clone()

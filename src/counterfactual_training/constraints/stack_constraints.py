@@ -18,8 +18,8 @@ def constraint_structure(constraints: Constraints) -> str:
     """Equal for constraints that :func:`stack_constraints` can join: those that differ in masks and boxes only."""
     groups = [(group.columns, _listed(group.transitions)) for group in constraints.groups]
     lattices = [[_listed(value) for value in vars(lattice).values()] for lattice in constraints.lattices]
-    kind = type(constraints), constraints.num_features, constraints.category_projection
-    return repr((*kind, groups, lattices, _listed(constraints.domain.inferred)))
+    kind = type(constraints), constraints.num_features, constraints.category_projection, constraints.keep_outside
+    return repr((*kind, groups, lattices, _listed(constraints.domain.inferred), _listed(constraints.reach)))
 
 
 def stack_constraints(members: Sequence[Constraints]) -> Constraints:

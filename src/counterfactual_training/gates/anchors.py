@@ -118,10 +118,18 @@ def remembered_rows(gate: Gate) -> Tensor | None:
 
 
 @torch.no_grad()
-def towards_real(gated: Gated, x: Tensor, y_target: Tensor, constraints: Constraints, threshold: float) -> Tensor:
+def towards_real(
+    gated: Gated,
+    x: Tensor,
+    y_target: Tensor,
+    constraints: Constraints,
+    threshold: float,
+    held: Tensor | None = None,
+) -> Tensor:
     """For each row x ``(n, d)``, the nearest real row of its target that the constraints allow and that reaches τ.
 
-    Real rows are first projected into the bounds of x, so immutable features keep their values. If one reaches τ, its
+    Real rows are first projected into the bounds of x, so immutable features keep their values, and so do cells under
+    the mask ``held`` ``(n, d)``. If one reaches τ, its
     numbers move back towards x as far as τ allows; otherwise the result is the one with the highest gated probability.
 
     Returns:
@@ -135,19 +143,27 @@ def towards_real(gated: Gated, x: Tensor, y_target: Tensor, constraints: Constra
         rows = rows[~rows.isnan().any(-1)].to(x)
         if len(rows):
             for own in (y_target == target).nonzero().squeeze(-1).split(max(1, _TOGETHER // len(rows))):
-                found[own] = _nearest(gated, x[own], rows, target, constraints, threshold)
+                still = None if held is None else held[own]
+                found[own] = _nearest(gated, x[own], rows, target, constraints, threshold, still)
     return found
 
 
-def _nearest(gated: Gated, x: Tensor, rows: Tensor, target: int, constraints: Constraints, threshold: float) -> Tensor:
+def _nearest(
+    gated: Gated,
+    x: Tensor,
+    rows: Tensor,
+    target: int,
+    constraints: Constraints,
+    threshold: float,
+    held: Tensor | None,
+) -> Tensor:
     """:func:`towards_real` for rows x ``(n, d)`` with one target, from real rows ``(m, d)``."""
     n, m = len(x), len(rows)
     start = x.repeat_interleave(m, 0)
-    bounds = constraints.bounds(start)
-    points = rows.repeat(n, 1).clamp(bounds.lower, bounds.upper)
-    points = torch.where(constraints.may_increase, points, torch.minimum(points, start))
-    points = torch.where(constraints.may_decrease, points, torch.maximum(points, start))
+    points = rows.repeat(n, 1).clamp(*constraints.interval(start))
     points = constraints.snap(points, start)
+    if held is not None:
+        points = torch.where(held.repeat_interleave(m, 0), start, points)
     # The gate is slow and can only lower the model's probability: skip rows that miss τ without it.
     of_class = functional.log_softmax(gated.model(points) * gated.scale, -1)[:, target]
     distance = (points - start).abs().sum(-1).masked_fill(of_class < log(threshold), torch.inf).view(n, m)

@@ -47,6 +47,7 @@ class ClimbingRows:
     one_hot: Tensor
     lower: Tensor  # the box of each row, mutability included; a held feature has an interval of one point
     upper: Tensor
+    still: Tensor  # mask of the cells that keep their value
     x_cf: Tensor  # this field and all below change as rows climb
     before: Tensor  # the point before x_cf
     x_adv: Tensor  # the last iterate within ε
@@ -81,10 +82,21 @@ class ClimbingRows:
 
 
 def search_line(
-    network: Differentiable, x: Tensor, y_target: Tensor, generator: Generator, constraints: Constraints, record: bool
+    network: Differentiable,
+    x: Tensor,
+    y_target: Tensor,
+    generator: Generator,
+    constraints: Constraints,
+    record: bool,
+    held: Tensor | None = None,
+    difficulty: Tensor | None = None,
 ) -> SearchResult:
-    """Counterfactuals of the rows x ``(..., n, d)``."""
-    line = _Line(network, x, y_target, generator, constraints, record)
+    """Counterfactuals of the rows x ``(..., n, d)``; cells under the mask ``held`` keep their value.
+
+    With ``difficulty`` w ``(d,)``, steps descend most steeply by unit of ``‖w·Δ‖`` instead of ``‖Δ‖``.
+    """
+    line = _Line(network, x, y_target, generator, constraints, record, held)
+    line.difficulty = None if difficulty is None else difficulty.to(x)
     line.climb(~line.there)
     if line.rules.has_discrete:
         changed = line.snap(~line.there)
@@ -100,8 +112,17 @@ def search_line(
 class _Line:
     """The rows of one block, and what :func:`search_line` does to those under a mask ``(..., n)``."""
 
+    difficulty: Tensor | None = None
+
     def __init__(
-        self, network: Differentiable, x: Tensor, y: Tensor, generator: Generator, rules: Constraints, record: bool
+        self,
+        network: Differentiable,
+        x: Tensor,
+        y: Tensor,
+        generator: Generator,
+        rules: Constraints,
+        record: bool,
+        held: Tensor | None = None,
     ) -> None:
         self.network, self.generator, self.rules = network, generator, rules
         # A step that goes less than half the way to another category would be undone by a projection after each step.
@@ -115,11 +136,12 @@ class _Line:
         logits = first_logits(network.logits, x, y)
         index, none = torch.arange(y.numel(), device=x.device).reshape(y.shape), torch.zeros_like(y)
         one_hot = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, y.unsqueeze(-1), True)
-        lower, upper = _box(self.rules, x)
+        lower, upper = _box(self.rules, x, held)
         points, numbers = [x.clone() for _ in range(3)], [torch.zeros_like(logits[..., 0]) for _ in range(4)]
         slope, turned, live = at_least_single(x.clone()), none.bool(), none.bool()
         changing = (*points, *numbers[:3], slope, numbers[3], turned, none, none.clone(), live)
-        self.rows = rows = ClimbingRows(index, x, y, one_hot, lower, upper, *changing)
+        still = torch.zeros_like(x, dtype=torch.bool) if held is None else held
+        self.rows = rows = ClimbingRows(index, x, y, one_hot, lower, upper, still, *changing)
         rows.set(torch.ones_like(one_hot[..., 0]), **self.look(rows, x, logits)[1])
         # A factual outside its box must first come inside, even if that is uphill.
         rows.value = rows.value.masked_fill(((x < lower) | (x > upper)).any(-1), torch.inf)
@@ -166,7 +188,7 @@ class _Line:
             if rows.live.sum() < _SHRINK_AT * rows.live.numel():
                 self.rows.put(rows)
                 rows = self.rows.part(self.rows.live)
-            step = _unit(rows.slope).mul_((-self.longest * rows.reach).unsqueeze(-1)).to(rows.x)
+            step = self.descent(rows.slope).mul_((-self.longest * rows.reach).unsqueeze(-1)).to(rows.x)
             trial = step.add_(rows.x_cf).clamp_(rows.lower, rows.upper)
             state, found = self.look(rows, trial)
             better = rows.live & (found["value"] < rows.value)
@@ -185,6 +207,10 @@ class _Line:
         passed = mask & (self.rows.gap >= 0)
         self.land(passed)
         self.arrive(self.rows, passed)
+
+    def descent(self, slope: Tensor) -> Tensor:
+        """The direction ``(..., d)`` of steepest ascent, of length 1 once weighted by difficulty."""
+        return _unit(slope) if self.difficulty is None else _unit(slope / self.difficulty) / self.difficulty
 
     def land(self, mask: Tensor) -> None:
         """Move x_cf back to the first point past τ on the segment from ``before``, by bisection."""
@@ -242,7 +268,7 @@ class _Line:
             return changed
         rows = self.rows.part(mask)
         start, mask = rows.value, mask if rows is self.rows else mask[rows.index]
-        for points, allowed in self._changes(rows.x_cf, rows.x):
+        for points, allowed in self._changes(rows):
             if bool((mask & allowed).any()):
                 found = self.look(rows, points)[1]
                 rows.set(mask & allowed & (found["value"] < rows.value), x_cf=points, **found)
@@ -253,10 +279,11 @@ class _Line:
         changed.view(-1)[rows.index[helped]] = True
         return self._hold(changed)
 
-    def _changes(self, x_cf: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def _changes(self, rows: ClimbingRows) -> Iterator[tuple[Tensor, Tensor]]:
         """Points ``(..., a, d)`` with one discrete feature changed, and a mask ``(..., a)`` where that is allowed."""
+        x_cf, x = rows.x_cf, rows.x
         for group in self.rules.groups if self.rules.category_projection == "end" else ():
-            allowed = self.rules.categories(group, x) & ~group.own(x_cf)
+            allowed = self.rules.categories(group, x) & ~group.own(x_cf) & ~rows.still[..., group.columns[:1]]
             for category in range(group.num_categories):
                 points = x_cf.clone()
                 points[..., group.index] = group.encode(torch.tensor(category, device=x_cf.device), x_cf.dtype)
@@ -266,7 +293,7 @@ class _Line:
                 points = x_cf.clone()
                 points[..., lattice.column] = value
                 points = self.rules.snap(points, x)
-                yield points, (points != x_cf).any(-1)
+                yield points, (points != x_cf).any(-1) & ~rows.still[..., lattice.column]
 
     def result(self) -> SearchResult:
         rows, path, converged = self.rows, self.path, self.rows.confidence >= self.threshold
@@ -313,13 +340,10 @@ def _least(one: Tensor, other: Tensor) -> Tensor:
     return one + (other - one) * share.nan_to_num_(0.0).clamp_(0, 1)
 
 
-def _box(rules: Constraints, x: Tensor) -> tuple[Tensor, Tensor]:
+def _box(rules: Constraints, x: Tensor, held: Tensor | None) -> tuple[Tensor, Tensor]:
     """The box ``(..., n, d)`` that rows climb in: the bounds of their factuals, cut at the factual where a feature may
     not decrease or increase, and at 0 and 1 for relaxed categories."""
-    bounds = rules.bounds(x)
-    lower = torch.where(rules.may_decrease.unsqueeze(-2), bounds.lower, torch.maximum(bounds.lower, x))
-    upper = torch.where(rules.may_increase.unsqueeze(-2), bounds.upper, torch.minimum(bounds.upper, x))
-    lower, upper = lower.expand_as(x).clone(), upper.expand_as(x).clone()
+    lower, upper = (bound.expand_as(x).clone() for bound in rules.interval(x, held))
     for group in rules.groups if rules.category_projection == "end" else ():
         own = x[..., group.index]
         lower[..., group.index] = torch.maximum(lower[..., group.index], own.clamp_max(0))

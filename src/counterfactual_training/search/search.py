@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
+from itertools import repeat
 from math import prod
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.core.losses import softmax
+from counterfactual_training.errors import InputError
 from counterfactual_training.search.chain import Chain, Differentiable, StackedChain, differentiable
 from counterfactual_training.search.diagnosis import diagnose_rows
 from counterfactual_training.search.generator import Generator
@@ -39,6 +41,8 @@ def search(
     constraints: Constraints | None = None,
     rng: torch.Generator | Sequence[torch.Generator] | None = None,
     *,
+    held: Tensor | None = None,
+    difficulty: Tensor | None = None,
     record: bool = False,
     diagnose: bool = True,
     threads: int | None = None,
@@ -54,6 +58,9 @@ def search(
         generator: what to minimise and how; see :mod:`recipes`. The default is :func:`ecco`.
         constraints: what may move; ``None`` lets everything move.
         rng: for generators that draw random numbers; in a fleet one for all members, or one each.
+        held: mask like x of single cells that must keep their value, on top of the constraints.
+        difficulty: ``(d,)`` how dear a move of each feature is; a line search then prefers the others. Fixed steps follow
+            the gradient alone.
         record: keep all iterates in ``path``, which takes the memory of T + 1 copies of x.
         diagnose: find which constraints keep rows from converging.
         threads: CPU threads; ``None`` uses a single one for small models and batches.
@@ -65,6 +72,9 @@ def search(
     flat, y_target = x.detach().reshape(*y_target.shape, num_features), y_target.long()
     constraints = (constraints if constraints is not None else _unconstrained(num_features)).to(flat)
     constraints.check_factuals(flat)
+    if held is not None and held.shape != x.shape:
+        raise InputError(f"held must be a mask with the shape of x, {tuple(x.shape)}, got {tuple(held.shape)}.")
+    still = None if held is None else held.reshape(flat.shape).to(flat.device, torch.bool)
 
     noise = _noise(generator, rng, flat).unbind()
     block, parts = _block_size(flat), []
@@ -75,11 +85,13 @@ def search(
             flat = flat.mT.contiguous().mT
         # inference_mode saves autograd's bookkeeping, but breaks user code that builds a graph.
         plain = isinstance(network, Chain) and generator.is_plain and type(constraints) is Constraints
+        stills = repeat(None) if still is None else iter(still.split(block, -2))
         for rows, targets in zip(flat.split(block, -2), y_target.split(block, -1), strict=True):
+            own = next(stills)
             if generator.step_rule == "line":
-                part = search_line(network, rows, targets, generator, constraints, record)
+                part = search_line(network, rows, targets, generator, constraints, record, own, difficulty)
             else:
-                work = WorkingSet(rows, targets, generator, constraints, noise[0], record)
+                work = WorkingSet(rows, targets, generator, constraints, noise[0], record, own)
                 with torch.inference_mode(plain):
                     _descend(work, network, generator, noise)
                 part = work.results()

@@ -27,9 +27,16 @@ class WorkingSet:
     goals: Tensor  # (..., a, k) τ for the target, ∞ for other classes and finished rows; once k is known
 
     def __init__(
-        self, x: Tensor, y_target: Tensor, generator: Generator, constraints: Constraints, noise: Tensor, record: bool
+        self,
+        x: Tensor,
+        y_target: Tensor,
+        generator: Generator,
+        constraints: Constraints,
+        noise: Tensor,
+        record: bool,
+        held: Tensor | None = None,
     ) -> None:
-        """All rows x ``(..., n, d)``, at their factuals."""
+        """All rows x ``(..., n, d)``, at their factuals; cells under the mask ``held`` keep their value."""
         self.constraints, self.x, self.y_target = constraints, x, y_target
         self.limit = _step_limit(generator, constraints)  # T, or one per member (members, 1)
         # From the shortest to the longest T.
@@ -38,7 +45,7 @@ class WorkingSet:
         self.threshold = generator.decision_threshold  # τ
         self.rows = torch.arange(y_target.numel(), device=x.device).reshape(y_target.shape)  # index into the batch
         self.live_width = y_target.shape[-1]
-        bounds = constraints.bounds(x)
+        bounds = constraints.bounds(x).hold(x, held)
         self.x_cf = constraints.project_categories(x.clone(), bounds)  # the authors decode before the first step
         stepwise = constraints.groups and constraints.category_projection == "step"
         bounded = stepwise or not all(bool(bound.isinf().all()) for bound in bounds)

@@ -20,6 +20,8 @@ UNCHANGED = 1e-6
 _OVERSHOOT = 2e-5
 # A robust scale clips values to these quantiles.
 _TAILS = (0.01, 0.99)
+# Advice leads to values between these quantiles, unless a domain is stated.
+_BULK = (0.005, 0.995)
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Column:
     #: Positions of the categories in the training data, the only ones to recommend: the model knows nothing about
     #: others. ``None`` for numbers; in old files, all categories.
     seen: tuple[int, ...] | None = None
+    #: The range that holds 99 % of the training values; ``None`` in old files.
+    bulk: tuple[float, float] | None = None
 
     @classmethod
     def fit(cls, feature: Feature, dtype: Any, numbers: np.ndarray, scale: bool | str) -> Column:
@@ -60,11 +64,12 @@ class Column:
             raise InputError(
                 f"{feature.name!r} spans [{low:g}, {high:g}], too much or too little for float64; rescale it"
             )
-        bulk = _bulk(v) if scale == "robust" else None
-        center, spread = _affine(feature, *(bulk or (mean, std))) if scale else (0.0, 1.0)
+        inner = _bulk(v) if scale == "robust" else None
+        center, spread = _affine(feature, *(inner or (mean, std))) if scale else (0.0, 1.0)
         decimals = _decimals(feature, dtype, present, std)
         seen = tuple(np.unique(present.astype(int)).tolist()) if counts else None
-        return cls(feature, dtype, center, spread, mean, std, low, high, decimals, float(fill), seen)
+        ends = [float(np.quantile(present, q, method=m)) for q, m in zip(_BULK, ("lower", "higher"), strict=True)]
+        return cls(feature, dtype, center, spread, mean, std, low, high, decimals, float(fill), seen, (*ends,))
 
     @property
     def one_hot(self) -> bool:
@@ -92,8 +97,13 @@ class Column:
 
     @property
     def grid(self) -> float | None:
-        """Distance between neighbouring values in the user's units, if values are rounded at all."""
-        return None if self.decimals is None else 10.0**-self.decimals
+        """Distance between neighbouring values of advice, in the user's units; ``None`` if they are not rounded."""
+        return self.feature.step or self._resolution or None
+
+    @property
+    def _resolution(self) -> float:
+        """Distance between neighbouring values that can be written; 0 if there is no limit."""
+        return 0.0 if self.decimals is None else 10.0**-self.decimals
 
     def encode(self, numbers: np.ndarray) -> np.ndarray:
         """Numbers ``(n,)``, as read, to model space ``(n, width)``."""
@@ -131,7 +141,7 @@ class Column:
             numbers = self.decode(z, precision, unseen=True)
             return numbers, same | (numbers == own)
         v, error = self._affine_back(z[:, 0], precision)
-        slack = error + self.scale * _OVERSHOOT * (1 + np.abs(z[:, 0])) + (self.grid or 0.0)
+        slack = error + self.scale * _OVERSHOOT * (1 + np.abs(z[:, 0])) + self._resolution
         v = self._round(v, error, slack)
         base = np.where(np.isnan(own), self.fill, own)
         if self.feature.kind == "ordinal":  # an unseen category has no rank to compare with
@@ -168,6 +178,10 @@ class Column:
             values = np.array(self.feature.allowed, dtype=np.float64)
             nearest = values[np.abs(v[:, None] - values).argmin(1)]
             rounded = np.where(np.abs(nearest - v) <= error, nearest, rounded)
+        if self.feature.step is not None:
+            near = np.rint(v / self.feature.step)
+            nearest = round_to(near * self.feature.step, seen_decimals(np.array([self.feature.step]), np.float64) or 0)
+            rounded = np.where(np.abs(nearest - v) <= np.maximum(error, 1e-4 * self.feature.step), nearest, rounded)
         low, high = self.feature.limits
         inside = (v >= low - slack) & (v <= high + slack)
         return np.where(inside, np.clip(rounded, low, high), rounded)
@@ -181,7 +195,9 @@ class Column:
     def from_dict(cls, feature: Feature, spec: dict[str, Any]) -> Column:
         try:
             seen = None if spec.get("seen") is None else tuple(int(position) for position in spec["seen"])
-            return cls(**{**spec, "feature": feature, "dtype": dtype_from_dict(spec["dtype"]), "seen": seen})
+            bulk = None if spec.get("bulk") is None else tuple(float(end) for end in spec["bulk"])
+            read = {"feature": feature, "dtype": dtype_from_dict(spec["dtype"]), "seen": seen, "bulk": bulk}
+            return cls(**{**spec, **read})
         except (KeyError, TypeError, ValueError) as error:
             raise FileError(f"The encoding of {feature.name!r} in the file is not complete: {error}.") from None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -49,17 +49,22 @@ class OrdinalLattice(Lattice):
 
 
 def build_constraints(
-    columns: Sequence[Column], num_std: float, category_projection: CategoryProjection, keep_sign: bool
+    columns: Sequence[Column],
+    num_std: float,
+    category_projection: CategoryProjection,
+    keep_sign: bool,
+    keep_outside: bool,
+    bulk: bool,
 ) -> Constraints:
     """Constraints on the encoded columns; arguments as in :meth:`Encoder.constraints`."""
     widths = [column.width for column in columns]
     placed = list(zip(columns, np.cumsum([0, *widths[:-1]]).tolist(), strict=True))
     directions = [direction for column in columns for direction in [_direction(column)] * column.width]
-    boxes = [box for column in columns for box in [_box(column, num_std, keep_sign)] * column.width]
+    boxes = [box for column in columns for box in [_box(column, num_std, keep_sign, bulk)] * column.width]
     lower, upper = torch.tensor(boxes, dtype=torch.float64).unbind(1)
     # An open side is inferred, so factuals beyond it are allowed; Schema.check rejects those beyond a stated one.
     inferred = [c.feature.domain is None or None in c.feature.domain for c in columns for _ in range(c.width)]
-    return Constraints.build(
+    built = Constraints.build(
         len(directions),
         directions,
         Domain(lower, upper, torch.tensor(inferred)),
@@ -68,6 +73,9 @@ def build_constraints(
         unique_names(columns),
         category_projection,
     )
+    most = [(c.feature.max_change or np.inf) / c.scale for c in columns for _ in range(c.width)]
+    reach = torch.tensor(most, dtype=torch.float64) if np.isfinite(most).any() else None
+    return replace(built, reach=reach, keep_outside=keep_outside)
 
 
 def _targets(column: Column) -> np.ndarray:
@@ -108,19 +116,25 @@ def _direction(column: Column) -> Direction:
     return direction_from(bool(may[0, 1]), bool(may[1, 0]))
 
 
-def _box(column: Column, num_std: float, keep_sign: bool) -> tuple[float, float]:
+def _box(column: Column, num_std: float, keep_sign: bool, bulk: bool) -> tuple[float, float]:
     if column.feature.kind in ("binary", "categorical"):
         return 0.0, 1.0
     low, high = column.feature.limits
     seen_low = min(column.mean - num_std * column.std, column.low)  # Eq. 12
     seen_high = max(column.mean + num_std * column.std, column.high)
+    if bulk and num_std == 0 and column.bulk is not None:
+        seen_low, seen_high = column.bulk
     if keep_sign:
         seen_low = max(seen_low, 0.0) if column.low >= 0 else seen_low
         seen_high = min(seen_high, 0.0) if column.high <= 0 else seen_high
     if column.feature.kind in ("integer", "pixel"):
         smallest, largest = value_range(column.dtype)
         seen_low, seen_high = max(seen_low, smallest), min(seen_high, largest)
-    low, high = (low if np.isfinite(low) else seen_low), (high if np.isfinite(high) else seen_high)
+    # A stated side may lie beyond the bulk.
+    low, high = (
+        (low if np.isfinite(low) else min(seen_low, high) if bulk else seen_low),
+        (high if np.isfinite(high) else max(seen_high, low) if bulk else seen_high),
+    )
     if low > high:
         raise ConstraintError(
             f"The domain of {column.feature.name!r} is empty: stated {column.feature.domain}, "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -153,7 +154,12 @@ class Encoder(TransformerMixin, BaseEstimator):
     # ---- beyond scikit-learn ---------------------------------------------------------------------------------------
 
     def constraints(
-        self, num_std: float = 2.0, category_projection: CategoryProjection = "end", keep_sign: bool = False
+        self,
+        num_std: float = 2.0,
+        category_projection: CategoryProjection = "end",
+        keep_sign: bool = False,
+        keep_outside: bool = False,
+        bulk: bool = False,
     ) -> Constraints:
         """The schema's rules in model space.
 
@@ -163,9 +169,20 @@ class Encoder(TransformerMixin, BaseEstimator):
             category_projection: see :class:`Constraints`.
             keep_sign: whether a number that is never negative in the training data must stay so, and likewise for
                 positive ones. Eq. 12 alone would allow negative incomes.
+            keep_outside: see :class:`Constraints`.
+            bulk: with ``num_std=0``, a number without a stated domain stays where 99 % of the training values lie,
+                instead of between their extremes.
         """
         check_is_fitted(self, "columns_")
-        return build_constraints(self.columns_, num_std, category_projection, keep_sign)
+        return build_constraints(self.columns_, num_std, category_projection, keep_sign, keep_outside, bulk)
+
+    def with_schema(self, schema: Schema) -> Encoder:
+        """The same encoding under other rules: a schema of the same columns, kinds and categories."""
+        check_is_fitted(self, "columns_")
+        other = Encoder(schema, self.unseen, self.missing, self.scale)
+        columns = {column.feature.name: column for column in self.columns_}
+        other._adopt(schema, [replace(columns[feature.name], feature=feature) for feature in schema])
+        return other
 
     def to_dict(self) -> dict[str, Any]:
         """Settings, schema and fitted numbers as JSON."""

@@ -32,6 +32,10 @@ class Feature:
         categories: all of them, in their order; ``None`` until the data has been seen.
         allowed: the only values a counterfactual may change it to.
         forbidden: changes ``(from, to)`` that are impossible, such as ``("Masters", "HS-grad")``. ``to`` may be a list.
+        step: advice names multiples of this number, such as limits in hundreds.
+        max_change: the largest change, in the column's units (for an ordinal, in ranks).
+        difficulty: how much dearer than usual a change of this column is; counts in the cost of advice and in the
+            choice of the columns to change.
     """
 
     name: str
@@ -42,6 +46,9 @@ class Feature:
     categories: tuple[Any, ...] | None = None
     allowed: tuple[Any, ...] | None = None
     forbidden: tuple[tuple[Any, Any], ...] = ()
+    step: float | None = None
+    max_change: float | None = None
+    difficulty: float = 1.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -50,7 +57,7 @@ class Feature:
         if self.unit is not None and not isinstance(self.unit, str):
             raise InputError(f"The unit of {self.name!r} must be text, got {self.unit!r}.")
         # In this order: domain, allowed and forbidden are checked against the categories.
-        for field in ("mutability", "categories", "domain", "allowed", "forbidden"):
+        for field in ("mutability", "categories", "domain", "allowed", "forbidden", "step", "max_change", "difficulty"):
             object.__setattr__(self, field, getattr(self, f"_{field}")())
 
     # ---- questions -------------------------------------------------------------------------------------------------
@@ -173,6 +180,37 @@ class Feature:
         if same:
             raise ConstraintError(f"{self.name!r} may always stay {same[0][0]!r}; this cannot be forbidden.")
         return tuple(dict.fromkeys(pairs))
+
+    def _step(self) -> float | None:
+        if self.step is None:
+            return None
+        if self.kind not in ("numeric", "integer"):
+            raise ConstraintError(f"{self.name!r} is {self.kind}: only numeric and integer columns have a step.")
+        step = self._positive("step")
+        if self.kind == "integer" and step % 1:
+            raise ConstraintError(f"{self.name!r} holds whole numbers, so its step must be one, got {step:g}.")
+        low, high = self.limits
+        if math.isfinite(low) and math.ceil(low / step - 1e-9) * step > high * (1 + 1e-12):
+            raise ConstraintError(f"No multiple of the step {step:g} lies in the domain of {self.name!r}.")
+        return step
+
+    def _max_change(self) -> float | None:
+        if self.max_change is None:
+            return None
+        if self.kind in ("binary", "categorical"):
+            raise ConstraintError(
+                f"{self.name!r} is {self.kind}: a change has no size. Use mutability 'none' to hold it, or allowed=."
+            )
+        return self._positive("max_change")
+
+    def _difficulty(self) -> float:
+        return self._positive("difficulty")
+
+    def _positive(self, field: str) -> float:
+        value = plain(getattr(self, field))
+        if not _is_number(value) or not (math.isfinite(value) and value > 0):
+            raise ConstraintError(f"The {field} of {self.name!r} must be a positive number, got {value!r}.")
+        return float(value)
 
     def _must_be_categories(self, values: Iterable[Any], what: str) -> None:
         for value in values if self.categories is not None else ():

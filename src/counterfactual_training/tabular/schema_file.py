@@ -24,7 +24,7 @@ from counterfactual_training.persistence import atomic_write
 from counterfactual_training.tabular.dtypes import from_plain, to_plain
 from counterfactual_training.tabular.feature import Feature
 
-FIELDS = ("kind", "unit", "mutability", "domain", "categories", "allowed", "forbidden")
+FIELDS = tuple(field.name for field in fields(Feature) if field.name != "name")
 
 
 def feature_to_dict(feature: Feature) -> dict[str, Any]:
