@@ -6,7 +6,7 @@ import argparse
 
 import pandas as pd
 
-from counterfactual_training.cli.options import add_model
+from counterfactual_training.cli.options import add_model, names
 from counterfactual_training.cli.output import emit
 from counterfactual_training.cli.parsing import pick_label, pick_rows
 from counterfactual_training.cli.saved_models import open_model
@@ -24,7 +24,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument("--rows", default="0,1,2", help="numbers of rows from 0, such as 0,1,2 or 0-9")
     parser.add_argument("--target", metavar="CLASS", help="the wanted class (default: the next most probable one)")
-    parser.add_argument("--threshold", type=float, metavar="P", help="probability that the wanted class must reach")
+    parser.add_argument(
+        "--confidence", type=float, metavar="P", help="probability that the wanted class must reach (default: the decision)"
+    )
+    parser.add_argument("--options", type=int, default=1, metavar="N", help="how many different answers per row")
+    parser.add_argument("--lock", metavar="COLUMNS", help="columns that may not change, separated by commas")
+    parser.add_argument("--vary", metavar="COLUMNS", help="the only columns that may change")
+    parser.add_argument("--max-changes", type=int, metavar="N", help="the largest number of columns to change")
     parser.add_argument("--target-column", metavar="NAME", help="a column of the CSV file to ignore")
 
 
@@ -33,11 +39,19 @@ def run(arguments: argparse.Namespace) -> None:
     people: pd.DataFrame = pick_rows(opened.rows(arguments.data, arguments.target_column), arguments.rows)
     classifier = opened.classifier()
     target = pick_label(arguments.target, classifier.classes_)
-    explanation = classifier.explain(people, target, decision_threshold=arguments.threshold)
+    explanation = classifier.explain(
+        people,
+        target,
+        n_options=arguments.options,
+        confidence=arguments.confidence,
+        lock=names(arguments.lock),
+        vary=names(arguments.vary),
+        max_changes=arguments.max_changes,
+    )
     document = {
         "model": arguments.model,
         "data": arguments.data or opened.name,
-        "decision_threshold": explanation.decision_threshold,
+        "confidence": explanation.asked,
         "rows": explanation.records(),
     }
     emit(arguments, document, f"{explanation}\n\n" + "\n".join(explanation.changes()))

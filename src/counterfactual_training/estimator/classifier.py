@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,14 @@ from torch import nn
 
 from counterfactual_training.errors import InputError
 from counterfactual_training.estimator import parameters
+from counterfactual_training.estimator.answer import advice_constraints, explain_rows
 from counterfactual_training.estimator.explanation import Explanation
 from counterfactual_training.estimator.file import load_classifier, save_classifier
-from counterfactual_training.estimator.find import Finder, explain_rows
-from counterfactual_training.estimator.fit import VALIDATION_SHARE, best_restart, check_restarts, prepare, tune_settings
-from counterfactual_training.estimator.inputs import check_domain, device_and_dtype, encode_rows, rows, training_rows
+from counterfactual_training.estimator.find import Finder
+from counterfactual_training.estimator.fit import VALIDATION_SHARE, best_restart, prepare, tune_settings
+from counterfactual_training.estimator.inputs import check_count, device_and_dtype, encode_rows, rows, training_rows
+from counterfactual_training.estimator.options import Question
+from counterfactual_training.estimator.rules import ask
 from counterfactual_training.gates import Gate
 from counterfactual_training.search import Generator
 from counterfactual_training.tabular.encode import Encoder, Missing, Unseen
@@ -155,7 +159,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> CounterfactualClassifier:  # noqa: N803 - scikit-learn's name
         """Train on rows X, a frame or an array, and their classes y."""
-        num_restarts = check_restarts(self.n_restarts)
+        num_restarts = check_count("n_restarts", self.n_restarts)
         prepared = prepare(self.get_params(deep=False), *training_rows(self, X, y), self._seed())
         setting, model = prepared.setting, prepared.model
         if num_restarts > 1:
@@ -251,20 +255,41 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         X: Any,  # noqa: N803
         target: Any = None,
         *,
-        decision_threshold: float | None = None,
+        n_options: int = 1,
+        confidence: float | None = None,
+        vary: Sequence[Any] | None = None,
+        lock: Sequence[Any] | None = None,
+        domain: Mapping[str, Any] | Sequence[Any] | None = None,
+        step: Mapping[str, float] | Sequence[Any] | None = None,
+        max_change: Mapping[str, float] | Sequence[Any] | None = None,
+        difficulty: Mapping[str, float] | Sequence[Any] | None = None,
+        max_changes: int | Sequence[Any] | None = None,
         generator: str | Generator | None = None,
         max_steps: int | None = None,
         sparsify: bool = True,
     ) -> Explanation:
         """What would have to change for each row of X to get the target class, within the rules of the columns.
 
-        Every claim holds for the rows as printed: after rounding to integers, decimals and categories.
+        Every claim holds for the rows as printed: after rounding to integers, decimals and categories. No change in the
+        answer can be undone, alone, with the target still reached; if one column suffices, one column changes.
+
+        The rules below hold for this question, on top of those stated in ``fit``: nothing becomes freer. Each is given
+        once for all rows, or as a list with one entry per row.
 
         Args:
             X: rows like those of ``fit``.
             target: a label for all rows, or one per row; by default the most probable class that is not predicted.
-            decision_threshold: probability of the target to reach, times the plausibility if there is a gate; by
-                default the preset's.
+            n_options: how many answers per row, at most; each changes other columns. With a gate, one of them is what
+                the model alone asks for, if that differs.
+            confidence: probability of the target to reach, times the plausibility if there is a gate. By default the
+                answer flips the decision, and lies where the gate finds it at least as plausible as not.
+            vary: the only columns that may change.
+            lock: columns that may not change.
+            domain: by column, where advice may lead: ``(lower, upper)``, or a list of categories.
+            step: by column; advice names multiples of this number.
+            max_change: by column, the largest change in its units (in ranks for ordinal columns).
+            difficulty: by column, how much dearer than usual a change is.
+            max_changes: the largest number of columns to change.
             generator: used alone if given. By default the preset's, then other searches for rows that still miss.
             max_steps: of the search; by default :data:`parameters.EXPLAIN_STEPS`, or as the preset's generator has it.
             sparsify: take back changes that the target does not need: whole ones, the smallest first, then a share of
@@ -272,11 +297,15 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         """
         check_is_fitted(self, "model_")
         frame = rows(self, X)
-        check_domain(self.schema_, frame)
-        asked = (generator, decision_threshold, max_steps)
-        chosen = parameters.make_explainer(self.get_params(deep=False), self.generator_, *asked)
+        rules = {"vary": vary, "lock": lock, "domain": domain, "step": step, "max_change": max_change}
+        groups = ask(frame.index, **rules, difficulty=difficulty, max_changes=max_changes)
+        params = self.get_params(deep=False)
+        chosen, decides = parameters.make_explainer(params, self.generator_, generator, confidence, max_steps)
         # A generator that is named here is used alone, without falling back on others.
-        return explain_rows(self._finder(), frame, self.classes_, target, chosen, generator is None, sparsify)
+        question = Question(chosen, generator is None, sparsify)
+        finder = replace(self._finder(), decision=decides)
+        options = check_count("n_options", n_options)
+        return explain_rows(finder, frame, self.classes_, target, question, groups, options, self.num_std_)
 
     def save(self, path: str | Path) -> None:
         """Write one file for :meth:`load`: weights and JSON, nothing executable."""
@@ -332,7 +361,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
     ) -> None:
         """Set the fitted attributes; the only place that does."""
         self.encoder_, self.schema_, self.classes_, self.generator_ = encoder, encoder.schema_, classes, generator
-        self.num_std_, self.constraints_ = num_std, encoder.constraints(num_std, keep_sign=True)
+        self.num_std_, self.constraints_ = num_std, advice_constraints(encoder, num_std)
         self.model_, self.history_, self.gate_ = model, history, gate
 
     def _seed(self) -> int:

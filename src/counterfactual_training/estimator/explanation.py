@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,15 @@ import numpy as np
 import pandas as pd
 
 from counterfactual_training.estimator.why import Obstacles, in_words, listed
+from counterfactual_training.estimator.words import (
+    is_missing,
+    plain_value,
+    say_cell,
+    say_change,
+    say_confidence,
+    say_label,
+    with_unit,
+)
 from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.tabular.feature import Feature
 from counterfactual_training.text import align
@@ -19,9 +27,6 @@ from counterfactual_training.text import align
 _MOST_ROWS = 20
 _STATUS_ORDER = ("converged", "already_there", "exhausted", "infeasible", "implausible")
 _UNCHANGED = "–"
-# Columns with at most this many decimals are written out; of longer ones, as many digits as the change needs.
-_SHORT_DECIMALS = 4
-_DIGITS_OF_CHANGE = 3
 _STYLE = "border-collapse:collapse;font-variant-numeric:tabular-nums"
 _CELL = "padding:3px 10px;text-align:left;border-bottom:1px solid #ddd;white-space:nowrap"
 
@@ -30,9 +35,12 @@ _CELL = "padding:3px 10px;text-align:left;border-bottom:1px solid #ddd;white-spa
 class Explanation:
     """Counterfactuals of n rows with m features. ``str()`` and notebooks show it as a table, ``–`` for unchanged cells.
 
+    If several options were asked for, there is one entry per option: a person takes several of the n rows, the cheapest
+    option first, and the index of every frame has a second level, ``option``, that counts from 1.
+
     Attributes:
         original: the rows that were explained.
-        frame: their counterfactuals: same columns, dtypes and index.
+        frame: their counterfactuals: same columns and dtypes.
         changed: mask of the cells that differ, same columns and index.
         target: ``(n,)`` the class asked for.
         decision: ``(n,)`` the class predicted for ``original``.
@@ -40,17 +48,19 @@ class Explanation:
         confidence: ``(n,)`` probability of the target for ``frame``, as ``predict_proba`` would say.
         plausibility: ``(n,)`` how much ``frame`` looks like real rows of the target, given what cannot change: 0 to 1,
             NaN without a gate.
-        status: ``(n,)`` ``"converged"``: the target's probability reached the threshold; ``"already_there"``: nothing
-            needed to change; ``"exhausted"``: the steps ran out; ``"infeasible"``: stuck, every change that would still
-            help is forbidden; ``"implausible"``: only rows unlike any real one of the target reach it. Rows with the
-            last three hold the best effort.
-        converged: ``(n,)`` whether the threshold is met, by the confidence times the plausibility.
-        cost: ``(n,)`` L1 distance in model space (numbers count in standard deviations, a new category 2).
+        status: ``(n,)`` ``"converged"``: what was asked for is reached; ``"already_there"``: nothing needed to change;
+            ``"exhausted"``: the steps ran out; ``"infeasible"``: stuck, every change that would still help is
+            forbidden; ``"implausible"``: the model alone would say yes, but few real rows look like this. Rows with
+            ``"exhausted"`` and ``"infeasible"`` hold the best effort.
+        answered: ``(n,)`` whether ``frame`` gets the target, or the confidence asked for; plausible or not.
+        cost: ``(n,)`` L1 distance in model space (numbers count in standard deviations, a new category 2), each column
+            times its difficulty.
         num_steps: ``(n,)`` of the search.
-        decision_threshold: the threshold asked for.
+        asked: the confidence asked for; ``None`` asked for the decision.
         distance: ``(n, m)`` the cost of each cell.
         obstacles: for each infeasible row, the features that may not move as would help, and why.
         encoder: knows the columns.
+        notes: on rows that have fewer options than were asked for, and why.
     """
 
     original: pd.DataFrame
@@ -62,16 +72,22 @@ class Explanation:
     confidence: np.ndarray
     plausibility: np.ndarray
     status: np.ndarray
-    converged: np.ndarray
+    answered: np.ndarray
     cost: np.ndarray
     num_steps: np.ndarray
-    decision_threshold: float
+    asked: float | None
     distance: np.ndarray
     obstacles: list[Obstacles]
     encoder: Encoder
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.frame)
+
+    @property
+    def converged(self) -> np.ndarray:
+        """``(n,)`` whether what was asked for is reached, plausibly if there is a gate."""
+        return np.isin(self.status.astype(str), ("converged", "already_there"))
 
     @property
     def summary(self) -> pd.DataFrame:
@@ -79,7 +95,7 @@ class Explanation:
         return pd.DataFrame(
             {
                 "status": self.status,
-                "converged": self.converged,
+                "answered": self.answered,
                 "decision": self.decision,
                 "target": self.target,
                 "prediction": self.prediction,
@@ -96,13 +112,15 @@ class Explanation:
         """One line per changed cell: what changed and by how much; ``change`` is missing for categories."""
         columns = list(self.frame.columns)
         records = []
+        options = self._options
         for i, j in np.argwhere(self.changed.to_numpy()).tolist():
             before, after = self._pair(i, j)
             feature = self._feature(j)
             counted = not feature.is_category and not is_missing(before)
             records.append(
                 {
-                    "row": self.frame.index[i],
+                    "row": self._label(i),
+                    **({} if options is None else {"option": options[i]}),
                     "column": columns[j],
                     "before": before,
                     "after": after,
@@ -110,11 +128,36 @@ class Explanation:
                     "unit": feature.unit,
                 }
             )
-        return pd.DataFrame(records, columns=["row", "column", "before", "after", "change", "unit"])
+        names = ["row", *([] if options is None else ["option"]), "column", "before", "after", "change", "unit"]
+        return pd.DataFrame(records, columns=names)
 
     def changes(self, most: int | None = 12) -> list[str]:
         """One plain sentence per row; of more than ``most`` changes, only the largest are named."""
-        return [f"Row {self.frame.index[i]}: {self._sentence(i, most)}" for i in range(len(self))]
+        options = self._options
+        names = [
+            f"Row {self._label(i)}" if options is None else f"Row {self._label(i)}, option {options[i]}"
+            for i in range(len(self))
+        ]
+        return [f"{name}: {self._sentence(i, most)}" for i, name in enumerate(names)]
+
+    def option(self, number: int) -> pd.DataFrame:
+        """The counterfactuals of one option, 1 for the cheapest, for the rows that have it."""
+        if self._options is None:
+            return self.frame if number == 1 else self.frame[:0]
+        return self.frame.xs(number, level="option")
+
+    @property
+    def _options(self) -> list[int] | None:
+        """The option of each entry; ``None`` if there is one per row."""
+        index = self.frame.index
+        return None if index.names[-1] != "option" or index.nlevels < 2 else index.get_level_values("option").tolist()
+
+    def _label(self, i: int) -> Any:
+        """What a row is called in the index of the rows asked about."""
+        label = self.frame.index[i]
+        if self._options is None:
+            return label
+        return label[0] if len(label) == 2 else label[:-1]
 
     def records(self) -> list[dict[str, Any]]:
         """One dict of plain values per row, ready for JSON."""
@@ -122,17 +165,21 @@ class Explanation:
         for i, line in enumerate(self.summary.to_dict("records")):
             moved = np.flatnonzero(self.distance[i]).tolist()
             cells = {
-                self._feature(j).name: dict(zip(("from", "to"), map(_plain, self._pair(i, j)), strict=True))
+                self._feature(j).name: dict(zip(("from", "to"), map(plain_value, self._pair(i, j)), strict=True))
                 for j in moved
             }
-            plain = {str(key): _plain(value) for key, value in line.items()}
-            rows.append({"row": _plain(self.frame.index[i]), **plain, "changes": cells, "sentence": sentences[i]})
+            plain = {str(key): plain_value(value) for key, value in line.items()}
+            option = {} if self._options is None else {"option": self._options[i]}
+            row = {"row": plain_value(self._label(i)), **option}
+            rows.append({**row, **plain, "changes": cells, "sentence": sentences[i]})
         return rows
 
     def __repr__(self) -> str:
         counts = Counter(self.status.tolist())
         said = ", ".join(f"{counts[name]} {name.replace('_', ' ')}" for name in _STATUS_ORDER if counts[name])
-        return f"Explanation of {len(self)} row(s): {said}"
+        people = len(dict.fromkeys(map(str, map(self._label, range(len(self))))))
+        options = "" if self._options is None else f", {len(self)} option(s)"
+        return f"Explanation of {people if options else len(self)} row(s){options}: {said}"
 
     def __str__(self) -> str:
         rows, notes = self._display()
@@ -152,25 +199,35 @@ class Explanation:
     # ---- in words --------------------------------------------------------------------------------------------------
 
     def _sentence(self, i: int, most: int | None) -> str:
-        target, sure = say_label(_plain(self.target[i])), say_confidence(self.confidence[i])
+        target, sure = say_label(plain_value(self.target[i])), say_confidence(self.confidence[i])
         moved, arrives = self._moved(i, most), self.prediction[i] == self.target[i]
+        asked = "" if self.asked is None else say_confidence(self.asked)
         if self.status[i] == "already_there":
             return f"the decision already is {target} (confidence {sure}); nothing needs to change."
-        if self.status[i] == "converged" and arrives:
-            return f"with {moved}, the decision would be {target} (confidence {sure})."
-        if self.status[i] == "converged":
-            return f"with {moved}, the probability of {target} would be {sure}, as asked for."
-        aim = f"makes the decision {target} with confidence {say_confidence(self.decision_threshold)}"
+        if self.status[i] == "converged" and not arrives:  # a confidence below one half was asked for
+            head = f"with {moved}, the probability of {target} would be" if moved else f"the probability of {target} is"
+            return f"{head} {sure}, as asked for."
+        if arrives:
+            met = f", {'above' if self.status[i] == 'converged' else 'below'} the {asked} asked for" if asked else ""
+            if self.status[i] == "implausible" and asked:
+                met = f", above the {asked} asked for"
+            return f"with {moved}, the decision would be {target} (confidence {sure}{met}){self._doubt(i)}."
+        aim = f"makes the decision {target}" + (f" with confidence {asked}" if asked else "")
         head = f"no change was found that {aim}."
         if self.status[i] == "infeasible":
             head = f"no allowed change was found that {aim}: {self._hurdles(i)}."
-        if self.status[i] == "implausible":
-            head = f"no change was found that {aim} and looks like a real case of it."
-            sure = f"{sure}, with a plausibility of {say_confidence(self.plausibility[i])}"
         if not moved:
             return f"{head} As it stands, the confidence is {sure}."
-        best = "The most plausible within reach" if self.status[i] == "implausible" else "The closest"
-        return f"{head} {best}, with {moved}, reaches {sure}."
+        return f"{head} The closest, with {moved}, reaches {sure}."
+
+    def _doubt(self, i: int) -> str:
+        """What the gate says of an answer, if there is one."""
+        if np.isnan(self.plausibility[i]):
+            return ""
+        plausible = say_confidence(self.plausibility[i])
+        if self.status[i] == "implausible":
+            return f"; but few real cases look like this (plausibility {plausible})"
+        return f"; plausibility {plausible}"
 
     def _moved(self, i: int, most: int | None) -> str:
         """The changes of a row, the largest first."""
@@ -207,19 +264,24 @@ class Explanation:
         still = [self._feature(j).name for j in range(mask.shape[1]) if j not in set(columns)]
         gated = not np.isnan(self.plausibility).all()
         names = ["decision", "confidence", *(["plausibility"] if gated else []), "cost", "status"]
-        header = ["", *(self._feature(j).name for j in columns), *names]
+        options = self._options
+        header = ["", *([] if options is None else ["option"]), *(self._feature(j).name for j in columns), *names]
         rows = [header]
         for i in range(shown):
             cells = [self._arrow(i, j) if mask[i, j] else _UNCHANGED for j in columns]
-            before, after = say_label(_plain(self.decision[i])), say_label(_plain(self.prediction[i]))
+            before, after = say_label(plain_value(self.decision[i])), say_label(plain_value(self.prediction[i]))
             decision = before if before == after else f"{before} → {after}"
             status = self.status[i].replace("_", " ")
             sure = [self.confidence[i], *([self.plausibility[i]] if gated else [])]
             tail = [decision, *map(say_confidence, sure), f"{self.cost[i]:.2f}", status]
-            rows.append([str(self.frame.index[i]), *cells, *tail])
+            # The label of a person stands beside the first option only.
+            again = options is not None and i > 0 and str(self._label(i)) == str(self._label(i - 1))
+            option = [] if options is None else [str(options[i])]
+            rows.append(["" if again else str(self._label(i)), *option, *cells, *tail])
         more = f" and {len(still) - 20} more" if len(still) > 20 else ""
         notes = [f"Unchanged: {', '.join(still[:20])}{more}"] if still else []
-        return rows, notes + ([f"… and {len(self) - shown} more row(s)"] if len(self) > shown else [])
+        notes += [f"… and {len(self) - shown} more row(s)"] if len(self) > shown else []
+        return rows, [*notes, *self.notes]
 
     def _arrow(self, i: int, j: int) -> str:
         feature, decimals = self._feature(j), self._decimals(j)
@@ -229,77 +291,6 @@ class Explanation:
         return " → ".join(say_cell(feature, value, decimals, delta) for value in (before, after))
 
 
-# ---- words -----------------------------------------------------------------------------------------------------------
-
-
-def is_missing(value: Any) -> bool:
-    return bool(pd.isna(value))
-
-
-def say_cell(feature: Feature, value: Any, decimals: int | None, change: float | None = None) -> str:
-    """A value as it is written in a sentence, without its unit."""
-    if is_missing(value):
-        return "missing"
-    if feature.is_category:
-        return say_label(value)
-    return say_number(float(value), _decimals(decimals, change))
-
-
-def say_label(value: Any) -> str:
-    """A class or category."""
-    if isinstance(value, (bool, np.bool_)):
-        return "yes" if value else "no"
-    return f"'{value}'" if isinstance(value, str) else str(value)
-
-
-def say_number(value: float, decimals: int) -> str:
-    """With thousands separators, without trailing zeros."""
-    text = f"{value:,.{max(decimals, 0)}f}"
-    text = text.rstrip("0").rstrip(".") if "." in text else text
-    return "0" if text in ("-0", "") else text
-
-
-def say_confidence(value: float) -> str:
-    """Two decimals, cut off: a confidence is never rounded up."""
-    return f"{math.floor(value * 100 + 1e-6) / 100:.2f}"
-
-
-def with_unit(feature: Feature, text: str) -> str:
-    return f"{text} {feature.unit}" if feature.unit and text != "missing" else text
-
-
-def say_change(feature: Feature, before: Any, after: Any, decimals: int | None) -> str:
-    """One change: ``debt 12.4 thousand dollars lower (from 30.1 to 17.7)``."""
-    if is_missing(before) or is_missing(after):
-        old, new = (say_cell(feature, value, decimals) for value in (before, after))
-        return f"{feature.name} {with_unit(feature, new)} (was {old})"
-    if feature.is_category:
-        return f"{feature.name} {with_unit(feature, say_label(after))} instead of {say_label(before)}"
-    delta = float(after) - float(before)
-    places = _decimals(decimals, delta)
-    word = "higher" if delta > 0 else "lower"
-    amount = with_unit(feature, say_number(abs(delta), places))
-    old, new = (say_number(float(value), places) for value in (before, after))
-    return f"{feature.name} {amount} {word} (from {old} to {new})"
-
-
-def _decimals(decimals: int | None, change: float | None) -> int:
-    if decimals is not None and decimals <= _SHORT_DECIMALS:
-        return decimals
-    needed = _SHORT_DECIMALS
-    if change:
-        needed = max(0, _DIGITS_OF_CHANGE - 1 - math.floor(math.log10(abs(change))))
-    return needed if decimals is None else min(decimals, needed)
-
-
 def _html_cell(text: str) -> str:
     weight = ";color:#999" if text == _UNCHANGED else ";font-weight:600" if " → " in text else ""
     return f'<td style="{_CELL}{weight}">{html.escape(text)}</td>'
-
-
-def _plain(value: Any) -> Any:
-    """A numpy or pandas scalar as a JSON value."""
-    value = value.item() if isinstance(value, np.generic) else value
-    if isinstance(value, (str, bool, int, float)) and value == value:
-        return value
-    return None if is_missing(value) else str(value)

@@ -17,19 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.errors import ModelError
-from counterfactual_training.estimator.explanation import Explanation
-from counterfactual_training.estimator.inputs import (
-    column_owner,
-    device_and_dtype,
-    encode_rows,
-    refuse_far,
-    target_classes,
-)
+from counterfactual_training.estimator.inputs import column_owner, device_and_dtype, encode_rows
 from counterfactual_training.estimator.refine import Shortener, swap_categories
-from counterfactual_training.estimator.why import Obstacles, find_obstacles
+from counterfactual_training.estimator.singles import single_changes
 from counterfactual_training.gates import Gate, Gated, towards_real
-from counterfactual_training.search import Generator, Status, evaluating, generic, search
+from counterfactual_training.search import Generator, SearchResult, Status, evaluating, generic, search
 from counterfactual_training.tabular.column import Column
 from counterfactual_training.tabular.dtypes import restore_numbers
 from counterfactual_training.tabular.encode import Encoder
@@ -41,7 +33,7 @@ _AIM_HIGHER = 0.4
 # Few rows need the last attempt; it may take this many times the steps.
 _PATIENCE = 4
 # A probability is trusted to this many digits: the same row in another batch may differ in the last bit.
-_DIGITS = 1e-6
+DIGITS = 1e-6
 # … and a small one to this share.
 _SHARE = 1e-4
 _CHUNK = 65_536
@@ -49,16 +41,21 @@ _CHUNK = 65_536
 
 @dataclass(frozen=True, eq=False)
 class Factuals:
-    """Rows to explain: in the user's units, in model space ``(n, d)``, and each column read as numbers ``(n,)``."""
+    """Rows to explain: in the user's units, in model space ``(n, d)``, and each column read as numbers ``(n,)``.
+
+    ``held`` is a mask ``(n, d)`` of single cells that may not change; ``None`` holds none.
+    """
 
     frame: pd.DataFrame
     x: Tensor
     numbers: tuple[np.ndarray, ...]
+    held: Tensor | None = None
 
     def take(self, rows: Tensor) -> Factuals:
-        """Some of the rows, by number."""
+        """Some of the rows, by number; a row may be taken more than once."""
         index = rows.cpu().numpy()
-        return Factuals(self.frame.iloc[index], self.x[rows], tuple(own[index] for own in self.numbers))
+        held = None if self.held is None else self.held[rows]
+        return Factuals(self.frame.iloc[index], self.x[rows], tuple(own[index] for own in self.numbers), held)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,39 +63,54 @@ class Counterfactuals:
     """What was found for n rows with m features in d encoded columns.
 
     Attributes:
-        frame: in the user's units.
-        x_cf: ``(n, d)`` the encoding of ``frame``.
-        probability: ``(n, k)`` at x_cf.
-        plausibility: ``(n,)`` how much x_cf looks like a real row of the target; NaN without a gate.
-        confidence: ``(n,)`` probability of the target times plausibility, to be compared with τ.
-        status: ``(n,)`` values of :class:`Status`; rows that missed are all ``EXHAUSTED`` here.
+        x_cf: ``(n, d)`` encodings of rows as they are printed.
+        status: ``(n,)`` values of :class:`Status`; rows that missed for other reasons are all ``EXHAUSTED`` here.
         num_steps: ``(n,)`` of all searches together.
-        distance: ``(n, m)`` how far each cell moved, L1 in model space; 0 is unchanged.
     """
 
-    frame: pd.DataFrame
     x_cf: Tensor
-    probability: np.ndarray
-    plausibility: np.ndarray
-    confidence: np.ndarray
-    status: np.ndarray
-    num_steps: np.ndarray
-    distance: np.ndarray
+    status: Tensor
+    num_steps: Tensor
+
+    def put(self, rows: Tensor, other: Counterfactuals, mask: Tensor) -> None:
+        """Replace some rows by those of another result where the mask says so; count the steps of all."""
+        self.num_steps[rows] += other.num_steps
+        self.x_cf[rows[mask]], self.status[rows[mask]] = other.x_cf[mask], other.status[mask]
 
 
 @dataclass(frozen=True, eq=False)
 class Finder:
-    """Model, encoder and rules that belong together; and, if there is one, the gate that limits where advice ends."""
+    """Model, encoder and rules that belong together; and, if there is one, the gate that limits where advice ends.
+
+    With ``decision``, the bar is the decision: the target must beat every other class, and half the gate. Otherwise its
+    probability, times the plausibility, must reach the threshold of the generator.
+    """
 
     model: nn.Module
     encoder: Encoder
     constraints: Constraints
     gate: Gate | None = None
+    decision: bool = False
 
     @cached_property
     def searched(self) -> nn.Module:
         """The classifier whose probability has to reach τ."""
         return self.model if self.gate is None else Gated(self.model, self.gate)
+
+    @cached_property
+    def owner(self) -> Tensor:
+        """``(d,)`` the feature that each encoded column belongs to."""
+        return column_owner(self.encoder)
+
+    @cached_property
+    def difficulty(self) -> Tensor:
+        """``(m,)`` of each feature."""
+        return torch.tensor([feature.difficulty for feature in self.encoder.schema_])
+
+    @cached_property
+    def _weights(self) -> Tensor | None:
+        """Difficulty of the encoded columns ``(d,)``; ``None`` if all are alike."""
+        return None if bool((self.difficulty == 1).all()) else self.difficulty[self.owner]
 
     @cached_property
     def _free(self) -> Constraints:
@@ -122,11 +134,19 @@ class Finder:
         The same arithmetic as decoding to a frame and encoding it again, without making the frame.
         """
         z, precision = points.detach().cpu().double().numpy(), torch.finfo(points.dtype).eps
-        parts = []
-        for column, own in zip(self.encoder.columns_, factuals.numbers, strict=True):
-            numbers, same = column.decode_like(z[:, self.encoder.slices_[column.feature.name]], precision, own)
-            parts.append(column.encode(_stored(column, np.where(same, own, numbers))))
-        return torch.as_tensor(np.hstack(parts)).to(points)
+        moved = set(self.owner[(points != factuals.x).any(0).cpu()].tolist())
+        printed = factuals.x.clone()
+        for j in moved:  # often few of many
+            column, own = self.encoder.columns_[j], factuals.numbers[j]
+            place = self.encoder.slices_[column.feature.name]
+            numbers, same = column.decode_like(z[:, place], precision, own)
+            code = column.encode(_stored(column, np.where(same, own, numbers)))
+            printed[:, place] = torch.as_tensor(code).to(points)
+        return printed
+
+    def printed(self, points: Tensor, factuals: Factuals) -> Tensor:
+        """Points ``(n, d)`` rounded to valid values, away from the factual, and printed."""
+        return self.as_printed(self.constraints.to(points).snap(points, factuals.x), factuals)
 
     def logits(self, x: Tensor) -> Tensor:
         """``(n, k)``, on the CPU."""
@@ -139,10 +159,30 @@ class Finder:
             return torch.full_like(self.logits(x), torch.nan)
         return _in_blocks(self.gate, x).exp()
 
-    def _confidence(self, x: Tensor, y_target: Tensor) -> Tensor:
-        """Probability ``(n,)`` of the target at x, gated if there is a gate."""
-        probability = _in_blocks(self.searched, x).softmax(-1)
-        return probability.gather(-1, y_target.cpu().unsqueeze(-1)).squeeze(-1).to(x.device)
+    def probability(self, x: Tensor, y_target: Tensor) -> Tensor:
+        """Of the target ``(n,)`` at x; if the bar is the decision, against the strongest other class alone."""
+        logits, target = self.logits(x), y_target.cpu().unsqueeze(-1)
+        own = logits.gather(-1, target)
+        others = logits.scatter(-1, target, -torch.inf)
+        rival = others.amax(-1, keepdim=True) if self.decision else others.logsumexp(-1, keepdim=True)
+        return (own - rival).sigmoid().squeeze(-1).to(x)
+
+    def confidence(self, x: Tensor, y_target: Tensor) -> Tensor:
+        """What must reach τ ``(n,)``: the probability, times the plausibility if there is a gate."""
+        found = self.probability(x, y_target)
+        return found if self.gate is None else found * self._passes(x, y_target)
+
+    def reaches(self, x: Tensor, y_target: Tensor, floor: Tensor) -> Tensor:
+        """Mask ``(n,)`` of the rows whose confidence is at least their floor ``(n,)``."""
+        found = self.probability(x, y_target)
+        fine = found >= floor
+        rows = fine.nonzero().squeeze(-1)
+        if self.gate is not None and len(rows):  # the gate is slow, and can only lower a probability
+            fine[rows] = found[rows] * self._passes(x[rows], y_target[rows]) >= floor[rows]
+        return fine
+
+    def _passes(self, x: Tensor, y_target: Tensor) -> Tensor:
+        return self.plausibility(x).gather(-1, y_target.cpu().unsqueeze(-1)).squeeze(-1).to(x)
 
     # ---- the search ------------------------------------------------------------------------------------------------
 
@@ -155,18 +195,17 @@ class Finder:
             y: ``(n,)`` target classes.
             generator: tried first, then once more with a higher aim.
             fall_back: retry rows that still miss with class loss and distance only, then along real rows.
-            sparsify: see :class:`Shortener`.
+            sparsify: change as few columns as little as possible, see :meth:`shorten`.
         """
         x, threshold = factuals.x, float(generator.decision_threshold)
-        result = search(self.searched, x, y, generator, self._free, diagnose=False)
-        # A row that is decided already is there, whatever its gate says.
-        there = (result.status == int(Status.ALREADY_THERE)) | (self.logits(x).argmax(-1).to(y) == y)
+        result = self._search(factuals, y, generator)
+        there = self.there(x, y, threshold)
         steps = result.num_steps.masked_fill(there, 0)
         x_cf, confidence = self._settled(result.x_cf, factuals, y, threshold)
         x_cf[there] = x[there]
 
         def missed() -> Tensor:
-            return ((confidence < threshold + _DIGITS) & ~there).nonzero().squeeze(-1)
+            return ((confidence < threshold + DIGITS) & ~there).nonzero().squeeze(-1)
 
         def keep_better(rows: Tensor, points: Tensor) -> None:
             tried, gained = self._settled(points, factuals.take(rows), y[rows], threshold)
@@ -180,134 +219,98 @@ class Finder:
             rows = rows[hopeful[rows]]
             if len(rows) == 0:
                 break
-            again = search(self.searched, x[rows], y[rows], attempt, self._free, diagnose=False)
+            again = self._search(factuals.take(rows), y[rows], attempt)
             keep_better(rows, again.x_cf)
             steps[rows] += again.num_steps
         rows = missed()
         if isinstance(self.searched, Gated) and fall_back and len(rows):
-            points = towards_real(self.searched, x[rows], y[rows], self.constraints.to(x), threshold + _DIGITS)
-            keep_better(rows, points)
+            part = factuals.take(rows)
+            rules, goal = self.constraints.to(x), threshold + DIGITS
+            keep_better(rows, towards_real(self.searched, part.x, y[rows], rules, goal, part.held))
         rows = (~there).nonzero().squeeze(-1)
         if sparsify and len(rows):
             # A best effort keeps every change that helps, and drops those that do not.
-            trusted = (_SHARE * confidence).clamp_max(_DIGITS)
-            floor = confidence.clamp_max(threshold + _DIGITS) - trusted * (confidence < threshold)
+            trusted = (_SHARE * confidence).clamp_max(DIGITS)
+            floor = confidence.clamp_max(threshold + DIGITS) - trusted * (confidence < threshold)
             x_cf[rows] = self.shorten(x_cf[rows], factuals.take(rows), y[rows], floor[rows])
-        return self._measured(x_cf, factuals, y, there.cpu(), steps, threshold)
+        arrived = self.confidence(x_cf, y) >= threshold
+        status = torch.where(arrived, int(Status.CONVERGED), int(Status.EXHAUSTED))
+        found = Counterfactuals(x_cf, status.masked_fill(there, int(Status.ALREADY_THERE)), steps)
+        self._flip_the_implausible(found, factuals, y, generator, fall_back, sparsify)
+        return found
+
+    def there(self, x: Tensor, y: Tensor, threshold: float) -> Tensor:
+        """Mask ``(n,)`` of rows that have their target already, whatever a gate says of them."""
+        logits = self.logits(x)
+        decided = logits.argmax(-1).to(y) == y
+        sure = logits.softmax(-1).gather(-1, y.cpu().unsqueeze(-1)).squeeze(-1).to(x) >= threshold
+        return decided if self.decision else decided & sure
 
     def shorten(self, x_cf: Tensor, factuals: Factuals, y: Tensor, floor: Tensor) -> Tensor:
-        """Counterfactuals ``(n, d)`` that ask for less; a row that rounding takes below its floor keeps the longer."""
-        x, owner = factuals.x, column_owner(self.encoder).to(x_cf.device)
+        """Counterfactuals ``(n, d)`` that ask for less: one column if one suffices, and no change that is not needed."""
+        x, owner = factuals.x, self.owner.to(x_cf.device)
         pixels = torch.tensor([feature.kind == "pixel" for feature in self.encoder.schema_], device=x.device)
-        shortener = Shortener(self._confidence, owner, pixels, self.constraints)
-        shorter = self.as_printed(shortener(x_cf, x, y, floor), factuals)
-        return torch.where((self._confidence(shorter, y) >= floor).unsqueeze(-1), shorter, x_cf)
+        shortener = Shortener(
+            self.reaches,
+            lambda points, rows: self.as_printed(points, factuals.take(rows)),
+            owner,
+            pixels,
+            self.constraints,
+            self.difficulty.to(x),
+        )
+        shorter = shortener(x_cf, x, y, floor)
+        rows = (self.num_changes(shorter, x) > 1).nonzero().squeeze(-1)
+        if len(rows) and not bool(pixels.any()):
+            singles = single_changes(self, factuals.take(rows), y[rows], floor[rows])
+            # The last assignment of a row wins: the cheapest.
+            order = singles.cost.argsort(descending=True)
+            shorter[rows[singles.row[order]]] = singles.point[order]
+        return shorter
 
-    def implausible(self, x: Tensor, found: Counterfactuals, y: Tensor, generator: Generator) -> np.ndarray:
-        """``(n,)`` whether only the gate stops a row: the model alone gives the target τ, here or after a search."""
-        missed = found.status == int(Status.EXHAUSTED)
-        if self.gate is None:
-            return np.zeros_like(missed)
-        y_target = y.cpu().numpy()
-        beyond = found.probability[np.arange(len(missed)), y_target] >= float(generator.decision_threshold)
-        rows = np.flatnonzero(missed & ~beyond)
-        if len(rows):
-            result = search(self.model, x[rows], y[rows], generator, self._free, diagnose=False)
-            beyond[rows] = result.converged.cpu().numpy()
-        return missed & beyond
+    def num_changes(self, x_cf: Tensor, x: Tensor) -> Tensor:
+        """``(n,)`` how many features differ."""
+        return (self.distance(x_cf, x) > 0).sum(-1)
+
+    def distance(self, x_cf: Tensor, x: Tensor) -> Tensor:
+        """``(n, m)`` how far each feature moved, L1 in model space."""
+        moved = (x_cf - x).abs()
+        return moved.new_zeros(len(moved), len(self.difficulty)).index_add_(1, self.owner.to(moved.device), moved)
+
+    def cost(self, x_cf: Tensor, x: Tensor) -> Tensor:
+        """``(n,)`` L1 distance in model space, each feature times its difficulty."""
+        return (self.distance(x_cf, x) * self.difficulty.to(x)).sum(-1)
+
+    def _search(self, factuals: Factuals, y: Tensor, generator: Generator) -> SearchResult:
+        return search(
+            self.searched, factuals.x, y, generator, self._free,
+            held=factuals.held, difficulty=self._weights, diagnose=False,
+        )  # fmt: skip
+
+    def _flip_the_implausible(
+        self, found: Counterfactuals, factuals: Factuals, y: Tensor, generator: Generator, *how: bool
+    ) -> None:
+        """Rows that the gate stops are answered by what the model alone asks for, if it flips the decision.
+
+        They are marked as implausible if that reaches the threshold.
+        """
+        rows = (found.status == int(Status.EXHAUSTED)).nonzero().squeeze(-1)
+        if self.gate is None or len(rows) == 0:
+            return
+        plain = replace(self, gate=None).find(factuals.take(rows), y[rows], generator, *how)
+        found.put(rows, plain, self.logits(plain.x_cf).argmax(-1).to(y) == y[rows])
+        arrived = plain.status == int(Status.CONVERGED)
+        found.status[rows[arrived]] = int(Status.IMPLAUSIBLE)
 
     def _settled(self, x_cf: Tensor, factuals: Factuals, y: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
         """Points ``(n, d)`` rounded to what is printed, and their confidence ``(n,)``.
 
         Rows that rounding took below τ get other categories, if that helps.
         """
-        x = factuals.x
-        rules = self.constraints.to(x)
-        points = self.as_printed(rules.snap(x_cf, x), factuals)
+        x, rules = factuals.x, self.constraints.to(factuals.x)
+        points = self.printed(x_cf, factuals)
         if not rules.groups:
-            return points, self._confidence(points, y)
-        return swap_categories(points, x, y, rules, self._confidence, threshold + _DIGITS)
-
-    def _measured(
-        self, x_cf: Tensor, factuals: Factuals, y: Tensor, there: Tensor, steps: Tensor, threshold: float
-    ) -> Counterfactuals:
-        frame = self.encoder.inverse_transform(x_cf, like=factuals.frame)
-        x_cf = self.as_printed(x_cf, factuals)  # the encoding of that frame
-        plausibility = self.plausibility(x_cf).gather(-1, y.cpu().unsqueeze(-1)).squeeze(-1)
-        confidence = self._confidence(x_cf, y).cpu()
-        searched = torch.where(confidence >= threshold, int(Status.CONVERGED), int(Status.EXHAUSTED))
-        moved = (x_cf - factuals.x).abs()
-        by_feature = moved.new_zeros(len(moved), len(self.encoder.columns_))
-        by_feature.index_add_(1, column_owner(self.encoder).to(moved.device), moved)
-        return Counterfactuals(
-            frame=frame,
-            x_cf=x_cf,
-            probability=self.logits(x_cf).softmax(-1).numpy(),
-            plausibility=plausibility.numpy(),
-            confidence=confidence.numpy(),
-            status=torch.where(there, int(Status.ALREADY_THERE), searched).numpy(),
-            num_steps=steps.cpu().numpy(),
-            distance=by_feature.cpu().double().numpy(),
-        )
-
-
-def explain_rows(
-    finder: Finder,
-    frame: pd.DataFrame,
-    classes: np.ndarray,
-    target: Any,
-    generator: Generator,
-    fall_back: bool = True,
-    sparsify: bool = True,
-) -> Explanation:
-    """What would have to change for each row of a frame to get the target class.
-
-    Args:
-        frame: the factuals, in the user's units.
-        classes: labels ``(k,)`` in the order of the model's logits.
-        target: a label for all rows or one per row; ``None`` is the most probable class that is not predicted.
-        generator: of the search, with the threshold to reach.
-        fall_back, sparsify: see :meth:`Finder.find`.
-    """
-    factuals = finder.factuals(frame)
-    x, before = factuals.x, finder.logits(factuals.x).softmax(-1).numpy()
-    y_target = target_classes(target, classes, before)
-    y = torch.as_tensor(y_target, device=x.device)
-    try:
-        found = finder.find(factuals, y, generator, fall_back, sparsify)
-    except ModelError:
-        refuse_far(finder.encoder, frame, x, _in_blocks(finder.searched, x).to(x))
-        raise
-    status = found.status.copy()
-    status[finder.implausible(x, found, y, generator)] = int(Status.IMPLAUSIBLE)
-    missed = np.flatnonzero(status == int(Status.EXHAUSTED))
-    stuck, why = find_obstacles(
-        finder.searched, finder.encoder, finder.constraints, x[missed], found.x_cf[missed], y[missed]
-    )
-    status[missed[stuck]] = int(Status.INFEASIBLE)
-    obstacles: list[Obstacles] = [[] for _ in status]
-    for row, hindrance in zip(missed, why, strict=True):
-        obstacles[row] = hindrance
-    threshold = float(generator.decision_threshold)
-    names = np.array([Status(code).name.lower() for code in sorted(Status)], dtype=object)
-    return Explanation(
-        original=frame,
-        frame=found.frame,
-        changed=pd.DataFrame(found.distance > 0, index=frame.index, columns=list(frame.columns)),
-        target=classes[y_target],
-        decision=classes[before.argmax(1)],
-        prediction=classes[found.probability.argmax(1)],
-        confidence=found.probability[np.arange(len(frame)), y_target],
-        plausibility=found.plausibility,
-        status=names[status],
-        converged=found.confidence >= threshold,
-        cost=found.distance.sum(1),
-        num_steps=found.num_steps,
-        decision_threshold=threshold,
-        distance=found.distance,
-        obstacles=obstacles,
-        encoder=finder.encoder,
-    )
+            return points, self.confidence(points, y)
+        return swap_categories(points, x, y, rules, self.confidence, threshold + DIGITS, factuals.held)
 
 
 def _in_blocks(module: nn.Module, x: Tensor) -> Tensor:

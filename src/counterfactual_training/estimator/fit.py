@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +101,7 @@ def prepare(params: Mapping[str, Any], frame: pd.DataFrame, labels: np.ndarray, 
     scale: Scale = "robust" if preset.scaling == "robust" else True
     encoder = Encoder(schema, unseen=params["unseen"], missing=params["missing"], scale=scale).fit(frame)
     classes, y_index = np.unique(labels, return_inverse=True)
-    rules = encoder.constraints(base.num_std, keep_sign=True)
+    rules = encoder.constraints(base.num_std, keep_sign=True, keep_outside=True)
     plain_model = partial(_model, params, len(encoder.names_), len(classes))
     x = encode_rows(encoder, frame, device_and_dtype(plain_model(seed)))
     bent = preset.bent if params["model"] == "mlp" and preset.hidden else 0.0
@@ -169,12 +168,6 @@ def _model(params: Mapping[str, Any], num_features: int, num_classes: int, seed:
 
 
 # ---- restarts --------------------------------------------------------------------------------------------------------
-
-
-def check_restarts(value: Any) -> int:
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise InputError(f"n_restarts must be a whole number of at least 1, got {value!r}.")
-    return int(value)
 
 
 def best_restart(prepared: PreparedFit, num: int, progress: bool | None) -> tuple[nn.Module, History]:

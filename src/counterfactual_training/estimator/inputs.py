@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -99,11 +100,10 @@ def _without_missing(y: Any) -> Any:
     return y
 
 
-def check_domain(schema: Schema, frame: pd.DataFrame) -> None:
-    """Refuse rows outside a stated domain, in the user's units."""
-    stated = tuple(feature for feature in schema if feature.domain is not None)
-    if stated:
-        Schema(stated).check(frame[[feature.name for feature in stated]])
+def check_count(name: str, value: Any) -> int:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}.")
+    return int(value)
 
 
 def device_and_dtype(model: nn.Module) -> Tensor:

@@ -25,6 +25,8 @@ from counterfactual_training.training.setting import OF_OBJECTIVE, in_parts
 MODELS = ("mlp", "linear")
 # Steps of a search for people; the paper evaluated with as many. Training wants many quick searches and uses fewer.
 EXPLAIN_STEPS = 50
+# A class with this probability is the decision, whatever the others have.
+DECISION = 0.5
 Scaling = Literal["standard", "robust"]
 Params = Mapping[str, Any]
 
@@ -206,14 +208,15 @@ def make_explainer(
     params: Params,
     trained: Generator,
     given: str | Generator | None,
-    decision_threshold: float | None,
+    confidence: float | None,
     max_steps: int | None,
-) -> Generator:
-    """The generator of an explanation.
+) -> tuple[Generator, bool]:
+    """The generator of an explanation, and whether it asks for the decision alone.
 
     Args:
         trained: the generator of the training.
-        given, decision_threshold, max_steps: as the user stated them for this explanation.
+        given, confidence, max_steps: as the user stated them for this explanation. A ready-made generator has its own
+            threshold, and so has a classifier that states one.
     """
     if isinstance(given, str):
         vae = vae_of(trained)
@@ -227,17 +230,18 @@ def make_explainer(
     # Recipes by name have the short searches of training; ready-made ones and "line" know how long they search.
     short = not isinstance(given, Generator) and base.step_rule != "line"
     steps = EXPLAIN_STEPS if max_steps is None and short else max_steps
-    changes = {"decision_threshold": decision_threshold, "max_steps": steps}
-    return base.replace(**{name: value for name, value in changes.items() if value is not None})
+    stated = params["decision_threshold"] if confidence is None else confidence
+    if confidence is None and isinstance(given, Generator):
+        stated = given.decision_threshold
+    threshold = DECISION if stated is None else stated
+    changes = {"decision_threshold": threshold, "max_steps": steps}
+    return base.replace(**{name: value for name, value in changes.items() if value is not None}), stated is None
 
 
 def _usual_explainer(params: Params, trained: Generator) -> Generator:
     """The preset's explainer; the generator of the training if that was stated or the preset has no explainer."""
     found = make_preset(params).explainer
-    if found is None or params["generator"] is not None:
-        return trained
-    threshold = params["decision_threshold"]
-    return found if threshold is None else found.replace(decision_threshold=threshold)
+    return trained if found is None or params["generator"] is not None else found
 
 
 def params_of_trained(model: nn.Module, encoder: Encoder, generator: Generator) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Better counterfactuals from those a search found: other categories to reach τ, then smaller changes that keep it."""
+"""Better counterfactuals from those a search found: other categories to reach τ, then fewer and smaller changes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,20 @@ from counterfactual_training.constraints import Constraints
 
 # Probability (n,) of the targets (n,) at rows (n, d).
 Confidence = Callable[[Tensor, Tensor], Tensor]
+# Whether rows (n, d) give their targets (n,) at least the floors (n,).
+Reaches = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 _HALVINGS = 5
 
 
 def swap_categories(
-    x_cf: Tensor, x: Tensor, y_target: Tensor, constraints: Constraints, confidence: Confidence, threshold: float
+    x_cf: Tensor,
+    x: Tensor,
+    y_target: Tensor,
+    constraints: Constraints,
+    confidence: Confidence,
+    threshold: float,
+    held: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Greedily swap the one category that helps most, until a row reaches the threshold or nothing helps.
 
@@ -27,6 +35,7 @@ def swap_categories(
     Args:
         x_cf, x: ``(n, d)`` points with valid categories, and their factuals.
         y_target: ``(n,)``.
+        held: mask ``(n, d)`` of cells that keep their value.
 
     Returns:
         The points and their confidence ``(n,)``.
@@ -39,6 +48,8 @@ def swap_categories(
         best, point = current[rows], x_cf[rows]
         for group in constraints.groups:
             allowed = constraints.categories(group, x[rows]) & ~group.own(x_cf[rows])
+            if held is not None:
+                allowed &= ~held[rows][:, list(group.columns[:1])]
             for category in range(allowed.shape[-1]):
                 here = allowed[:, category].nonzero().squeeze(-1)
                 if len(here) == 0:
@@ -57,37 +68,76 @@ def swap_categories(
 
 @dataclass(frozen=True, eq=False)
 class Shortener:
-    """Takes changes back, whole or in part, as long as the confidence allows it.
+    """Takes changes back, whole or in part, as long as the target is still reached.
 
     Attributes:
-        confidence: of rows and targets.
+        reaches: whether rows reach their targets.
+        printed: points ``(a, d)`` of the given rows ``(a,)`` as they are after rounding.
         owner: ``(d,)`` the feature that each encoded column belongs to.
         pixels: ``(m,)`` pixel features, which are not shortened one by one.
         constraints: rounding to valid values.
+        difficulty: ``(m,)`` how dear a change of each feature is.
     """
 
-    confidence: Confidence
+    reaches: Reaches
+    printed: Callable[[Tensor, Tensor], Tensor]
     owner: Tensor
     pixels: Tensor
     constraints: Constraints
+    difficulty: Tensor
 
     def __call__(self, x_cf: Tensor, x: Tensor, y_target: Tensor, floor: Tensor) -> Tensor:
-        """Counterfactuals ``(n, d)`` no further from x, whose confidence is still at least ``floor`` ``(n,)``."""
-        return self._ease(self._undo(x_cf.clone(), x, y_target, floor), x, y_target, floor)
+        """Counterfactuals ``(n, d)`` no further from x, with at least the confidence ``floor`` ``(n,)``.
 
-    def _undo(self, x_cf: Tensor, x: Tensor, y_target: Tensor, floor: Tensor) -> Tensor:
-        """Take back whole features, the smallest change first. Keeping the original value is always allowed."""
-        size = self._by_feature((x_cf - x).abs())
-        for feature in size.argsort(dim=-1).unbind(-1):
-            rows = (size.gather(-1, feature.unsqueeze(-1)).squeeze(-1) > 0).nonzero().squeeze(-1)
-            if len(rows) == 0:
-                continue
-            undone = torch.where(self.owner == feature[rows].unsqueeze(-1), x[rows], x_cf[rows])
-            kept = self.confidence(undone, y_target[rows]) >= floor[rows]
-            x_cf[rows[kept]] = undone[kept]
+        No feature of the result can be taken back alone with the floor still reached.
+        """
+        x_cf = self._undo(self._undo_many(x_cf, x, y_target, floor), x, y_target, floor)
+        rows = torch.arange(len(x), device=x.device)
+        while len(rows):
+            own = (x[rows], y_target[rows], floor[rows])
+            eased = self._ease(x_cf[rows], *own, rows)
+            x_cf[rows] = self._undo(eased, *own)
+            # Each turn takes back a whole feature of the rows that stay, so this ends.
+            rows = rows[(x_cf[rows] != eased).any(-1)]
         return x_cf
 
-    def _ease(self, x_cf: Tensor, x: Tensor, y_target: Tensor, floor: Tensor) -> Tensor:
+    def _undo_many(self, x_cf: Tensor, x: Tensor, y_target: Tensor, floor: Tensor) -> Tensor:
+        """Take back as many of the smallest changes at once as a bisection finds: wide rows have thousands."""
+        size = self._by_feature((x_cf - x).abs()) / self.difficulty
+        moved = (size > 0) & ~self.pixels
+        rank = size.masked_fill(~moved, torch.inf).argsort(-1).argsort(-1)  # 0 for the smallest change
+        low, high = torch.zeros_like(floor, dtype=torch.long), moved.sum(-1)
+        best = x_cf
+        while bool((low < high).any()):
+            middle = (low + high + 1) // 2
+            back = (rank < middle.unsqueeze(-1)) & moved
+            trial = torch.where(back[:, self.owner], x, x_cf)
+            fine = self.reaches(trial, y_target, floor) & (low < high)
+            best = torch.where(fine.unsqueeze(-1), trial, best)
+            low, high = torch.where(fine, middle, low), torch.where(fine, high, torch.minimum(high, middle - 1))
+        return best
+
+    def _undo(self, x_cf: Tensor, x: Tensor, y_target: Tensor, floor: Tensor) -> Tensor:
+        """Take back whole features, the smallest change first, until none can be. The original is always allowed."""
+        x_cf = x_cf.clone()
+        open_rows = torch.arange(len(x), device=x.device)
+        while len(open_rows):
+            size = self._by_feature((x_cf[open_rows] - x[open_rows]).abs()) / self.difficulty
+            size = size.masked_fill(size == 0, torch.inf)
+            most = int(size.isfinite().sum(-1).max())
+            undone_any = torch.zeros_like(open_rows, dtype=torch.bool)
+            for feature in size.argsort(dim=-1)[:, :most].unbind(-1):
+                places = size.gather(-1, feature.unsqueeze(-1)).squeeze(-1).isfinite().nonzero().squeeze(-1)
+                rows = open_rows[places]
+                undone = torch.where(self.owner == feature[places].unsqueeze(-1), x[rows], x_cf[rows])
+                kept = self.reaches(undone, y_target[rows], floor[rows])
+                x_cf[rows[kept]] = undone[kept]
+                undone_any[places[kept]] = True
+            # Without one feature, another that was needed before may be superfluous.
+            open_rows = open_rows[undone_any]
+        return x_cf
+
+    def _ease(self, x_cf: Tensor, x: Tensor, y_target: Tensor, floor: Tensor, places: Tensor) -> Tensor:
         """Move the numbers back towards x, all by the same share, as far as possible: bisection on that share."""
         rounding = replace(self.constraints, groups=()).to(x)
         numbers = ~self.pixels[self.owner]
@@ -101,8 +151,10 @@ class Shortener:
         for halving in range(1, _HALVINGS + 1 if len(rows) else 1):
             tried = share + 0.5**halving
             point = torch.where(delta != 0, rounding.snap(x + (1 - tried) * delta, x), x_cf[rows])
-            kept = (self.confidence(point, y_target) >= floor).unsqueeze(-1)
+            point = self.printed(point, places[rows])
+            kept = self.reaches(point, y_target, floor).unsqueeze(-1)
             share, best = torch.where(kept, tried, share), torch.where(kept, point, best)
+        x_cf = x_cf.clone()
         x_cf[rows] = best
         return x_cf
 

@@ -209,8 +209,8 @@ class _Line:
         self.arrive(self.rows, passed)
 
     def descent(self, slope: Tensor) -> Tensor:
-        """The direction ``(..., d)`` of steepest ascent, of length 1 once weighted by difficulty."""
-        return _unit(slope) if self.difficulty is None else _unit(slope / self.difficulty) / self.difficulty
+        """The direction ``(..., d)`` of steepest ascent, of length 1; where difficulty counts, by unit of it."""
+        return _unit(slope if self.difficulty is None else slope / self.difficulty.square())
 
     def land(self, mask: Tensor) -> None:
         """Move x_cf back to the first point past τ on the segment from ``before``, by bisection."""

@@ -1,0 +1,197 @@
+"""From rows and a question to an :class:`Explanation`: who is asked under which rules, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from counterfactual_training.errors import ConstraintError, ModelError
+from counterfactual_training.estimator.explanation import Explanation
+from counterfactual_training.estimator.find import Counterfactuals, Factuals, Finder
+from counterfactual_training.estimator.inputs import refuse_far, target_classes
+from counterfactual_training.estimator.options import Question, find_options
+from counterfactual_training.estimator.rules import Rules
+from counterfactual_training.estimator.why import Obstacles, find_obstacles, listed
+from counterfactual_training.search import Status
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What a group of rows with the same rules was told; e entries, rows × options.
+
+    Attributes:
+        row: ``(e,)`` positions among all rows.
+        found: of these entries.
+        obstacles: of each entry, empty unless it is infeasible.
+        finder: under the group's rules.
+    """
+
+    row: np.ndarray
+    found: Counterfactuals
+    obstacles: list[Obstacles]
+    finder: Finder
+
+
+def explain_rows(
+    finder: Finder,
+    frame: pd.DataFrame,
+    classes: np.ndarray,
+    target: Any,
+    question: Question,
+    groups: Sequence[tuple[np.ndarray, Rules]] | None = None,
+    num_options: int = 1,
+    num_std: float = 0.0,
+) -> Explanation:
+    """What would have to change for each row of a frame to get the target class.
+
+    Args:
+        frame: the factuals, in the user's units.
+        classes: labels ``(k,)`` in the order of the model's logits.
+        target: a label for all rows or one per row; ``None`` is the most probable class that is not predicted.
+        question: how to search, with the threshold to reach.
+        groups: rows that share rules of this question, and these rules; by default all rows, without further rules.
+        num_options: answers per row, at most.
+        num_std: as in :meth:`Encoder.constraints`.
+    """
+    factuals = finder.factuals(frame)
+    before = finder.logits(factuals.x).softmax(-1).numpy()
+    y_target = target_classes(target, classes, before)
+    y = torch.as_tensor(y_target, device=factuals.x.device)
+    groups = [(np.arange(len(frame)), Rules())] if groups is None else groups
+    told = []
+    for rows, rules in groups:
+        under = _under(finder, rules, num_std, frame.index[rows[0]] if len(groups) > 1 else None)
+        asked = replace(question, max_changes=rules.max_changes)
+        try:
+            told.append(_answer(under, factuals, y, rows, asked, num_options))
+        except ModelError:
+            refuse_far(finder.encoder, frame, factuals.x, finder.logits(factuals.x).to(factuals.x))
+            raise
+    return _explanation(finder, factuals, classes, y, before, told, question, num_options)
+
+
+def _under(finder: Finder, rules: Rules, num_std: float, row: Any) -> Finder:
+    """The finder with rules of this question on top of its own; ``row`` names the row they were stated for."""
+    try:
+        schema = rules.narrow(finder.encoder.schema_)
+    except ConstraintError as error:
+        raise error if row is None else ConstraintError(f"Row {row}: {error}") from None
+    if schema is finder.encoder.schema_:
+        return finder
+    encoder = finder.encoder.with_schema(schema)
+    return replace(finder, encoder=encoder, constraints=advice_constraints(encoder, num_std))
+
+
+def advice_constraints(encoder: Any, num_std: float) -> Any:
+    """Where advice may lead: numbers keep their sign and stay in the bulk of the data; outliers may stay outliers."""
+    return encoder.constraints(num_std, keep_sign=True, keep_outside=True, bulk=True)
+
+
+def _answer(
+    finder: Finder, factuals: Factuals, y: Tensor, rows: np.ndarray, question: Question, num_options: int
+) -> Answers:
+    """The answers to some of the rows."""
+    index = torch.as_tensor(rows, device=y.device)
+    part, y_part = factuals.take(index), y[index]
+    options = find_options(finder, part, y_part, question, num_options)
+    found, of = options.found, options.row
+    missed = (found.status == int(Status.EXHAUSTED)).nonzero().squeeze(-1)
+    x, x_cf, goal = part.x[of[missed]], found.x_cf[missed], y_part[of[missed]]
+    stuck, why = find_obstacles(finder.searched, finder.encoder, finder.constraints, x, x_cf, goal)
+    # With a limit on the number of columns, others that may change would still help: not a matter of their rules.
+    stuck = stuck & (question.max_changes is None)
+    found.status[missed[torch.as_tensor(stuck, device=y.device)]] = int(Status.INFEASIBLE)
+    obstacles: list[Obstacles] = [[] for _ in range(len(of))]
+    for place, hindrance in zip(missed.tolist(), why, strict=True):
+        obstacles[place] = hindrance
+    return Answers(rows[of.cpu().numpy()], found, obstacles, finder)
+
+
+def _explanation(
+    finder: Finder,
+    factuals: Factuals,
+    classes: np.ndarray,
+    y: Tensor,
+    before: np.ndarray,
+    told: Sequence[Answers],
+    question: Question,
+    num_options: int,
+) -> Explanation:
+    """All answers, in the order of the rows."""
+    row = np.concatenate([answers.row for answers in told])
+    order = np.argsort(row, kind="stable")
+    row = row[order]
+    places = torch.as_tensor(row, device=y.device)
+    x_cf, status, steps = (
+        torch.cat([getattr(answers.found, name) for answers in told])[torch.as_tensor(order, device=y.device)]
+        for name in ("x_cf", "status", "num_steps")
+    )
+    obstacles = [entry for answers in told for entry in answers.obstacles]
+    cost = np.concatenate(
+        [a.finder.cost(a.found.x_cf, factuals.x[torch.as_tensor(a.row)]).double().cpu().numpy() for a in told]
+    )[order]
+    own, goal = factuals.take(places), y[places]
+    counterfactual = finder.encoder.inverse_transform(x_cf, like=own.frame)
+    distance = finder.distance(x_cf, own.x).cpu().double().numpy()
+    probability = finder.logits(x_cf).softmax(-1).numpy()
+    wanted = goal.cpu().numpy()
+    confidence = probability[np.arange(len(row)), wanted]
+    original, notes = own.frame, ()
+    if num_options > 1:
+        index = _numbered(own.frame.index, row)
+        original, counterfactual = original.set_axis(index), counterfactual.set_axis(index)
+        notes = _shortfalls(factuals.frame, row, status.cpu().numpy(), distance, num_options)
+    prediction = classes[probability.argmax(1)]
+    asked = None if finder.decision else float(question.generator.decision_threshold)
+    reached = (prediction == classes[wanted]) | ((confidence >= asked) if asked is not None else False)
+    names = np.array([Status(code).name.lower() for code in sorted(Status)], dtype=object)
+    return Explanation(
+        original=original,
+        frame=counterfactual,
+        changed=pd.DataFrame(distance > 0, index=original.index, columns=list(original.columns)),
+        target=classes[wanted],
+        decision=classes[before.argmax(1)][row],
+        prediction=prediction,
+        confidence=confidence,
+        plausibility=finder.plausibility(x_cf).gather(-1, goal.cpu().unsqueeze(-1)).squeeze(-1).numpy(),
+        status=names[status.cpu().numpy()],
+        answered=reached,
+        cost=cost,
+        num_steps=steps.cpu().numpy(),
+        asked=asked,
+        distance=distance,
+        obstacles=[obstacles[place] for place in order.tolist()],
+        encoder=finder.encoder,
+        notes=notes,
+    )
+
+
+def _numbered(index: pd.Index, row: np.ndarray) -> pd.MultiIndex:
+    """The index with one more level, which counts the options of each row from 1."""
+    option = pd.Series(row).groupby(row, sort=False).cumcount().to_numpy() + 1
+    levels = [index.get_level_values(level) for level in range(index.nlevels)]
+    return pd.MultiIndex.from_arrays([*levels, option], names=[*index.names, "option"])
+
+
+def _shortfalls(
+    frame: pd.DataFrame, row: np.ndarray, status: np.ndarray, distance: np.ndarray, num_options: int
+) -> tuple[str, ...]:
+    """Why rows that can be helped have fewer options than were asked for."""
+    notes = []
+    for i in range(len(frame)):
+        entries = np.flatnonzero(row == i)
+        helped = np.isin(status[entries], (int(Status.CONVERGED), int(Status.IMPLAUSIBLE)))
+        if len(entries) >= num_options or not helped.all():
+            continue
+        columns = [str(frame.columns[j]) for j in np.flatnonzero((distance[entries] > 0).any(0))]
+        notes.append(
+            f"Row {frame.index[i]} has {len(entries)} of {num_options} options: no allowed change of other columns "
+            f"than {listed(columns, 6)} was found that suffices."
+        )
+    return tuple(notes)

@@ -1,0 +1,83 @@
+"""How values, changes and confidences are written in sentences."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from counterfactual_training.tabular.feature import Feature
+
+# Columns with at most this many decimals are written out; of longer ones, as many digits as the change needs.
+_SHORT_DECIMALS = 4
+_DIGITS_OF_CHANGE = 3
+
+
+def is_missing(value: Any) -> bool:
+    return bool(pd.isna(value))
+
+
+def say_cell(feature: Feature, value: Any, decimals: int | None, change: float | None = None) -> str:
+    """A value as it is written in a sentence, without its unit."""
+    if is_missing(value):
+        return "missing"
+    if feature.is_category:
+        return say_label(value)
+    return say_number(float(value), _decimals(decimals, change))
+
+
+def say_label(value: Any) -> str:
+    """A class or category."""
+    if isinstance(value, (bool, np.bool_)):
+        return "yes" if value else "no"
+    return f"'{value}'" if isinstance(value, str) else str(value)
+
+
+def say_number(value: float, decimals: int) -> str:
+    """With thousands separators, without trailing zeros."""
+    text = f"{value:,.{max(decimals, 0)}f}"
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return "0" if text in ("-0", "") else text
+
+
+def say_confidence(value: float) -> str:
+    """Two decimals, cut off: a confidence is never rounded up."""
+    return f"{math.floor(value * 100 + 1e-6) / 100:.2f}"
+
+
+def with_unit(feature: Feature, text: str) -> str:
+    return f"{text} {feature.unit}" if feature.unit and text != "missing" else text
+
+
+def say_change(feature: Feature, before: Any, after: Any, decimals: int | None) -> str:
+    """One change: ``debt 12.4 thousand dollars lower (from 30.1 to 17.7)``."""
+    if is_missing(before) or is_missing(after):
+        old, new = (say_cell(feature, value, decimals) for value in (before, after))
+        return f"{feature.name} {with_unit(feature, new)} (was {old})"
+    if feature.is_category:
+        return f"{feature.name} {with_unit(feature, say_label(after))} instead of {say_label(before)}"
+    delta = float(after) - float(before)
+    places = _decimals(decimals, delta)
+    word = "higher" if delta > 0 else "lower"
+    amount = with_unit(feature, say_number(abs(delta), places))
+    old, new = (say_number(float(value), places) for value in (before, after))
+    return f"{feature.name} {amount} {word} (from {old} to {new})"
+
+
+def _decimals(decimals: int | None, change: float | None) -> int:
+    if decimals is not None and decimals <= _SHORT_DECIMALS:
+        return decimals
+    needed = _SHORT_DECIMALS
+    if change:
+        needed = max(0, _DIGITS_OF_CHANGE - 1 - math.floor(math.log10(abs(change))))
+    return needed if decimals is None else min(decimals, needed)
+
+
+def plain_value(value: Any) -> Any:
+    """A numpy or pandas scalar as a JSON value."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, (str, bool, int, float)) and value == value:
+        return value
+    return None if is_missing(value) else str(value)
