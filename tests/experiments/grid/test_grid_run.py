@@ -23,20 +23,10 @@ from counterfactual_training.experiments.grid.settings import setting_of
 from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.experiments.grid.task import TaskResult
 from forked import fork
+from tiny_grid import TINY_GRID
 
 HERE = Engine(workers=1)
-TINY = """
-data = "LS"
-[generator]
-max_steps = [2, 4]
-[training]
-epochs = 1
-num_counterfactuals = 100
-[evaluation]
-num_runs = 2
-num_individuals = 20
-lambda_energy = [0.1, 5.0]
-"""
+TINY = TINY_GRID.replace('name = ["ecco", "generic"]\n', "")  # two settings and their baseline: three cells
 
 
 def prepared(text: str = TINY) -> GridWork:
