@@ -23,10 +23,9 @@ from counterfactual_training.experiments.grid.settings import setting_of
 from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.experiments.grid.task import TaskResult
 from forked import fork
-from tiny_grid import TINY_GRID
+from tiny_grid import TINIEST_GRID as TINY
 
 HERE = Engine(workers=1)
-TINY = TINY_GRID.replace('name = ["ecco", "generic"]\n', "")  # two settings and their baseline: three cells
 
 
 def prepared(text: str = TINY) -> GridWork:
