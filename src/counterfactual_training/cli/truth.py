@@ -65,8 +65,8 @@ def run(arguments: argparse.Namespace) -> None:
         "rows": "test" if arguments.test else "tuning",
         "tables": {name: table.to_dict("records") for name, table in tables.items()},
         "files": files,
-        "failures": [failure._asdict() for failure in failures],
+        "failures": failures,
     }
     texts = [text.text() for text in truth_texts(tables)]
     emit(arguments, document, "\n\n".join([head, *texts, f"{len(files)} files in {out}"]))
-    complain({f"{lost.data} {lost.method} seed {lost.seed}": lost.reason for lost in failures})
+    complain(failures)

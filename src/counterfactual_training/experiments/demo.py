@@ -65,6 +65,10 @@ class DemoTrial:
     def constraints(self) -> Constraints:
         return self.data.protect(self.data.constraints) if self.protected else self.data.constraints
 
+    def title(self, letter: str) -> str:
+        """Of its panel."""
+        return f"({letter}) {self.training} training, {f'{self.held} immutable' if self.held else 'all mutable'}"
+
 
 @dataclass(frozen=True, eq=False)
 class DemoResult:
@@ -161,9 +165,8 @@ def measure(trial: DemoTrial, protocol: EvaluationProtocol) -> dict[str, Any]:
 
 
 def _panel(trial: DemoTrial, letter: str) -> DecisionPanel:
-    title = f"({letter}) {trial.training} training, {f'{trial.held} immutable' if trial.held else 'all mutable'}"
     generator = trial.plan.setting.generator.replace(max_steps=SEARCH_STEPS)
-    return make_panel(trial.data, trial.model, generator, trial.constraints, title)
+    return make_panel(trial.data, trial.model, generator, trial.constraints, trial.title(letter))
 
 
 def _trained(plan: DemoPlan, training: str, constraints: Constraints, notify: Notify) -> nn.Module:

@@ -60,7 +60,7 @@ def result_tables(one: Reproduction) -> dict[str, pd.DataFrame]:
 
 def reproduction_section(one: Reproduction) -> Section:
     """An experiment as a section of a page."""
-    reasons = tuple(f"{failure.cell.label} failed: {failure.reason}" for failure in one.failures)
+    reasons = tuple(f"{label} failed: {reason}" for label, reason in one.failures.items())
     return Section(one.title, tuple(text_tables(one.name, one.tables)), tuple(_images(one)), reasons)
 
 

@@ -158,8 +158,10 @@ class Store:
     def record(self, grid: Grid, command: str, seconds: float | None = None, **more: Any) -> None:
         """Remember which grid was run here, and for how long altogether."""
         entry = {"grid": asdict(grid), "command": command, "versions": versions(), "seconds": seconds, **more}
-        with self._space():
-            atomic_write(self._record(grid), _bytes(entry))
+        path, content = self._record(grid), _bytes(entry)
+        if not path.exists() or path.read_bytes() != content:
+            with self._space():
+                atomic_write(path, content)
 
     def grids(self) -> dict[str, dict[str, Any]]:
         """What :meth:`record` noted, by name."""
