@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from counterfactual_training.evaluation.metrics import METRICS
 from counterfactual_training.experiments.grid.outcome import versions
 from counterfactual_training.experiments.grid.results import GridResults
 from counterfactual_training.reports.files import csv_text, json_text, write_files
@@ -15,7 +16,7 @@ from counterfactual_training.reports.page import Image, Section, render
 from counterfactual_training.reports.text_table import TextTable
 from counterfactual_training.text import duration
 
-_METRICS = {"implausibility": ("ip", "implausibility (IP)"), "cost": ("cost", "cost")}
+_SHOWN = (METRICS["implausibility"], METRICS["cost"])
 
 
 def write_grid(results: GridResults, folder: str | Path, record: Mapping[str, Any] | None = None) -> list[str]:
@@ -54,10 +55,10 @@ def _overviews(results: GridResults) -> list[Image]:
     if not axes or not len(results.changes):
         return []
     images = []
-    for metric, (short, words) in _METRICS.items():
-        caption = f"Change of {words} against the baseline; boxes span settings, λ_egy at test time and runs."
-        png = overview_figure(results.changes, axes, metric, remark=remark)
-        images.append(Image(f"{name}_{short}", caption, png))
+    for metric in _SHOWN:
+        caption = f"Change of {metric.words} against the baseline; boxes span settings, λ_egy at test time and runs."
+        png = overview_figure(results.changes, axes, metric.name, remark=remark)
+        images.append(Image(f"{name}_{metric.label.lower()}", caption, png))
     caption = "Share of counterfactuals that mature in training; lines are means of settings, bands half of them."
     return [*images, Image(f"{name}_maturity", caption, maturity_figure(results.maturity, axes, remark=remark))]
 
@@ -66,10 +67,10 @@ def _details(results: GridResults, data: str) -> list[Image]:
     """Figures of one data set, arranged as in the paper's appendix."""
     axes, remark = list(results.grid.axes), _remark(results)
     images = []
-    for metric, (short, words) in _METRICS.items() if len(axes) > 1 else ():
-        caption = f"{data}: change of {words} against the baseline; boxes span λ_egy at test time and runs."
-        png = detail_figure(results.changes, axes, data, metric, remark=remark)
-        images.append(Image(f"{results.grid.name}_{data}_{short}", caption, png))
+    for metric in _SHOWN if len(axes) > 1 else ():
+        caption = f"{data}: change of {metric.words} against the baseline; boxes span λ_egy at test time and runs."
+        png = detail_figure(results.changes, axes, data, metric.name, remark=remark)
+        images.append(Image(f"{results.grid.name}_{data}_{metric.label.lower()}", caption, png))
     return images
 
 

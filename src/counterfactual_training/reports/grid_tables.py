@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from counterfactual_training.evaluation.metrics import RATIOS
 from counterfactual_training.reports.grid_figures import label, text
 from counterfactual_training.reports.text_table import TextTable, interval, number
 
@@ -23,8 +24,7 @@ def marginal_tables(marginal: pd.DataFrame) -> list[TextTable]:
     for data, part in marginal.groupby("data", sort=False) if len(marginal) else ():
         rows = []
         for _, row in part.iterrows():
-            metrics = ("implausibility", "implausibility_mmd", "cost")
-            spreads = (interval(row[f"{m} median"], row[f"{m} low"], row[f"{m} high"], 1) for m in metrics)
+            spreads = (interval(row[f"{m} median"], row[f"{m} low"], row[f"{m} high"], 1) for m in RATIOS)
             ends = (("validity", 2), ("accuracy change, points", 1), ("share mature", 2))
             others = (number(row[name], digits) for name, digits in ends)
             rows.append((label(row["axis"]), f"{row['value']}", f"{row['settings']}", *spreads, *others))

@@ -7,8 +7,8 @@ import pytest
 from counterfactual_training.datasets.dataset import PaperSettings
 from counterfactual_training.errors import FileError, InputError
 from counterfactual_training.evaluation.bootstrap import published_reduction
+from counterfactual_training.evaluation.metrics import COUNTERFACTUAL
 from counterfactual_training.experiments.grid.file import load_grid
-from counterfactual_training.experiments.grid.measure import METRICS
 from counterfactual_training.experiments.grid.outcome import CellOutcome, versions
 from counterfactual_training.experiments.paper import summaries
 from counterfactual_training.experiments.paper.paper_results import Results, over_lambda
@@ -32,7 +32,7 @@ def made_up(
     arrays = {}
     for setting in cell.constraint_kinds:
         for protocol, size in (("published", RUNS), ("paired", ROWS)):
-            for metric in METRICS:
+            for metric in COUNTERFACTUAL:
                 noise = rng.normal(0, 0.1, (5, size))
                 level = LEVELS[model] / 10 if metric == "validity" else LEVELS[model]
                 scale = 0.01 if metric == "validity" else 1.0

@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from counterfactual_training.evaluation.metrics import COUNTERFACTUAL, RATIOS
 from counterfactual_training.experiments.grid.cell import Cell
 from counterfactual_training.experiments.grid.grid import Grid, Point, cells_of
 from counterfactual_training.experiments.grid.outcome import CellOutcome
 from counterfactual_training.experiments.grid.store import Store
 
-# Compared with the baseline by their ratio.
-RATIOS = ("implausibility", "implausibility_mmd", "cost")
-_SUMMED = (*RATIOS, "validity")
 # How a setting was trained, if it is a baseline; all others are compared with these.
 CONVENTIONAL = "conventional"
 # A setting whose counterfactuals mostly fail is not a good one, however plausible the rest.
@@ -134,7 +132,7 @@ def _tidy(outcome: CellOutcome, cell: Cell) -> list[dict[str, Any]]:
 
 
 def _summary(outcome: CellOutcome, baseline: Baseline) -> dict[str, Any]:
-    values = {metric: float(_mean(_metrics(outcome)[metric])) for metric in _SUMMED}
+    values = {metric: float(_mean(_metrics(outcome)[metric])) for metric in COUNTERFACTUAL}
     changes = {f"{metric} change %": 100 * (values[metric] / float(_mean(baseline[metric])) - 1) for metric in RATIOS}
     mature = outcome.history.get("share_mature", np.array([np.nan]))
     return {
