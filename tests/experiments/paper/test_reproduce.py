@@ -107,7 +107,7 @@ def test_a_failed_model_is_told_and_the_rest_is_written(tmp_path, tiny, monkeypa
     arguments = ["--quick", "--data", "LS,OL", "--seeds", "1", "--workers", "1", "--out", str(tmp_path / "out")]
     assert main(["reproduce", "synthetic", *arguments, *changed(tiny), "--runs", str(tmp_path / "runs")]) == 2
     captured = capsys.readouterr()
-    assert "2 models are missing" in captured.err and "no data" in captured.err
+    assert "2 failed" in captured.err and "no data" in captured.err
     assert pd.read_csv(tmp_path / "out" / "synthetic.csv")["data"].tolist() == ["LS"]
 
 

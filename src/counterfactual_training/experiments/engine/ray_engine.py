@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from counterfactual_training.errors import CounterfactualTrainingError, InputError, MissingExtraError
-from counterfactual_training.experiments.engine.engine import (
+from counterfactual_training.experiments.engine.launch import (
     Engine,
     Failed,
     Task,

@@ -34,7 +34,7 @@ from counterfactual_training.experiments.truth.truth_results import truth_tables
 
 Summary = Callable[[Results], pd.DataFrame]
 ALL, FIGURE1, MNIST_FIGURES = "all", "figure1", "mnist-figures"
-_OTHER_DIFFERENCES = ("mutability", "ablation", "robustness", "attribution")
+_WITH_DIFFERENCES = ("main", "mutability", "ablation", "robustness", "attribution")
 
 
 @dataclass(frozen=True)
@@ -242,10 +242,8 @@ def summarise(
     tables = {table: make(results) for table, make in EXPERIMENTS[name].tables.items()}
     if tables and results.cells:
         warn(check_seeds(min(len(seeds) for seeds in results.cells.values())))
-    if name == "main":
-        tables["main_differences"] = summaries.differences(tables["main"], tables["main_by_seed"])
-    elif name in _OTHER_DIFFERENCES:
-        tables[f"{name}_differences"] = summaries.other_differences(name, tables[name])
+    if name in _WITH_DIFFERENCES:
+        tables[f"{name}_differences"] = summaries.differences(name, tables[name], tables.get("main_by_seed"))
     panels: list[DecisionPanel] = []
     started = time.perf_counter()
     if name == FIGURE1:

@@ -40,8 +40,7 @@ from counterfactual_training.evaluation.stepfree import (
     floor_table,
     stepfree_table,
 )
-from counterfactual_training.experiments.engine.engine import attempt
-from counterfactual_training.experiments.engine.launch import Engine, Failed, launch
+from counterfactual_training.experiments.engine.launch import Engine, Failed, attempt, launch
 from counterfactual_training.experiments.fitting import untrained
 from counterfactual_training.experiments.grid.cell import Cell
 from counterfactual_training.experiments.grid.file import load_grid
