@@ -19,13 +19,13 @@ from counterfactual_training.experiments.paper.reproduce import (
 from counterfactual_training.reports import write_reproduction, write_truth
 from counterfactual_training.reports.paper_report import effort_remark, result_tables
 from counterfactual_training.reports.paper_tables import text_tables
-from counterfactual_training.reports.truth_tables import truth_texts
+from counterfactual_training.reports.truth_report import truth_texts
 
 HELP = "run the paper's experiments and compare with the published numbers"
 DESCRIPTION = """Train the models of an experiment, measure them by the published protocol and by a paired one, and \
 write tables (CSV, Markdown, LaTeX) and figures with the published numbers beside ours. You can stop at any time: \
 finished models are kept, and the same command resumes."""
-_LISTED = [f"  {name:<14} {experiment.title}" for name, experiment in EXPERIMENTS.items()]
+_LISTED = [f"  {name:<14} {title}" for name, title in EXPERIMENTS.items()]
 EPILOG = "\n".join(["experiments:", *_LISTED, f"  {ALL:<14} all of them"])
 
 

@@ -12,8 +12,7 @@ from counterfactual_training.experiments.truth.methods import METHODS, UNCAPPED,
 from counterfactual_training.experiments.truth.truth import Scope, run_truth
 from counterfactual_training.experiments.truth.truth_results import truth_tables
 from counterfactual_training.reports import write_truth, write_truth_page
-from counterfactual_training.reports.truth_report import truth_head
-from counterfactual_training.reports.truth_tables import truth_texts
+from counterfactual_training.reports.truth_report import truth_head, truth_texts
 
 _CAPS = Caps()
 

@@ -21,7 +21,7 @@ from counterfactual_training.experiments.truth.truth import (
     run_truth,
 )
 from counterfactual_training.experiments.truth.truth_results import truth_tables
-from counterfactual_training.reports.truth_tables import truth_texts
+from counterfactual_training.reports.truth_report import truth_texts
 
 TINY = Caps(rows=300, individuals=40, judge_rows=150, epochs=2, batch_size=100)
 HERE = Engine(workers=1)

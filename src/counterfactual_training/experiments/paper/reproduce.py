@@ -37,14 +37,7 @@ ALL, FIGURE1, MNIST_FIGURES = "all", "figure1", "mnist-figures"
 _WITH_DIFFERENCES = ("main", "mutability", "ablation", "robustness", "attribution")
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """One part of the paper: its title and the tables made of its models; the grid file of its name says the rest."""
-
-    title: str
-    tables: Mapping[str, Summary] = field(default_factory=dict)
-
-
+# The tables made of the models of each experiment; the grid file of its name says the rest.
 _TABLES: dict[str, dict[str, Summary]] = {
     "main": {
         "main": summaries.main_table,
@@ -62,12 +55,9 @@ _TABLES: dict[str, dict[str, Summary]] = {
     FIGURE1: {},
     MNIST_FIGURES: {},
 }
-EXPERIMENTS = {
-    name: Experiment(
-        "Figure 1: counterfactuals of linear classifiers" if name == FIGURE1 else load_grid(name).title, tables
-    )
-    for name, tables in _TABLES.items()
-}
+_FIGURE1_TITLE = "Figure 1: counterfactuals of linear classifiers"
+# Titles by name.
+EXPERIMENTS = {name: _FIGURE1_TITLE if name == FIGURE1 else load_grid(name).title for name in _TABLES}
 
 
 @dataclass(frozen=True)
@@ -239,7 +229,7 @@ def summarise(
 ) -> Reproduction:
     """Tables and figure material of one experiment from the finished cells among these, or those of these ids."""
     results = Results.load(store, cells)
-    tables = {table: make(results) for table, make in EXPERIMENTS[name].tables.items()}
+    tables = {table: make(results) for table, make in _TABLES[name].items()}
     if tables and results.cells:
         warn(check_seeds(min(len(seeds) for seeds in results.cells.values())))
     if name in _WITH_DIFFERENCES:
@@ -254,7 +244,7 @@ def summarise(
         now = datetime.now(UTC).isoformat(timespec="seconds")
         seconds = {"train": round(time.perf_counter() - started, 1), "evaluate": 0.0}
         provenance |= {"cells": len(panels), "first": now, "last": now, "seconds": seconds}
-    return Reproduction(name, EXPERIMENTS[name].title, effort, tables, panels, images, dict(failures or {}), provenance)
+    return Reproduction(name, EXPERIMENTS[name], effort, tables, panels, images, dict(failures or {}), provenance)
 
 
 def _digits(store: Store, results: Results) -> list[Digits]:
