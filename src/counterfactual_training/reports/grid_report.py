@@ -34,10 +34,10 @@ def write_grid(results: GridResults, folder: str | Path, record: Mapping[str, An
     """
     name, record = results.grid.name, dict(record or {})
     marginal, best = marginal_tables(results.marginal), best_tables(results.summary, list(results.grid.axes))
-    sections = [Section("What each setting does", tuple(marginal), tuple(_overviews(results)))]
+    sections = [Section("What each setting does", tuple(marginal), tuple(_images(results)))]
     for data in dict.fromkeys(results.changes.get("data", ())):
         mine = tuple(table for table in best if table.title.endswith(f" {data}"))
-        sections.append(Section(data, mine, tuple(_details(results, data))))
+        sections.append(Section(data, mine, tuple(_images(results, data))))
     facts = _facts(results, record.get("seconds"))
     files: dict[str, str | bytes] = {
         f"{name}.csv": csv_text(results.tidy),
@@ -55,28 +55,24 @@ def grid_text(results: GridResults) -> str:
     return "\n\n".join(table.text() for table in marginal_tables(results.marginal))
 
 
-def _overviews(results: GridResults) -> list[Image]:
-    """Figures over all data sets."""
+def _images(results: GridResults, data: str | None = None) -> list[Image]:
+    """Figures over all data sets, or of one, arranged as in the paper's appendix."""
     name, axes, remark = results.grid.name, list(results.grid.axes), _remark(results)
-    if not axes or not len(results.changes):
+    if not len(results.changes) or len(axes) < (1 if data is None else 2):
         return []
     images = []
     for metric in _SHOWN:
-        caption = f"Change of {metric.words} against the baseline; boxes span settings, λ_egy at test time and runs."
-        png = overview_figure(results.changes, axes, metric.name, remark=remark)
-        images.append(Image(f"{name}_{metric.label.lower()}", caption, png))
-    caption = "Share of counterfactuals that mature in training; lines are means of settings, bands half of them."
-    return [*images, Image(f"{name}_maturity", caption, maturity_figure(results.maturity, axes, remark=remark))]
-
-
-def _details(results: GridResults, data: str) -> list[Image]:
-    """Figures of one data set, arranged as in the paper's appendix."""
-    axes, remark = list(results.grid.axes), _remark(results)
-    images = []
-    for metric in _SHOWN if len(axes) > 1 else ():
-        caption = f"{data}: change of {metric.words} against the baseline; boxes span λ_egy at test time and runs."
-        png = detail_figure(results.changes, axes, data, metric.name, remark=remark)
-        images.append(Image(f"{results.grid.name}_{data}_{metric.label.lower()}", caption, png))
+        if data is None:
+            start, whose, spans = name, "Change", "settings, λ_egy at test time and runs"
+            png = overview_figure(results.changes, axes, metric.name, remark=remark)
+        else:
+            start, whose, spans = f"{name}_{data}", f"{data}: change", "λ_egy at test time and runs"
+            png = detail_figure(results.changes, axes, data, metric.name, remark=remark)
+        caption = f"{whose} of {metric.words} against the baseline; boxes span {spans}."
+        images.append(Image(f"{start}_{metric.label.lower()}", caption, png))
+    if data is None:
+        caption = "Share of counterfactuals that mature in training; lines are means of settings, bands half of them."
+        images.append(Image(f"{name}_maturity", caption, maturity_figure(results.maturity, axes, remark=remark)))
     return images
 
 

@@ -10,7 +10,7 @@ from counterfactual_training.cli import main
 from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.findings import MeasurementWarning
 from counterfactual_training.experiments.grid.run import GridWork, load_data
-from counterfactual_training.experiments.paper.figure1 import figure1
+from counterfactual_training.experiments.paper.figures import figure1
 from counterfactual_training.experiments.paper.reproduce import EXPERIMENTS, FULL, Effort, experiment_grids, reproduce
 from counterfactual_training.experiments.paper_data import SYNTHETIC
 from counterfactual_training.experiments.truth.methods import METHODS, Method

@@ -24,8 +24,7 @@ from counterfactual_training.experiments.grid.run import GridWork, load_data, ru
 from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.experiments.panels import DecisionPanel
 from counterfactual_training.experiments.paper import summaries
-from counterfactual_training.experiments.paper.digits import Digits, digits, pick_factuals
-from counterfactual_training.experiments.paper.figure1 import figure1
+from counterfactual_training.experiments.paper.figures import Digits, digits, figure1, pick_factuals
 from counterfactual_training.experiments.paper.paper_results import Results
 from counterfactual_training.experiments.paper_data import IMAGES
 from counterfactual_training.experiments.truth.methods import UNCAPPED
