@@ -77,7 +77,7 @@ def _run(arguments: argparse.Namespace) -> None:
     results = GridResults.load(grid, prepared.points, store)
     if results.missing == results.points:
         complain(found.failures, "No setting is finished together with its baseline, so there is nothing to report")
-    files = write_grid(results, folder(arguments.out), _record(store.grids()[grid.name]))
+    files = write_grid(results, folder(arguments.out), store.noted(grid))
     document = {
         "grid": grid.name,
         "models": found.cells,
@@ -134,19 +134,14 @@ def _chosen(arguments: argparse.Namespace, name: str) -> Grid:
 
 def _grids(arguments: argparse.Namespace, store: Store) -> Sequence[tuple[Grid, dict[str, Any]]]:
     """The grid asked for, or all that were run in the folder, each with how it was run."""
-    records = store.grids()
     if arguments.grid is not None:
         grid = _chosen(arguments, arguments.grid)
-        return [(grid, _record(records.get(grid.id if grid.alone else grid.name, {})))]
-    found = [(Grid.from_content(record["grid"]), _record(record)) for record in records.values() if "grid" in record]
+        return [(grid, store.noted(grid))]
+    found = [Grid.from_content(record["grid"]) for record in store.grids().values() if "grid" in record]
     if not found:
         raise InputError(f"No grid was run in {arguments.runs!r} yet. Start with: ct grid run generators --quick")
     data, seeds = names(arguments.data), arguments.seeds
-    return [(grid.changed(data, seeds), record) for grid, record in found]
-
-
-def _record(record: dict[str, Any]) -> dict[str, Any]:
-    return {name: record.get(name) for name in ("command", "seconds")}
+    return [(grid.changed(data, seeds), store.noted(grid)) for grid in found]
 
 
 def _announce(arguments: argparse.Namespace, grid: Grid, plan: dict[str, Any]) -> None:

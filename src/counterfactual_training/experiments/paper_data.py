@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pandas as pd
+
 from counterfactual_training.datasets.catalog import CATALOG, catalog_key
 from counterfactual_training.errors import check_name
 
@@ -24,3 +26,9 @@ def short_name(data: str) -> str:
     # The catalogue holds more than the paper's data sets: loan has no published settings.
     check_name("data set", name, PAPER_ORDER)
     return name
+
+
+def in_paper_order(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a table by data set in the paper's order, otherwise as they come."""
+    place = {name: i for i, name in enumerate(PAPER_ORDER)}
+    return table.sort_values("data", key=lambda column: column.map(place), kind="stable").reset_index(drop=True)

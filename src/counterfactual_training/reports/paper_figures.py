@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from counterfactual_training.experiments.paper_data import PAPER_ORDER, SYNTHETIC
+from counterfactual_training.experiments.paper_data import SYNTHETIC, in_paper_order
 from counterfactual_training.reports import style
 from counterfactual_training.reports.style import COLOURS, METRIC_NAMES, NAMES, PUBLISHED, drawn, facets, panels, unique
 
@@ -101,9 +101,7 @@ def ablation_figure(ablation: pd.DataFrame) -> Any:
 @drawn
 def maturity_figure(maturity: pd.DataFrame) -> Any:
     """Share of counterfactuals that reach τ in training, per epoch; the band spans the seeds."""
-    order = {name: place for place, name in enumerate(PAPER_ORDER)}
-    ordered = maturity.sort_values("data", key=lambda column: column.map(order), kind="stable")
-    figure, parts = facets(ordered, "data", 5, 2.2, 1.9, sharex=True, sharey=True)
+    figure, parts = facets(in_paper_order(maturity), "data", 5, 2.2, 1.9, sharex=True, sharey=True)
     for axis, _, part in parts:
         for model, rows in part.groupby("model", sort=False):
             colour, label = COLOURS.get(str(model), "#444444"), NAMES.get(str(model), str(model))

@@ -167,6 +167,11 @@ class Store:
         """What :meth:`record` noted, by name."""
         return {path.stem: read_json(path) for path in sorted((self.root / "grids").glob("*.json"))}
 
+    def noted(self, grid: Grid) -> dict[str, Any]:
+        """The command and the seconds that :meth:`record` noted of this grid, if any."""
+        record = self.grids().get(self._record(grid).stem, {})
+        return {name: record.get(name) for name in ("command", "seconds")}
+
     def kinds(self) -> list[tuple[Any, list[str]]]:
         """Of the paper's experiments: how much of them was run, and the finished cells of each such kind."""
         done, found = self.done(), dict[str, tuple[Any, dict[str, None]]]()

@@ -21,7 +21,7 @@ from counterfactual_training.evaluation.bootstrap import (
 )
 from counterfactual_training.experiments.paper.paper_results import Array, Results, over_lambda
 from counterfactual_training.experiments.paper.published import value
-from counterfactual_training.experiments.paper_data import PAPER_ORDER
+from counterfactual_training.experiments.paper_data import in_paper_order
 
 COLUMNS = ["data", "metric", "quantity", "published", "ours", "low", "high", "seeds"]
 MODELS = ("vanilla", "full", "full protected", "divergence", "adversarial")
@@ -277,8 +277,7 @@ def _ordered(rows: list[dict[str, Any]], first: tuple[str, ...] = ()) -> pd.Data
     """Rows by data set in the paper's order, else as they come; columns of that name first."""
     if not rows:
         return pd.DataFrame(columns=[*first, *(name for name in COLUMNS if name not in first)])
-    in_order = sorted(rows, key=lambda row: PAPER_ORDER.index(row["data"]))
-    table = pd.DataFrame(in_order)
+    table = in_paper_order(pd.DataFrame(rows))
     return table[[*first, *(name for name in table.columns if name not in first)]]
 
 
