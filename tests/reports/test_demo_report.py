@@ -11,8 +11,8 @@ from counterfactual_training.evaluation.metrics import METRICS
 from counterfactual_training.evaluation.protocol import EvaluationProtocol
 from counterfactual_training.experiments.demo import DemoResult
 from counterfactual_training.reports import RunInfo
+from counterfactual_training.reports.comparison import value_text
 from counterfactual_training.reports.demo_report import demo_page
-from counterfactual_training.reports.metrics import value_text
 from counterfactual_training.reports.page import Image
 
 VOID = {"meta", "img", "source", "br", "link", "input", "hr"}

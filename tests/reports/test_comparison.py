@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from counterfactual_training.evaluation.metrics import METRICS
-from counterfactual_training.reports.metrics import change, metrics_text, pairs, pairs_text
+from counterfactual_training.reports.comparison import change, metrics_text, pairs, pairs_text
 
 
 def make_table(**changes: float) -> pd.DataFrame:
