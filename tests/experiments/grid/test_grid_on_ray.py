@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from counterfactual_training.experiments.engine.engine import Engine
+from counterfactual_training.experiments.engine.launch import Engine
 from counterfactual_training.experiments.grid import run as grid_run
 from counterfactual_training.experiments.grid import task as grid_task
 from counterfactual_training.experiments.grid.file import parse_grid

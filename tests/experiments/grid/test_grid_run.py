@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from counterfactual_training.errors import FileError
-from counterfactual_training.experiments.engine.engine import Engine
+from counterfactual_training.experiments.engine.launch import Engine
 from counterfactual_training.experiments.fitting import fit_model, untrained
 from counterfactual_training.experiments.grid import run as grid_run
 from counterfactual_training.experiments.grid.file import load_grid, parse_grid
