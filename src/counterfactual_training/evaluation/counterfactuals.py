@@ -16,9 +16,8 @@ from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.evaluation.groups import group_mmd
-from counterfactual_training.evaluation.performance import decider, predict_logits
+from counterfactual_training.evaluation.performance import check_labels, decider, predict_logits
 from counterfactual_training.evaluation.plausibility import (
-    Langevin,
     class_samples,
     energy_differential,
     implausibility_by_class,
@@ -157,6 +156,7 @@ class _Measurement:
         """One table per member, of the individuals who were searched, all λ_energy one after the other."""
         inner = self.model if self.lead else decider(self.model, self.x)
         logits = self._logits(inner, self.x.expand(*self.lead, *self.x.shape))  # (..., n, k)
+        check_labels(logits[0] if self.lead else logits, self.y)
         samples = self._model_samples(inner, logits.shape[-1]) if self.protocol.langevin_steps else None
         strengths = enumerate(self.protocol.lambda_energy)
         parts = [self._columns(inner, logits, samples, setting, strength) for setting, strength in strengths]
@@ -235,7 +235,7 @@ class _Measurement:
         box = self.constraints.to(self.x).domain.filled(Domain.infer(self.x.flatten(1)))
         y = torch.arange(num_classes, device=self.x.device).expand(*self.lead, num_classes)
         rng = torch.Generator().manual_seed(self.protocol.seed)
-        return class_samples(inner, y, box, rng, Langevin(steps=self.protocol.langevin_steps), self.x.shape[1:])
+        return class_samples(inner, y, box, rng, self.protocol.langevin_steps, self.x.shape[1:])
 
     def _logits(self, inner: nn.Module, x: Tensor) -> Tensor:
         return predict_logits(inner, x, max(64, 2**16 // self.lead[0]) if self.lead else 4096, len(self.lead))
