@@ -50,9 +50,6 @@ class Range:
         if self.whole and (self.low != round(self.low) or self.high != round(self.high)):
             raise InputError(f"A range of whole numbers has whole ends, got {self.low} to {self.high}.")
 
-    def holds(self, value: Value) -> bool:
-        return isinstance(value, int | float) and self.low <= value <= self.high
-
     def near(self, value: Value, rng: random.Random) -> Value:
         """A random value about a sixth of the range away."""
         scale, back = (math.log, math.exp) if self.log else (float, float)
@@ -77,14 +74,11 @@ class Choices:
         if not self.values or len(set(self.values)) < len(self.values):
             raise InputError(f"Choices are one or more different values, got {list(self.values)}.")
 
-    def holds(self, value: Choice) -> bool:
-        return value in self.values
-
     def near(self, value: Choice, rng: random.Random) -> Choice:
         return rng.choice(self.values)
 
     def including(self, value: Choice) -> Choices:
-        return self if self.holds(value) else Choices((value, *self.values))
+        return self if value in self.values else Choices((value, *self.values))
 
 
 Values = Range | Choices
