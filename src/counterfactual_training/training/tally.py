@@ -45,9 +45,9 @@ class Tally:
                 self.ends[slot] = (len(self.bad), len(self.rounds))
                 self.idle = self.run.idle_rows()
 
-    def searched(self, share_mature: Tensor, mean_steps: Tensor, num: int) -> None:
-        """Count a search of ``num`` counterfactuals."""
-        self.rounds.append(torch.stack([share_mature, mean_steps]).float().unsqueeze(0))
+    def searched(self, told: Tensor, num: int) -> None:
+        """Count a search of ``num`` counterfactuals: share mature and mean steps ``(2, *lead)``."""
+        self.rounds.append(told.unsqueeze(0))
         self.searches.append(float(num))
 
     def add(self, batches: Sequence[Batch], terms: Tensor) -> None:
