@@ -89,20 +89,19 @@ def counterfactual_tables(
     rules = [unpacked(data, one)[2] for one in each]
     individuals = protocol.num_runs * (protocol.num_individuals or len(x))
     together = max(1, _FLEET_VALUES // max(1, individuals * x[:1].numel()))
-    if len(models) > together:
-        parts = (slice(first, first + together) for first in range(0, len(models), together))
-        return [t for part in parts for t in counterfactual_tables(models[part], data, protocol, rules[part], find)]
-    plain = [place for place, model in enumerate(models) if decider(model, x) is model]
-    if len(plain) < len(models):
-        own = [models[i] for i in plain], data, protocol, [rules[i] for i in plain], find
-        fast = dict(zip(plain, counterfactual_tables(*own), strict=True)) if plain else {}
-        alone = (i for i in range(len(models)) if i not in fast)
-        tables = fast | {i: counterfactual_table(models[i], data, protocol, rules[i], find) for i in alone}
-        return [tables[i] for i in range(len(models))]
-    fleet = stacked(models, x)
-    if fleet is None or len({constraint_structure(one) for one in rules}) > 1:
-        return [counterfactual_table(m, (x, y), protocol, c, find) for m, c in zip(models, rules, strict=True)]
-    return _Measurement(fleet, x, y, stack_constraints(rules), protocol, find, (len(models),)).tables()
+    # Gates would not be faster together, so gated models are left out of the fleets.
+    plain = [i for i, model in enumerate(models) if decider(model, x) is model]
+    tables: dict[int, pd.DataFrame] = {}
+    for first in range(0, len(models), together):
+        part = [i for i in plain if first <= i < first + together]
+        own = [rules[i] for i in part]
+        fleet = stacked([models[i] for i in part], x) if len({constraint_structure(one) for one in own}) == 1 else None
+        if fleet is not None:
+            measured = _Measurement(fleet, x, y, stack_constraints(own), protocol, find, (len(part),))
+            tables |= zip(part, measured.tables(), strict=True)
+    for i in set(range(len(models))) - set(tables):
+        tables[i] = counterfactual_table(models[i], (x, y), protocol, rules[i], find)
+    return [tables[i] for i in range(len(models))]
 
 
 def aggregate(individuals: pd.DataFrame) -> pd.DataFrame:

@@ -94,6 +94,7 @@ class Run:
         members: Sequence[int] = (0,),
         optimizer: Optimizer | None = None,
         callbacks: Iterable[Callback] = (),
+        stack: bool = False,
     ) -> None:
         self._given, self.settings, self.members = list(models), list(settings), list(members)
         self.models = [unwrapped(model) for model in models]
@@ -106,7 +107,7 @@ class Run:
         self.bad_updates = [0] * len(models)  # consecutive ones up to now, by row of the stack
         self.gradients: Gradients = []
         self.ranks = Ranks.from_model(models[0])
-        model = StackedModel(models) if len(models) > 1 else models[0]
+        model = StackedModel(models) if stack or len(models) > 1 else models[0]
         rates = [setting.config.learning_rate for setting in self.settings]
         self.learner = Learner(model, self.settings[0].objective, data.num_classes, rates, optimizer)
         self.model, self.optimizer = self.learner.model, self.learner.optimizer
