@@ -111,6 +111,7 @@ def _reach(x: Tensor, y: Tensor, epsilon: float | Tensor, constraints: Constrain
     high = torch.where(constraints.may_increase.unsqueeze(-2), high, flat)
     if clamp:
         bounds = constraints.bounds(flat)
+        # An input outside the domain widens it to itself: a clamp could move it further than ε.
         low = torch.maximum(low, torch.minimum(bounds.lower, flat))
         high = torch.minimum(high, torch.maximum(bounds.upper, flat))
     return low.reshape_as(x), high.reshape_as(x)

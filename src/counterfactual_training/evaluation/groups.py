@@ -101,6 +101,7 @@ def mmd_contributions(
     if min(len(x), len(reference)) < 2:
         return x.new_full((len(x),), torch.nan)
     x, reference = at_least_single(x), at_least_single(reference)
+    # Distances are taken from inner products, which cancel for points far from zero: centre first.
     centre = accumulating(reference).mean(0)
     points, others = ((accumulating(rows) - centre) / length_scale for rows in (x, reference))
     with full_precision(x.device):

@@ -109,7 +109,7 @@ def class_samples(
             with torch.enable_grad():
                 (gradient,) = torch.autograd.grad(energy(model(rows(leaf)), y).sum(), leaf)
             x = x - 0.5 * step_size * gradient + noise * random.normal_(generator=rng).to(x.device)
-            x = torch.clamp(x, lower, upper)
+            x = torch.clamp(x, lower, upper)  # one ``random`` for all members: they get the same noise
     if num_lowest is None:
         return x
     final = energy(predict_logits(model, rows(x), row_dim=y.dim() - 1), y).reshape(x.shape[:-1])

@@ -120,10 +120,11 @@ def explain_round(run: Run, num: int, rng: Streams, active: Tensor | None = None
     if mine is not None:
         x, y_target, y_adv = x[mine], y_target[mine], y_adv[mine]
         weight = None if weight is None else weight[mine]
-    threads = torch.get_num_threads()
+    threads = torch.get_num_threads()  # already chosen for the whole training
     found = search(run.model, x, y_target, run.generator, run.constraints, rng, diagnose=False, threads=threads)
 
     def positives() -> Tensor:
+        # All processes draw for all rows, so that their generators stay in step.
         rows = data.positives(everyone, rng)
         return data.at(rows if mine is None else rows[mine])[0]
 

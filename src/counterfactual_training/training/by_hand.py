@@ -180,6 +180,7 @@ class ByHand:
             weights = [torch.ones_like(p.label, dtype=like.dtype) if p.weight is None else p.weight for p in parts]
             weights = [own.to(like.dtype) for own in weights]
             weight = torch.cat(weights, -1)
+            # Where all weights of a part are 0, so are its terms; the floor keeps them from being 0/0.
             count = torch.cat([w.sum(-1, keepdim=True).clamp_min(1e-12).expand(w.shape) for w in weights], -1)
         label = torch.cat([part.label for part in parts], -1).unsqueeze(walk.classes)
         shape = [*label.shape]
@@ -187,6 +188,7 @@ class ByHand:
         onehot = like.new_zeros(shape).scatter_(walk.classes, label, 1)
         terms = objective.by_rows(role, count, weight)
         contrasted = any(part.role == POSITIVE for part in parts)
+        # Signs: ∂(−log p)/∂log p = −1, and E = −logit, so ∂E/∂logit = −1 and ∂E²/∂logit = 2·logit.
         scales = [-terms.cross, -terms.energy, 2 * terms.ridge] if contrasted else [-terms.cross]
         sizes = [sum(part.label.shape[-1] for part in own) for own in of_batches]
         columns = [(onehot * scale.unsqueeze(walk.classes)).split(sizes, walk.rows) for scale in scales]

@@ -132,7 +132,7 @@ class Run:
         if i is not None and i not in range(len(self.members)):
             raise InputError(f"This run has the members 0..{len(self.members) - 1}, not {i!r}.")
         for own in self.running:
-            if i is None or i == own:
+            if i is None or i == own:  # callbacks first: they may set the weights that the member ends with
                 for callback in self.listeners("on_stop"):
                     callback.on_stop(self, own)
                 self._end(own, reason)
@@ -283,7 +283,7 @@ class Run:
                 raise ValueError("its records are not one table per epoch")
         if slots != self.slots:
             self.keep(slots)
-        self.model.load_state_dict(state["model"])
+        self.model.load_state_dict(state["model"])  # after keep: the saved stack has these rows only
         if {k: v.shape for k, v in state["good"].items()} != {k: v.shape for k, v in self.good.items()}:
             raise ValueError("its last sound weights do not fit")
         self.good = {name: value.to(self.good[name]) for name, value in state["good"].items()}

@@ -55,7 +55,7 @@ class Range:
         scale, back = (math.log, math.exp) if self.log else (float, float)
         low, high = scale(self.low), scale(self.high)
         moved = back(min(high, max(low, rng.gauss(scale(value), (high - low) / 6))))
-        moved = min(self.high, max(self.low, moved))
+        moved = min(self.high, max(self.low, moved))  # again: exp(log(high)) may exceed high by a rounding error
         return round(moved) if self.whole else moved
 
     def including(self, value: Value) -> Range:

@@ -101,6 +101,7 @@ class Study:
         asked: list[TuningTrial] = []
         repeats = 0
         while len(asked) < num and repeats < _MOST_REPEATS:
+            # Asked and claimed before it is compared: two processes that ask at once see each other's trial.
             trial = self._study.ask(distributions)
             trial.set_user_attr("worker", self._worker)
             self._open[trial.number] = trial
