@@ -56,7 +56,7 @@ def integrated_gradients(
         output: F, the target's logit or its probability.
         tolerance: rows that miss ``F(x) − F(b)`` by more than this share of ``1 + |F(x) − F(b)|`` get more points, up
             to 64 times as many; beyond that a :class:`MeasurementWarning` is given. Networks with kinks, such as ReLU,
-            need it (1e-3, say). ``None`` keeps to ``steps`` and may leave gaps.
+            need it (1e-3, say). ``None`` keeps to ``steps`` and may leave gaps (:func:`completeness_gap`).
 
     Returns:
         Attributions, like x.
@@ -74,6 +74,18 @@ def integrated_gradients(
             change = _change(model, x, target, start, output)
             _refine(attributions, integrate, (x, start.expand_as(x), target), change, tolerance)
     return attributions
+
+
+def completeness_gap(
+    model: nn.Module,
+    x: Tensor,
+    target: Tensor,
+    attributions: Tensor,
+    baseline: Tensor | float = 0.0,
+    output: Output = "logit",
+) -> Tensor:
+    """``|Σ_d IG_d(x) − (F(x) − F(b))|`` ``(..., n)``, which is zero for an exact integral; arguments as above."""
+    return (attributions.flatten(target.dim()).sum(-1) - _change(model, x, target, baseline, output)).abs()
 
 
 def _change(model: nn.Module, x: Tensor, target: Tensor, baseline: Tensor | float, output: Output) -> Tensor:
