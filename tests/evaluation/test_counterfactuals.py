@@ -161,3 +161,11 @@ def test_as_published_invalid_counterfactuals_count_in_the_mmd(models, data):
             expected = mmd(x_cf[among], data.x_test[data.y_test == target], few.length_scale).clamp_min(0.0)
             values = group["implausibility_mmd"].dropna()
             assert len(values) and values.to_numpy() == pytest.approx(float(expected), abs=1e-5)
+
+
+@pytest.mark.parametrize("models", [1, 2], ids=["one model", "a fleet"])
+def test_labels_that_do_not_fit_the_rows_are_refused(models):
+    x, y = torch.randn(8, 3), torch.arange(8) % 2
+    for bad in (y[:-1], y + 1, y.float()):
+        with pytest.raises(InputError, match=r"label|Classes|indices"):
+            counterfactual_tables([nn.Linear(3, 2) for _ in range(models)], (x, bad))
