@@ -1,4 +1,4 @@
-"""A grid of four settings that a test can afford."""
+"""Grids that a test can afford: one of four settings, one of two."""
 
 TINY_GRID = """
 data = "LS"
@@ -13,3 +13,5 @@ num_runs = 2
 num_individuals = 20
 lambda_energy = [0.1, 5.0]
 """
+
+TINIEST_GRID = TINY_GRID.replace('name = ["ecco", "generic"]\n', "")

@@ -127,3 +127,12 @@ def test_baselines_alone_and_grids_without_an_axis_are_reported(file, capsys, mo
     assert "conventional" in Path("grids/tiny_summary.csv").read_text()
     file.write_text(TINY.replace('["ecco", "generic"]', '"ecco"').replace("[2, 4]", "2"))
     assert main(["grid", "run", str(file), "--workers", "1"]) == 0
+
+
+def test_models_that_train_alone_are_reported_with_their_command(file, capsys):
+    file.write_text(
+        TINY.replace('title = "Tiny"', 'title = "Tiny"\nalone = true').replace('["ecco", "generic"]', '"ecco"')
+    )
+    assert main(["grid", "run", str(file), "--workers", "1"]) == 0
+    assert "ct grid run" in Path("grids/tiny.html").read_text()
+    assert main(["grid", "report", str(file)]) == 0

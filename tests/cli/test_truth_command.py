@@ -49,7 +49,7 @@ def test_tables_are_printed_and_written_and_made_once(tmp_path, capsys):
     assert main([*arguments, "--json"]) == 0
     printed = capsys.readouterr()
     document = json.loads(printed.out)
-    assert document["rows"] == "tuning" and document["failures"] == [] and printed.err == ""
+    assert document["rows"] == "tuning" and document["failures"] == {} and printed.err == ""
 
 
 @pytest.mark.exhaustive

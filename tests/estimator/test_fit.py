@@ -141,6 +141,25 @@ class TestRestarts:
         weights = [model[0].weight.detach() for (model,) in trials]
         assert not torch.equal(weights[0], weights[1])  # another seed, another model
 
+    def test_restarts_are_compared_on_rows_that_none_of_them_trains_on(self, small, monkeypatch):
+        trained, measured = [], []
+        train, measure = fit.Fleet.train, fit.Measure.__call__
+
+        def record_training(self, x, *args, **options):
+            trained.append(x)
+            return train(self, x, *args, **options)
+
+        def record_measuring(self, trials, quiet=True):
+            measured.append(self.x)
+            return measure(self, trials, quiet)
+
+        monkeypatch.setattr(fit.Fleet, "train", record_training)
+        monkeypatch.setattr(fit.Measure, "__call__", record_measuring)
+        CounterfactualClassifier(**QUICK, n_restarts=2).fit(*small)
+        (rows,), (held_out,) = trained, measured
+        assert len(rows) == 96 and len(held_out) == 24
+        assert (torch.cdist(held_out, rows) > 1e-4).all()  # the loan book holds nobody twice
+
     def test_restarts_are_repeatable_and_saved(self, small, tmp_path):
         first = CounterfactualClassifier(**QUICK, n_restarts=2).fit(*small)
         second = CounterfactualClassifier(**QUICK, n_restarts=2).fit(*small)

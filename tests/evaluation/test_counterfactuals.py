@@ -154,10 +154,18 @@ def test_as_published_invalid_counterfactuals_count_in_the_mmd(models, data):
     generator = ct.ecco(few.lambda_cost, 0.5, max_steps=3, decision_threshold=few.decision_threshold,
                         learning_rate=few.learning_rate)  # fmt: skip
     x_cf = ct.search(model, data.x_test[rows], targets, generator, data.constraints).x_cf
-    for valid_only in (False, True):
-        table = counterfactual_table(model, data, replace(few, mmd_valid_only=valid_only))
+    for protocol, valid_only in ((few, False), (replace(few, mmd_valid_only=True), True)):
+        table = counterfactual_table(model, data, protocol)
         for target, group in table.groupby("target"):
             among = (group[group["validity"] == 1] if valid_only else group).index.to_list()
             expected = mmd(x_cf[among], data.x_test[data.y_test == target], few.length_scale).clamp_min(0.0)
             values = group["implausibility_mmd"].dropna()
             assert len(values) and values.to_numpy() == pytest.approx(float(expected), abs=1e-5)
+
+
+@pytest.mark.parametrize("models", [1, 2], ids=["one model", "a fleet"])
+def test_labels_that_do_not_fit_the_rows_are_refused(models):
+    x, y = torch.randn(8, 3), torch.arange(8) % 2
+    for bad in (y[:-1], y + 1, y.float()):
+        with pytest.raises(InputError, match=r"label|Classes|indices"):
+            counterfactual_tables([nn.Linear(3, 2) for _ in range(models)], (x, bad))

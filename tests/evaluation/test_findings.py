@@ -1,5 +1,8 @@
 """Every check speaks when it should, and only then."""
 
+from dataclasses import replace
+
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -9,16 +12,14 @@ from counterfactual_training.evaluation.findings import (
     Finding,
     MeasurementWarning,
     check_attacks,
-    check_classes,
     check_completeness,
     check_gradients,
-    check_group_sizes,
-    check_individuals,
+    check_measurement,
     check_outputs,
     check_seeds,
-    check_valid_count,
     warn,
 )
+from counterfactual_training.evaluation.protocol import PAIRED
 
 
 def names(findings):
@@ -46,17 +47,30 @@ def test_gradients():
     assert check_gradients(nn.Linear(2, 2), x, y) == []
 
 
-def test_valid_counts():
-    valid = torch.arange(100).expand(2, 100) < torch.tensor([[10], [50]])
-    assert names(check_valid_count(valid[0])) == ["few_valid"]
-    assert "Only 10 of 100" in check_valid_count(valid)[0].message
-    assert check_valid_count(valid[1]) == []
-    assert names(check_valid_count(valid[0][:0])) == ["few_valid"]
+def measured(valid=(40, 0), y=(0, 1), **changes):
+    """Findings about two groups of individuals, of 40 and 60, of whom so many have valid counterfactuals."""
+    y = torch.tensor(y).repeat(50)
+    x = torch.randn(len(y), 3, generator=torch.Generator().manual_seed(0))
+    model = nn.Linear(3, 2)
+    targets = [0] * 40 + [1] * 60
+    validity = [float(i < valid[0]) for i in range(40)] + [float(i < valid[1]) for i in range(60)]
+    columns = {"validity": validity, "target": targets, "factual": 0, "run": 0, "lambda_energy": 1.0}
+    protocol = replace(PAIRED, lambda_energy=(1.0,), **changes)
+    return {f.name: f.message for f in check_measurement(model, x, y, model(x), protocol, pd.DataFrame(columns))}
 
 
-def test_group_sizes():
-    assert check_group_sizes(torch.tensor([20, 100])) == []
-    assert "2 of 3 groups" in check_group_sizes(torch.tensor([1, 100, 5]))[0].message
+def test_counts_of_individuals():
+    assert measured((40, 60)) == measured((20, 20)) == {}
+    assert "Only 29 of 100" in measured((29, 0))["few_valid"]
+    assert "Only 0 of 100" in measured((0, 0))["few_valid"]
+    assert "1 of 2 groups have fewer than 20 counterfactuals, 1 fewer than two" in measured((40, 1))["small_groups"]
+    assert "small_groups" not in measured((40, 1), mmd_valid_only=False)
+    assert measured((40, 60), num_individuals=100) == {}
+    assert "Only 100 of the 130" in measured((40, 60), num_individuals=130)["fewer_individuals"]
+
+
+def test_classes_without_rows():
+    assert "class 1:" in measured((40, 60), y=(0, 0))["absent_classes"]
 
 
 def test_attacks():
@@ -83,11 +97,7 @@ def test_completeness():
     assert names(check_completeness(rough, change)) == ["incomplete_attributions"]
 
 
-def test_counts():
-    assert check_classes(torch.tensor([0, 1, 2]), 3) == []
-    assert "class 1, 3" in check_classes(torch.tensor([0, 2]), 4)[0].message
-    assert check_individuals(100, 100) == []
-    assert "Only 20 of the 100" in check_individuals(20, 100)[0].message
+def test_seeds():
     assert check_seeds(5) == []
     assert names(check_seeds(1)) == ["one_seed"]
 

@@ -78,5 +78,3 @@ def test_bad_input():
         calibration_error(good, torch.tensor([0, 1, 2, 3]))
     with pytest.raises(InputError, match="float64"):
         predict_logits(nn.Linear(3, 2), torch.zeros(4, 3, dtype=torch.float64))
-    with pytest.raises(InputError, match="batch_size"):
-        predict_logits(nn.Linear(3, 2), torch.zeros(4, 3), batch_size=0)

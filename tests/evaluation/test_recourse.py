@@ -1,10 +1,8 @@
 """What counterfactuals ask of people, by hand."""
 
-import pytest
 import torch
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.recourse import (
     cost,
     redundancy,
@@ -32,12 +30,3 @@ def test_validity_is_arg_max_and_strict_validity_is_tau():
     assert validity(probability.log(), y).tolist() == [True, True, False]
     assert validity_strict(probability.log(), y, 0.95).tolist() == [False, True, False]
     assert validity_strict(probability.log(), y, 0.25).all()
-
-
-def test_bad_input():
-    with pytest.raises(InputError, match="do not pair"):
-        cost(X_CF, X[:2])
-    with pytest.raises(InputError, match="do not pair"):
-        redundancy(X_CF.double(), X)
-    with pytest.raises(InputError, match="probability"):
-        validity_strict(torch.randn(2, 2), torch.tensor([0, 1]), 95.0)

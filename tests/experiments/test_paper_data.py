@@ -3,7 +3,7 @@
 import pytest
 
 from counterfactual_training.errors import InputError
-from counterfactual_training.experiments.paper_data import PAPER_ORDER, kind_of, seeds_of, short_name
+from counterfactual_training.experiments.paper_data import PAPER_ORDER, kind_of, short_name
 
 
 def test_data_sets_go_by_the_papers_names_and_a_typo_gets_a_suggestion():
@@ -15,10 +15,3 @@ def test_data_sets_go_by_the_papers_names_and_a_typo_gets_a_suggestion():
         short_name("loan")
     assert [kind_of(name) for name in ("LS", "CH", "MNIST")] == ["synthetic", "tabular", "images"]
     assert len(PAPER_ORDER) == 9
-
-
-def test_five_seeds_and_three_of_mnist_unless_told_otherwise():
-    assert [len(seeds_of(name, None)) for name in ("LS", "MNIST")] == [5, 3]
-    assert list(seeds_of("MNIST", 2)) == [0, 1]
-    with pytest.raises(InputError, match="seeds"):
-        seeds_of("LS", 0)

@@ -63,7 +63,7 @@ def test_test_rows_are_looked_at_once(data, tuned, tmp_path):
 
 def test_the_look_at_test_rows_trains_from_seeds_that_the_study_never_used(data, tuned, tmp_path):
     task, plan, tuning = tuned
-    seeds = []
+    seeds, effort = [], replace(EFFORT, num_seeds=20)
 
     def make_model(seed):
         seeds.append(seed)
@@ -71,9 +71,9 @@ def test_the_look_at_test_rows_trains_from_seeds_that_the_study_never_used(data,
 
     recorded = replace(task, make_model=make_model)
     unseen = replace(plan, storage=tmp_path / "study.journal")
-    confirm(data, recorded, tuning, unseen, EFFORT, tmp_path)
-    of_study = {EFFORT.seed + i for i in range(EFFORT.num_seeds)}
-    assert len(set(seeds)) == EFFORT.confirm_seeds and not of_study & set(seeds)
+    confirm(data, recorded, tuning, unseen, effort, tmp_path)
+    of_study = {effort.seed + i for i in range(effort.num_seeds)}
+    assert len(set(seeds)) == effort.confirm_seeds and not of_study & set(seeds)
     assert sorted(seeds) == sorted(3 * list(set(seeds)))  # the same for all three settings
 
 

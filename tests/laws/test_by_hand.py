@@ -344,6 +344,28 @@ class OwnSequential(nn.Sequential):
         return 2 * super().forward(x)
 
 
+class Replacing(torch.optim.SGD):
+    """Gives every parameter new memory at every step, as some optimizers do."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            parameter.data = parameter - 0.1 * parameter.grad
+
+
+def test_parameters_with_new_memory_are_seen(make_blobs, by_autograd):
+    x, y = make_blobs(num_classes=3, n=60)  # batches of one size, so that nothing else is made anew
+
+    def trained():
+        torch.manual_seed(0)
+        model = ct.mlp(x.shape[1], 3, [8])
+        config = ct.TrainConfig(epochs=3, num_counterfactuals=40)
+        ct.train(model, x, y, config=config, optimizer=lambda parameters: Replacing(list(parameters), 0.1))
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    assert torch.equal(trained(), by_autograd(trained))
+
+
 def way_of(model, objective=OBJECTIVES["full"], optimizer=None):
     rates = [1e-3] * getattr(model, "num_members", 1)
     return type(Learner(model, objective, 2, rates, optimizer).gradient)

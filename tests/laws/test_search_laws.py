@@ -111,16 +111,18 @@ def test_steps_and_statuses_agree(generator, model, constraints):
     assert result.binding.shape == case_.x.shape and not bool(result.binding[result.converged].any())
 
 
+@pytest.mark.parametrize("threshold", [0.05, 0.9999])
 @pytest.mark.parametrize("constraints", ["none", "one_hot_step", "mixed"])
 @pytest.mark.parametrize("generator", GENERATOR_NAMES)
-def test_a_row_at_the_threshold_is_already_there(generator, constraints):
-    """Below one half a class may have τ while the model predicts another."""
-    case_ = case(generator, "deep", constraints, threshold=0.05)
+def test_a_row_is_already_there_by_its_class_or_by_the_threshold(generator, constraints, threshold):
+    """Below one half a class may have τ while the model predicts another; a predicted class may lack τ."""
+    case_ = case(generator, "deep", constraints, threshold=threshold)
     with torch.no_grad():
         logits = copy.deepcopy(case_.model).eval()(case_.x)
     predicted = logits.argmax(-1) == case_.y_target
-    confident = logits.softmax(-1).gather(-1, case_.y_target[:, None])[:, 0] >= 0.05
-    assert bool((confident & ~predicted).any()), "the law needs a row that has τ without being predicted"
+    confident = logits.softmax(-1).gather(-1, case_.y_target[:, None])[:, 0] >= threshold
+    decisive = confident & ~predicted if threshold < 0.5 else predicted & ~confident
+    assert bool(decisive.any()), "the law needs a row that is there by one of the two only"
     there = case_.result.status == int(Status.ALREADY_THERE)
     assert torch.equal(there, predicted | confident)
     assert torch.equal(case_.result.x_cf[there], case_.x[there])

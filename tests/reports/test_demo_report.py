@@ -7,11 +7,12 @@ from html.parser import HTMLParser
 import pandas as pd
 import pytest
 
+from counterfactual_training.evaluation.metrics import METRICS
 from counterfactual_training.evaluation.protocol import EvaluationProtocol
 from counterfactual_training.experiments.demo import DemoResult
 from counterfactual_training.reports import RunInfo
+from counterfactual_training.reports.comparison import value_text
 from counterfactual_training.reports.demo_report import demo_page
-from counterfactual_training.reports.metrics import METRICS
 from counterfactual_training.reports.page import Image
 
 VOID = {"meta", "img", "source", "br", "link", "input", "hr"}
@@ -24,7 +25,7 @@ def make_table() -> pd.DataFrame:
     rows = []
     for i, (data, held) in enumerate((d, h) for d, name in (("loan", "age"), ("moons", "x1")) for h in ("", name)):
         for k, training in enumerate(("conventional", "counterfactual")):
-            values = {metric.name: 0.1 * (i + 1) + 0.011 * j + 0.003 * k for j, metric in enumerate(METRICS)}
+            values = {name: 0.1 * (i + 1) + 0.011 * j + 0.003 * k for j, name in enumerate(METRICS)}
             rows.append({"data": data, "training": training, "protected": held, **values})
     return pd.DataFrame(rows)
 
@@ -89,14 +90,16 @@ def test_the_page_asks_nobody_for_anything():
 def test_the_numbers_of_the_page_are_those_of_the_table():
     rows = Reader(make_page()).cells[1:]
     printed = [row[-len(METRICS) :] for row in rows if "change" not in row]
-    expected = [[metric.text(row[metric.name]) for metric in METRICS] for _, row in make_table().iterrows()]
+    expected = [
+        [value_text(metric, row[name]) for name, metric in METRICS.items()] for _, row in make_table().iterrows()
+    ]
     assert printed == expected
 
 
 def test_every_metric_is_explained_with_its_direction():
     page = make_page()
-    for metric in METRICS:
-        assert f"<dt>{metric.label} {metric.arrow}</dt>" in page
+    for metric in METRICS.values():
+        assert f"<dt>{metric.title}</dt>" in page
         assert metric.meaning in page
     assert page.count("is better") == len(METRICS)
 

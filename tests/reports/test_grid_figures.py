@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from counterfactual_training.reports.grid_figures import _roles, detail_figure, label, maturity_figure, overview_figure
-from counterfactual_training.reports.grid_tables import best_tables, marginal_tables
+from counterfactual_training.reports.grid_report import best_tables, marginal_tables
 
 AXES = ["generator.name", "generator.max_steps", "objective.lambda_reg", "training.burn_in"]
 

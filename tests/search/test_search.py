@@ -106,7 +106,15 @@ def test_a_threshold_of_one_can_be_met():
         model[0].bias.zero_()
     result = search(model, torch.tensor([[-0.01]]), torch.tensor([1]), generic(decision_threshold=1.0))
     assert result.status_names == ["converged"] and result.num_steps.tolist() == [1]
-    assert float(result.confidence) == 1.0
+    assert float(result.confidence) == 1.0 and bool(result.converged)
+
+
+@pytest.mark.parametrize("step_rule", ["fixed", "line"])
+def test_probability_at_the_threshold_is_enough(step_rule):
+    """Two classes of probability ½ each: class 0 is predicted, and class 1 has τ = ½ exactly."""
+    generator = generic(decision_threshold=0.5).replace(step_rule=step_rule)
+    result = search(with_logits(0.0, 0.0), torch.zeros(1, 1), torch.tensor([1]), generator)
+    assert result.status_names == ["already_there"] and bool(result.converged)
 
 
 def test_a_snap_is_no_update():

@@ -181,6 +181,7 @@ PAIRS = {
     "increase or free": lambda: (Constraints.build(2, {0: "increase"}), Constraints.build(2)),
     "decrease or free": lambda: (Constraints.build(2, {0: "decrease"}), Constraints.build(2)),
     "increase or none": lambda: (Constraints.build(2, {0: "increase"}), Constraints.build(2, {0: "none"})),
+    "a wider box": lambda: (Constraints.build(2, domain=(-1, 1)), Constraints.build(2, domain=(-1, 2))),
     "functions of C": lambda: (torch.relu, torch.tanh),
     "ufuncs": lambda: (np.tanh, np.sin),
     "code of one name": lambda: (Scaled(), ScaledMore()),

@@ -6,13 +6,12 @@ import time
 
 import pytest
 
-from counterfactual_training.tuning import heartbeat
-from counterfactual_training.tuning.heartbeat import PATIENCE_SECONDS, Worker, is_dead
+from counterfactual_training.tuning.heartbeat import PATIENCE_SECONDS, is_dead, sign_of_life
 
 
 def test_this_process_lives_until_it_leaves():
-    assert not is_dead(Worker().sign())
-    assert is_dead(Worker().sign(present=False))
+    assert not is_dead(sign_of_life())
+    assert is_dead(sign_of_life(present=False))
     assert is_dead(None)
 
 
@@ -25,7 +24,7 @@ def child():
 
 
 def test_a_killed_process_is_dead_before_its_parent_notices(child):
-    sign = Worker(pid=child.pid, started=heartbeat._started(child.pid)).sign()
+    sign = sign_of_life(child.pid)
     assert not is_dead(sign)
     child.kill()
     for _ in range(100):
@@ -36,14 +35,10 @@ def test_a_killed_process_is_dead_before_its_parent_notices(child):
 
 
 def test_another_process_with_the_same_number_is_not_taken_for_it(child):
-    assert is_dead(Worker(pid=child.pid, started="12345").sign())
+    assert is_dead({**sign_of_life(child.pid), "started": "12345"})
 
 
 def test_other_machines_are_judged_by_their_silence():
-    sign = Worker(host="elsewhere", pid=1, started="1").sign()
+    sign = {**sign_of_life(), "host": "elsewhere"}
     assert not is_dead(sign)
     assert is_dead({**sign, "seen": time.time() - PATIENCE_SECONDS - 1})
-
-
-def test_no_two_workers_have_one_name():
-    assert Worker().id != Worker().id

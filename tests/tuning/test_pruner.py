@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from counterfactual_training.training import History, Setting, TrainConfig
-from counterfactual_training.tuning.batch import Look, Pruner
+from counterfactual_training.tuning.batch import Pruner
 from counterfactual_training.tuning.goal import Goal, Limits
 
 EPOCH = 4  # of 9; trials are looked at from the third on
@@ -19,7 +19,7 @@ def given_up(pace, accuracy):
     limits = Limits(accuracy=0.0, validity=0.0, patience=0.1)
     pruner = Pruner(study, [0], settings, Goal(("ip", "cost")), limits, pace, measure)
     history = History([{"validation_accuracy": accuracy}] * EPOCH)
-    return 0 in pruner([Look(0, EPOCH, [history], list)])
+    return 0 in pruner(SimpleNamespace(epoch=EPOCH, histories=[history]), {0: [0]})
 
 
 @pytest.mark.parametrize(("before", "after"), [(0.0, 1.0), (1.0, 0.0)], ids=["rising", "falling"])

@@ -182,5 +182,5 @@ def test_a_batch_is_watched_only_while_somebody_trains(toy):
     task = toy.make_task()
     seen = []
     lost = task.start.with_numbers({"learning_rate": 1e30})
-    (outcome,) = train_batch(task, [lost], lambda looks: seen.append(looks) or {})
+    (outcome,) = train_batch(task, [lost], lambda run, trials: seen.append(trials) or {})
     assert outcome.stopped is not None and all(seen)

@@ -9,7 +9,7 @@ from counterfactual_training.cli.options import need_report
 from counterfactual_training.cli.output import emit, folder, note
 from counterfactual_training.experiments.demo import run_demo
 from counterfactual_training.reports import RunInfo, write_demo
-from counterfactual_training.reports.metrics import pairs_text
+from counterfactual_training.reports.comparison import pairs_text
 
 HELP = "compare conventional and counterfactual training on two small data sets: a table, figures, a page"
 DESCRIPTION = """Train six small classifiers, conventionally and by counterfactual training, with and without a \

@@ -9,7 +9,7 @@ from counterfactual_training.cli.output import emit
 from counterfactual_training.cli.saved_models import open_model
 from counterfactual_training.evaluation.evaluate import evaluate, summarise
 from counterfactual_training.evaluation.protocol import PROTOCOLS, protocol_named
-from counterfactual_training.reports.metrics import metrics_text
+from counterfactual_training.reports.comparison import metrics_text
 
 HELP = "measure a saved model on test rows"
 DESCRIPTION = """Measure the plausibility, cost and validity of a model's counterfactuals, its accuracy, and its \

@@ -7,14 +7,14 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from counterfactual_training.cli.options import add_common, add_engine, chosen_engine, names, need_report
+from counterfactual_training.cli.options import add_common, add_engine, chosen_engine, complain, names, need_report
 from counterfactual_training.cli.output import emit, folder, note
-from counterfactual_training.errors import CounterfactualTrainingError, InputError
-from counterfactual_training.experiments.engine.engine import Engine
+from counterfactual_training.errors import InputError
+from counterfactual_training.experiments.engine.launch import Engine
 from counterfactual_training.experiments.grid.file import load_grid, shipped_grids
 from counterfactual_training.experiments.grid.grid import Grid
 from counterfactual_training.experiments.grid.results import GridResults
-from counterfactual_training.experiments.grid.run import MANY_CELLS, GridRun, GridWork, expected_seconds, run_grid
+from counterfactual_training.experiments.grid.run import MANY_CELLS, GridWork, expected_seconds, run_grid
 from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.reports import write_grid
 from counterfactual_training.reports.grid_report import grid_text
@@ -76,8 +76,8 @@ def _run(arguments: argparse.Namespace) -> None:
     store = Store(arguments.runs)
     results = GridResults.load(grid, prepared.points, store)
     if results.missing == results.points:
-        raise _incomplete(found, "No setting is finished together with its baseline, so there is nothing to report")
-    files = write_grid(results, folder(arguments.out), _record(store.grids()[grid.name]))
+        complain(found.failures, "No setting is finished together with its baseline, so there is nothing to report")
+    files = write_grid(results, folder(arguments.out), store.noted(grid))
     document = {
         "grid": grid.name,
         "models": found.cells,
@@ -89,16 +89,7 @@ def _run(arguments: argparse.Namespace) -> None:
     }
     tail = f"{len(files)} files in {arguments.out}, after {duration(found.seconds)}"
     emit(arguments, document, f"{grid_text(results)}\n\n{tail}")
-    if found.failures:
-        raise _incomplete(found, "These tables are incomplete")
-
-
-def _incomplete(found: GridRun, consequence: str) -> CounterfactualTrainingError:
-    count = len(found.failures)
-    label, reason = next(iter(found.failures.items()))
-    fleets = f"{count} fleets failed, the first being {label}" if count > 1 else f"one fleet failed, {label}"
-    again = "The same command tries again what failed."
-    return CounterfactualTrainingError(f"{consequence}: {fleets}: {reason.rstrip('.')}. {again}")
+    complain(found.failures)
 
 
 def _status(arguments: argparse.Namespace) -> None:
@@ -143,19 +134,14 @@ def _chosen(arguments: argparse.Namespace, name: str) -> Grid:
 
 def _grids(arguments: argparse.Namespace, store: Store) -> Sequence[tuple[Grid, dict[str, Any]]]:
     """The grid asked for, or all that were run in the folder, each with how it was run."""
-    records = store.grids()
     if arguments.grid is not None:
         grid = _chosen(arguments, arguments.grid)
-        return [(grid, _record(records.get(grid.id if grid.alone else grid.name, {})))]
-    found = [(Grid.from_content(record["grid"]), _record(record)) for record in records.values() if "grid" in record]
+        return [(grid, store.noted(grid))]
+    found = [Grid.from_content(record["grid"]) for record in store.grids().values() if "grid" in record]
     if not found:
         raise InputError(f"No grid was run in {arguments.runs!r} yet. Start with: ct grid run generators --quick")
     data, seeds = names(arguments.data), arguments.seeds
-    return [(grid.changed(data, seeds), record) for grid, record in found]
-
-
-def _record(record: dict[str, Any]) -> dict[str, Any]:
-    return {name: record.get(name) for name in ("command", "seconds")}
+    return [(grid.changed(data, seeds), store.noted(grid)) for grid in found]
 
 
 def _announce(arguments: argparse.Namespace, grid: Grid, plan: dict[str, Any]) -> None:

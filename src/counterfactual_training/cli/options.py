@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import get_args
 
 from counterfactual_training.errors import CounterfactualTrainingError, need_extra
-from counterfactual_training.experiments.engine.engine import Engine, EngineName
+from counterfactual_training.experiments.engine.launch import Engine, EngineName
 
 _DEFAULT = Engine()
 VARIANTS = "default (the paper's rows), as_run (with the quirks of the published run), or full (all rows)"
@@ -53,10 +53,10 @@ def need_report() -> None:
         need_extra(package, "report")
 
 
-def complain(failures: Mapping[str, str]) -> None:
-    """Raise an error if models failed and so are missing from the tables; ``failures`` maps names to reasons."""
+def complain(failures: Mapping[str, str], consequence: str = "These tables are incomplete") -> None:
+    """Raise an error if something failed; ``failures`` maps names to reasons."""
     for name, reason in failures.items():
         raise CounterfactualTrainingError(
-            f"{len(failures)} models are missing from these tables, the first being {name}: {reason} "
-            "The same command tries them again."
+            f"{consequence}: {len(failures)} failed, the first being {name}: {reason.rstrip('.')}. The same command "
+            "tries again what failed."
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,28 +74,23 @@ def pick_label(text: str | None, classes: Any) -> Any:
     return None if text is None else lookup("class", text, {str(label): label for label in classes})
 
 
-def assignments(items: Sequence[str] | None, what: str) -> dict[str, str]:
+def assignments(items: Sequence[str] | None, option: str, form: str = "COLUMN=VALUE") -> dict[str, str]:
     """``["age=none", "debt=decrease"]`` as a dict."""
     pairs = {}
     for item in items or []:
         name, equals, value = item.rpartition("=")  # names of columns may contain "="
         if not equals or not name:
-            raise InputError(f"--{what} takes COLUMN=VALUE, got {item!r}.")
+            raise InputError(f"--{option} takes {form}, got {item!r}.")
         pairs[name] = value
     return pairs
 
 
 def settings(items: Sequence[str]) -> dict[str, Any]:
     """``["burn_in=0.1", "adversarial_label=predicted"]`` as a dict; text that is not a Python literal stays text."""
-    found: dict[str, Any] = {}
-    for item in items:
-        name, equals, text = item.partition("=")
-        if not equals:
-            raise InputError(f"--set takes NAME=VALUE, got {item!r}.")
-        try:
+    found: dict[str, Any] = dict(assignments(items, "set", "NAME=VALUE"))
+    for name, text in found.items():
+        with contextlib.suppress(ValueError, SyntaxError):
             found[name] = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            found[name] = text
     return found
 
 

@@ -3,44 +3,29 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
-
-import pandas as pd
 
 from counterfactual_training.cli.options import add_engine, chosen_engine, complain, names, need_report
 from counterfactual_training.cli.output import emit, folder
 from counterfactual_training.cli.parsing import settings
-from counterfactual_training.experiments.engine.launch import Engine
-from counterfactual_training.experiments.grid.run import GridWork
 from counterfactual_training.experiments.paper.reproduce import (
     ALL,
     EXPERIMENTS,
     FULL,
-    Effort,
-    Reproduction,
-    experiment_grids,
     experiment_names,
-    kind_of_grid,
     reproduce,
+    step_free,
 )
-from counterfactual_training.experiments.truth.methods import UNCAPPED
-from counterfactual_training.experiments.truth.truth import Scope, TruthFailure, run_truth
-from counterfactual_training.experiments.truth.truth_results import truth_tables
 from counterfactual_training.reports import write_reproduction, write_truth
 from counterfactual_training.reports.paper_report import effort_remark, result_tables
 from counterfactual_training.reports.paper_tables import text_tables
-from counterfactual_training.reports.truth_tables import truth_texts
+from counterfactual_training.reports.truth_report import truth_texts
 
 HELP = "run the paper's experiments and compare with the published numbers"
 DESCRIPTION = """Train the models of an experiment, measure them by the published protocol and by a paired one, and \
 write tables (CSV, Markdown, LaTeX) and figures with the published numbers beside ours. You can stop at any time: \
 finished models are kept, and the same command resumes."""
-_LISTED = [f"  {name:<14} {experiment.title}" for name, experiment in EXPERIMENTS.items()]
+_LISTED = [f"  {name:<14} {title}" for name, title in EXPERIMENTS.items()]
 EPILOG = "\n".join(["experiments:", *_LISTED, f"  {ALL:<14} all of them"])
 
 
@@ -75,45 +60,21 @@ def run(arguments: argparse.Namespace) -> None:
     )
     files = [path for one in found for path in write_reproduction(one, out)]
     texts = [table.text() for one in found for table in text_tables(one.name, one.tables)]
-    step_free, lost = _step_free(arguments, chosen) if arguments.experiment in ("main", ALL) else ({}, [])
-    if step_free:
-        files += write_truth(step_free, out, f"Measured on the test rows. Made with: {arguments.command_line}")
-        texts += [table.text() for table in truth_texts(step_free)]
+    tables = {name: table for one in found for name, table in result_tables(one).items()}
+    failures = {label: reason for one in found for label, reason in one.failures.items()}
+    if arguments.experiment in ("main", ALL):
+        truth, lost = step_free(arguments.runs, **chosen, workers=arguments.workers, stream=sys.stderr)
+        files += write_truth(truth, out, f"Measured on the test rows. Made with: {arguments.command_line}")
+        texts += [table.text() for table in truth_texts(truth)]
+        tables |= truth
+        failures |= lost
     texts += [effort_remark(found[0].effort)] * arguments.quick
-    emit(arguments, _document(found, step_free, files), "\n\n".join([*texts, f"{len(files)} files in {out}"]))
-    complain({failure.cell.label: failure.reason for one in found for failure in one.failures})
-    complain({f"{one.data} {one.method} seed {one.seed}": one.reason for one in lost})
-
-
-def _step_free(
-    arguments: argparse.Namespace, chosen: dict[str, Any]
-) -> tuple[dict[str, pd.DataFrame], list[TruthFailure]]:
-    """The models of the main table and the rescaled baseline, measured independently of step size and scale."""
-    grid = experiment_grids("main", **chosen)["main"]
-    scope = Scope(
-        Path(arguments.runs) / "truth",
-        data=grid.data,
-        seeds=chosen["seeds"] if chosen["seeds"] is not None or not grid.quick else len(grid.seeds),
-        methods=["BL", "BL rescaled", "CT"],
-        on_test=True,
-        caps=replace(UNCAPPED, epochs=Effort.from_grid(grid).epochs),
-        cells=GridWork.from_grids(grid, strict=False).cells,
-        kind=json.dumps(kind_of_grid(grid), sort_keys=True),
-    )
-    # So little work that it stays on this machine, wherever the models were trained.
-    here = Engine(workers=arguments.workers)
-    lost = run_truth(scope, engine=here, stream=sys.stderr, store=arguments.runs)
-    return truth_tables(scope), lost
-
-
-def _document(
-    found: Sequence[Reproduction], step_free: dict[str, pd.DataFrame], files: Sequence[str]
-) -> dict[str, Any]:
-    tables = {name: table for one in found for name, table in result_tables(one).items()} | step_free
-    return {
+    document = {
         "experiments": [one.name for one in found],
         "quick": any(one.effort != FULL for one in found),
         "tables": {name: table.to_dict("records") for name, table in tables.items()},
-        "files": list(files),
-        "failures": [{"cell": f.cell.label, "reason": f.reason} for one in found for f in one.failures],
+        "files": files,
+        "failures": failures,
     }
+    emit(arguments, document, "\n\n".join([*texts, f"{len(files)} files in {out}"]))
+    complain(failures)

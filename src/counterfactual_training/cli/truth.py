@@ -12,8 +12,7 @@ from counterfactual_training.experiments.truth.methods import METHODS, UNCAPPED,
 from counterfactual_training.experiments.truth.truth import Scope, run_truth
 from counterfactual_training.experiments.truth.truth_results import truth_tables
 from counterfactual_training.reports import write_truth, write_truth_page
-from counterfactual_training.reports.truth_report import truth_head
-from counterfactual_training.reports.truth_tables import truth_texts
+from counterfactual_training.reports.truth_report import truth_head, truth_texts
 
 _CAPS = Caps()
 
@@ -65,8 +64,8 @@ def run(arguments: argparse.Namespace) -> None:
         "rows": "test" if arguments.test else "tuning",
         "tables": {name: table.to_dict("records") for name, table in tables.items()},
         "files": files,
-        "failures": [failure._asdict() for failure in failures],
+        "failures": failures,
     }
     texts = [text.text() for text in truth_texts(tables)]
     emit(arguments, document, "\n\n".join([head, *texts, f"{len(files)} files in {out}"]))
-    complain({f"{lost.data} {lost.method} seed {lost.seed}": lost.reason for lost in failures})
+    complain(failures)

@@ -88,10 +88,14 @@ def fetch_dataset(name: str, variant: Variant = "default") -> list[dict[str, str
     return [{"file": file, "path": str(where.path), "origin": where.origin} for file, where in found]
 
 
+def catalog_key(name: str) -> str:
+    """A data set's name or short name as users write it, in the form in which it is looked up."""
+    return str(name).strip().lower().replace("-", "_").replace(" ", "_")
+
+
 def _entry(name: str) -> CatalogEntry:
-    wanted = str(name).strip().lower().replace("-", "_").replace(" ", "_")
     aliases = {entry.short_name.lower(): entry for entry in CATALOG.values()}
-    return lookup("data set", wanted, {**CATALOG, **aliases})
+    return lookup("data set", catalog_key(name), {**CATALOG, **aliases})
 
 
 def _files(entry: CatalogEntry, variant: Variant) -> list[DataFile]:

@@ -41,10 +41,7 @@ def fgsm(
         clamp: keep attacked inputs in the domain of the constraints; inputs outside it may come closer, but are not
             pulled in. The published numbers were made without.
     """
-    check_inputs(model, x, y)
-    box = _reach(x, y, epsilon, constraints, clamp)
-    with evaluating(model), sensible_threads(model, x):
-        return _climb(model, x.detach(), y, epsilon, box)
+    return pgd(model, x, y, epsilon, 1, epsilon, random_start=False, constraints=constraints, clamp=clamp)
 
 
 def pgd(
@@ -75,7 +72,8 @@ def pgd(
     x_adv = _shake(x.detach(), epsilon, box, rng) if random_start else x.detach()
     with evaluating(model), sensible_threads(model, x):
         for _ in range(steps):
-            x_adv = _climb(model, x_adv, y, step_size, box)
+            step = input_gradient(model, x_adv, y).sign_().mul_(_like(step_size, x))
+            x_adv = step.add_(x_adv).clamp_(*box)
     return x_adv
 
 
@@ -113,15 +111,10 @@ def _reach(x: Tensor, y: Tensor, epsilon: float | Tensor, constraints: Constrain
     high = torch.where(constraints.may_increase.unsqueeze(-2), high, flat)
     if clamp:
         bounds = constraints.bounds(flat)
+        # An input outside the domain widens it to itself: a clamp could move it further than ε.
         low = torch.maximum(low, torch.minimum(bounds.lower, flat))
         high = torch.minimum(high, torch.maximum(bounds.upper, flat))
     return low.reshape_as(x), high.reshape_as(x)
-
-
-def _climb(model: nn.Module, x_adv: Tensor, y: Tensor, step_size: float | Tensor, box: Box) -> Tensor:
-    """One step of size α up the class loss, back into the box."""
-    step = input_gradient(model, x_adv, y).sign_().mul_(_like(step_size, x_adv))
-    return step.add_(x_adv).clamp_(*box)
 
 
 def _shake(x: Tensor, epsilon: float | Tensor, box: Box, rng: torch.Generator | None) -> Tensor:

@@ -40,17 +40,14 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its uncertainty: the confidence interval ``low … high`` at ``level``."""
+    """A number with its uncertainty, the confidence interval ``low … high``."""
 
     value: float
     low: float
     high: float
     p_value: float  # two-sided, of the hypothesis that two models are equal; NaN for a single model
-    level: float
-    degrees_of_freedom: float  # near S − 1 when training seeds dominate the uncertainty, near N − 1 when individuals do
     num_seeds: int  # S
     num_individuals: int  # N
-    count: int  # values that existed
 
 
 class PublishedReduction(NamedTuple):
@@ -149,9 +146,8 @@ def _estimate(
     if num_resamples < 1:
         raise InputError(f"num_resamples must be positive, got {num_resamples}.")
     num_seeds, num_individuals = tables[0].shape
-    count = int(min((~np.isnan(table)).sum() for table in tables))
-    if count == 0:
-        return Estimate(np.nan, np.nan, np.nan, np.nan, level, np.nan, num_seeds, num_individuals, 0)
+    if any(np.isnan(table).all() for table in tables):
+        return Estimate(np.nan, np.nan, np.nan, np.nan, num_seeds, num_individuals)
     means = [float(np.nanmean(table)) for table in tables]
     draws = _resampled_means(tables, rng, num_resamples)
     apply, _ = _STATISTICS[statistic]
@@ -163,7 +159,7 @@ def _estimate(
     student = stdtrit(freedom, 1 - tail) / ndtri(1 - tail)
     low, high = percentile_interval(value + deviations * narrow * student, level)
     p_value = np.nan if len(tables) == 1 else _p_value(tables, means, draws, statistic)
-    return Estimate(value, low, high, p_value, level, float(freedom), num_seeds, num_individuals, count)
+    return Estimate(value, low, high, p_value, num_seeds, num_individuals)
 
 
 def _resampled_means(tables: tuple[Array, ...], rng: np.random.Generator, num_resamples: int) -> list[Array]:

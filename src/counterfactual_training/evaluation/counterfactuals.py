@@ -16,9 +16,8 @@ from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.evaluation.groups import group_mmd
-from counterfactual_training.evaluation.performance import decider, predict_logits
+from counterfactual_training.evaluation.performance import check_labels, decider, predict_logits
 from counterfactual_training.evaluation.plausibility import (
-    Langevin,
     class_samples,
     energy_differential,
     implausibility_by_class,
@@ -90,20 +89,19 @@ def counterfactual_tables(
     rules = [unpacked(data, one)[2] for one in each]
     individuals = protocol.num_runs * (protocol.num_individuals or len(x))
     together = max(1, _FLEET_VALUES // max(1, individuals * x[:1].numel()))
-    if len(models) > together:
-        parts = (slice(first, first + together) for first in range(0, len(models), together))
-        return [t for part in parts for t in counterfactual_tables(models[part], data, protocol, rules[part], find)]
-    plain = [place for place, model in enumerate(models) if decider(model, x) is model]
-    if len(plain) < len(models):
-        own = [models[i] for i in plain], data, protocol, [rules[i] for i in plain], find
-        fast = dict(zip(plain, counterfactual_tables(*own), strict=True)) if plain else {}
-        alone = (i for i in range(len(models)) if i not in fast)
-        tables = fast | {i: counterfactual_table(models[i], data, protocol, rules[i], find) for i in alone}
-        return [tables[i] for i in range(len(models))]
-    fleet = stacked(models, x)
-    if fleet is None or len({constraint_structure(one) for one in rules}) > 1:
-        return [counterfactual_table(m, (x, y), protocol, c, find) for m, c in zip(models, rules, strict=True)]
-    return _Measurement(fleet, x, y, stack_constraints(rules), protocol, find, (len(models),)).tables()
+    # Gates would not be faster together, so gated models are left out of the fleets.
+    plain = [i for i, model in enumerate(models) if decider(model, x) is model]
+    tables: dict[int, pd.DataFrame] = {}
+    for first in range(0, len(models), together):
+        part = [i for i in plain if first <= i < first + together]
+        own = [rules[i] for i in part]
+        fleet = stacked([models[i] for i in part], x) if len({constraint_structure(one) for one in own}) == 1 else None
+        if fleet is not None:
+            measured = _Measurement(fleet, x, y, stack_constraints(own), protocol, find, (len(part),))
+            tables |= zip(part, measured.tables(), strict=True)
+    for i in set(range(len(models))) - set(tables):
+        tables[i] = counterfactual_table(models[i], (x, y), protocol, rules[i], find)
+    return [tables[i] for i in range(len(models))]
 
 
 def aggregate(individuals: pd.DataFrame) -> pd.DataFrame:
@@ -157,6 +155,7 @@ class _Measurement:
         """One table per member, of the individuals who were searched, all λ_energy one after the other."""
         inner = self.model if self.lead else decider(self.model, self.x)
         logits = self._logits(inner, self.x.expand(*self.lead, *self.x.shape))  # (..., n, k)
+        check_labels(logits[0] if self.lead else logits, self.y)
         samples = self._model_samples(inner, logits.shape[-1]) if self.protocol.langevin_steps else None
         strengths = enumerate(self.protocol.lambda_energy)
         parts = [self._columns(inner, logits, samples, setting, strength) for setting, strength in strengths]
@@ -235,7 +234,7 @@ class _Measurement:
         box = self.constraints.to(self.x).domain.filled(Domain.infer(self.x.flatten(1)))
         y = torch.arange(num_classes, device=self.x.device).expand(*self.lead, num_classes)
         rng = torch.Generator().manual_seed(self.protocol.seed)
-        return class_samples(inner, y, box, rng, Langevin(steps=self.protocol.langevin_steps), self.x.shape[1:])
+        return class_samples(inner, y, box, rng, self.protocol.langevin_steps, self.x.shape[1:])
 
     def _logits(self, inner: nn.Module, x: Tensor) -> Tensor:
         return predict_logits(inner, x, max(64, 2**16 // self.lead[0]) if self.lead else 4096, len(self.lead))

@@ -14,6 +14,9 @@ from counterfactual_training.evaluation.attacks import input_gradient
 from counterfactual_training.evaluation.protocol import EvaluationProtocol, draw_individuals
 from counterfactual_training.search import evaluating
 
+# Fewer valid counterfactuals than this, or fewer in a group of IP*, are too few for a mean.
+_FEW_VALID, _SMALL_GROUP = 30, 20
+
 
 class MeasurementWarning(UserWarning):
     """A reported number may not mean what its name says."""
@@ -64,21 +67,6 @@ def check_gradients(model: nn.Module, x: Tensor, y: Tensor, largest_share: float
     return _found("zero_gradients", sentence, remedy) if share > largest_share else []
 
 
-def check_valid_count(valid: Tensor, smallest: int = 30) -> list[Finding]:
-    """Are there enough valid counterfactuals, mask ``(..., n)``, in every group for a mean over them?"""
-    fewest = int(valid.sum(-1).min())
-    sentence = f"Only {fewest} of {valid.shape[-1]} counterfactuals are valid: a mean over them is uncertain,"
-    return _found("few_valid", sentence, "and biased towards the easy cases.") if fewest < smallest else []
-
-
-def check_group_sizes(sizes: Tensor, smallest: int = 20) -> list[Finding]:
-    """Are the groups ``(G,)`` that an MMD is computed for large enough?"""
-    small, lone = int((sizes < smallest).sum()), int((sizes < 2).sum())
-    sentence = f"{small} of {sizes.numel()} groups have fewer than {smallest} counterfactuals, {lone} fewer than two"
-    remedy = "(no MMD at all): IP* is mostly noise there. Evaluate more individuals."
-    return _found("small_groups", sentence, remedy) if small else []
-
-
 def check_attacks(epsilons: Sequence[float], curves: Mapping[str, Tensor], slack: float = 0.01) -> list[Finding]:
     """Do accuracies ``(E,)`` under ``"pgd"``, ``"fgsm"`` and ``"random"``, as far as given, fall as they should?"""
     findings = []
@@ -111,19 +99,6 @@ def check_completeness(attributions: Tensor, change: Tensor, tolerance: float = 
     return _found("incomplete_attributions", sentence)
 
 
-def check_classes(y: Tensor, num_classes: int) -> list[Finding]:
-    """Does every class occur among the labels?"""
-    names = ", ".join(str(label) for label in sorted(set(range(num_classes)) - set(y.unique().tolist())))
-    sentence = f"No sample has class {names}: plausibility for these targets is NaN."
-    return _found("absent_classes", sentence) if names else []
-
-
-def check_individuals(found: int, wanted: int) -> list[Finding]:
-    """Were there as many individuals as asked for?"""
-    sentence = f"Only {found} of the {wanted} individuals asked for exist; intervals are wider."
-    return _found("fewer_individuals", sentence) if found < wanted else []
-
-
 def check_seeds(num_seeds: int) -> list[Finding]:
     """Does an interval know about training variance?"""
     sentence = "Only one training run: the interval leaves out training variance, often the larger part."
@@ -134,19 +109,31 @@ def check_measurement(
     model: nn.Module, x: Tensor, y: Tensor, logits: Tensor, protocol: EvaluationProtocol, individuals: pd.DataFrame
 ) -> list[Finding]:
     """What would mislead about a model's measurements: its outputs, its gradients, small numbers."""
-    num_classes = logits.shape[-1]
-    found = check_outputs(logits) + check_classes(y, num_classes) + check_gradients(model, x[:1000], y[:1000])
+    num_classes, found = logits.shape[-1], check_outputs(logits)
+    absent = sorted(set(range(num_classes)) - set(y.unique().tolist()))
+    if absent:
+        names = ", ".join(map(str, absent))
+        found += _found("absent_classes", f"No sample has class {names}: plausibility for these targets is NaN.")
+    found += check_gradients(model, x[:1000], y[:1000])
     if protocol.num_individuals is not None:
         settings = range(len(protocol.lambda_energy))
         draws = [draw_individuals(protocol, y, logits.argmax(-1), num_classes, setting) for setting in settings]
-        wanted = protocol.num_individuals * protocol.num_runs * len(settings)
-        found += check_individuals(wanted - sum(draw.missing for draw in draws), wanted)
+        wanted, missing = protocol.num_individuals * protocol.num_runs * len(settings), sum(d.missing for d in draws)
+        sentence = f"Only {wanted - missing} of the {wanted} individuals asked for exist; intervals are wider."
+        found += _found("fewer_individuals", sentence) if missing else []
+    # Counted over all runs and λ_energy, as in the mean that is reported.
     valid = individuals["validity"] == 1
+    if valid.sum() < _FEW_VALID:
+        sentence = f"Only {valid.sum()} of {len(valid)} counterfactuals are valid: a mean over them is uncertain,"
+        found += _found("few_valid", sentence, "and biased towards the easy cases.")
     groups = individuals[valid] if protocol.mmd_valid_only else individuals
     sizes = groups.groupby(["lambda_energy", "run", "factual", "target"]).size()
-    # Counted over all runs and λ_energy, as in the mean that is reported.
-    found += check_valid_count(torch.tensor(valid.to_numpy()))
-    return found + check_group_sizes(torch.tensor(sizes.to_numpy()))
+    small, lone = (sizes < _SMALL_GROUP).sum(), (sizes < 2).sum()
+    if small:
+        sentence = f"{small} of {len(sizes)} groups have fewer than {_SMALL_GROUP} counterfactuals, {lone} fewer than"
+        remedy = "two (no MMD at all): IP* is mostly noise there. Evaluate more individuals."
+        found += _found("small_groups", sentence, remedy)
+    return found
 
 
 def _found(name: str, *sentences: str) -> list[Finding]:

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from counterfactual_training.core.kernels import mmd
 from counterfactual_training.core.precision import accumulating, at_least_single, full_precision
-from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.protocol import EvaluationProtocol
 
 # Values of all the groups that are stacked for one call.
@@ -99,13 +98,10 @@ def mmd_contributions(
     either side. To compare many groups with one reference, compute c once with :func:`self_likeness` and pass it as
     ``likeness``.
     """
-    if x.dim() != 2 or reference.dim() != 2 or x.shape[1] != reference.shape[1]:
-        raise InputError(f"Expected points (n, d) and (m, d), got {tuple(x.shape)} and {tuple(reference.shape)}.")
-    if not length_scale > 0 or chunk < 1:
-        raise InputError(f"length_scale and chunk must be positive, got {length_scale} and {chunk}.")
     if min(len(x), len(reference)) < 2:
         return x.new_full((len(x),), torch.nan)
     x, reference = at_least_single(x), at_least_single(reference)
+    # Distances are taken from inner products, which cancel for points far from zero: centre first.
     centre = accumulating(reference).mean(0)
     points, others = ((accumulating(rows) - centre) / length_scale for rows in (x, reference))
     with full_precision(x.device):

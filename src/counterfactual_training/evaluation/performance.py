@@ -21,8 +21,6 @@ def predict_logits(model: nn.Module, x: Tensor, batch_size: int = 4096, row_dim:
     The model's mode is restored. Half-precision logits are returned as float32.
     ``row_dim`` is the dimension of x that counts rows: 0 for a lone model, 1 for a fleet.
     """
-    if batch_size < 1:
-        raise InputError(f"batch_size must be positive, got {batch_size}.")
     parameter = next(model.parameters(), None)
     if parameter is not None and (parameter.device != x.device or parameter.dtype != x.dtype):
         raise InputError(
@@ -81,8 +79,6 @@ def calibration_error(logits: Tensor, y: Tensor, num_bins: int = 15) -> Tensor:
     """
     check_labels(logits, y)
     logits = at_least_single(logits)
-    if num_bins < 1:
-        raise InputError(f"num_bins must be positive, got {num_bins}.")
     confidence, predicted = logits.softmax(-1).max(-1)
     gap = (predicted == y).to(logits.dtype) - confidence
     index = (confidence * num_bins).ceil().long().clamp(1, num_bins) - 1

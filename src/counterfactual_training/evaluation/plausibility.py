@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +11,7 @@ from counterfactual_training.constraints import Domain
 from counterfactual_training.core.distances import L1Reference, mean_l1
 from counterfactual_training.core.energy import energy
 from counterfactual_training.core.kernels import mmd
-from counterfactual_training.errors import InputError
-from counterfactual_training.evaluation.performance import check_labels, predict_logits
+from counterfactual_training.evaluation.performance import predict_logits
 from counterfactual_training.search import evaluating
 from counterfactual_training.threads import sensible_threads
 
@@ -34,11 +32,6 @@ def implausibility_by_class(x_cf: Tensor, y_target: Tensor, x: Tensor, y: Tensor
         x_cf: ``(..., n, d)``; y_target: ``(..., n)``.
         x: ``(m, d)`` samples of all classes; y: ``(m,)`` their labels.
     """
-    if x.dim() != 2 or y.shape != x.shape[:1] or y_target.shape != x_cf.shape[:-1]:
-        raise InputError(
-            f"Expected x_cf (..., n, d), y_target (..., n), x (m, d), y (m,); got {tuple(x_cf.shape)}, "
-            f"{tuple(y_target.shape)}, {tuple(x.shape)}, {tuple(y.shape)}."
-        )
     out = x_cf.new_full(y_target.shape, torch.nan)
     for target in y_target.unique().tolist():
         rows = y_target == target
@@ -62,43 +55,10 @@ def energy_differential(logits_cf: Tensor, y_target: Tensor, logits: Tensor, y: 
     From logits ``(..., n, k)`` at the counterfactuals, with y_target ``(..., n)``, and ``(..., m, k)`` at samples of
     all classes, with labels y ``(m,)``: ``(..., n)``, NaN for targets that no sample has.
     """
-    check_labels(logits_cf, y_target)
-    if logits.dim() < 2 or y.shape != logits.shape[-2:-1] or logits.shape[-1] != logits_cf.shape[-1]:
-        raise InputError(
-            f"Expected sample logits (..., m, {logits_cf.shape[-1]}) and labels (m,), got {tuple(logits.shape)} "
-            f"and {tuple(y.shape)}."
-        )
-    labels = y.expand(logits.shape[:-1])
-    check_labels(logits, labels)
     k = logits.shape[-1]
-    total = logits.new_zeros(*logits.shape[:-2], k).index_add_(-1, y, energy(logits, labels))
+    total = logits.new_zeros(*logits.shape[:-2], k).index_add_(-1, y, energy(logits, y.expand(logits.shape[:-1])))
     mean_energy = total / torch.bincount(y, minlength=k)  # (..., k), 0/0 = NaN for absent classes
     return energy(logits_cf, y_target) - mean_energy.expand(*y_target.shape[:-1], k).gather(-1, y_target)
-
-
-@dataclass(frozen=True)
-class Langevin:
-    """Settings of stochastic gradient Langevin dynamics on the energy of one class.
-
-        x ← project(x − α/2 · ∇ₓE(x, y⁺) + σ·r),    r ~ N(0, I)
-
-    from starts uniform in the domain, projected on it after every step: the logits of most classifiers grow without
-    bound, and only inside a box is ``p(x | y⁺) ∝ exp(−E(x, y⁺))`` a distribution. With σ = √α this is the proper
-    Langevin step at temperature one; a smaller σ, usual with energy models, samples colder and settles faster.
-
-    """
-
-    step_size: float = 0.1  # α
-    noise: float = 0.01  # σ
-    steps: int = 500  # updates of each chain
-    num_chains: int = 50  # each gives one sample
-    num_lowest: int | None = 25  # samples that are kept, those of lowest energy; all if None
-
-    def __post_init__(self) -> None:
-        if self.step_size <= 0 or self.noise < 0 or self.steps < 0 or self.num_chains < 1:
-            raise InputError(f"step_size and num_chains must be positive, noise and steps not negative: {self}.")
-        if self.num_lowest is not None and not 1 <= self.num_lowest <= self.num_chains:
-            raise InputError(f"num_lowest must lie in 1..num_chains = {self.num_chains}, got {self.num_lowest}.")
 
 
 def class_samples(
@@ -106,44 +66,54 @@ def class_samples(
     y_target: Tensor,
     domain: Domain,
     rng: torch.Generator,
-    settings: Langevin | None = None,
+    steps: int = 500,
     feature_shape: Sequence[int] | None = None,
+    *,
+    step_size: float = 0.1,
+    noise: float = 0.01,
+    num_chains: int = 50,
+    num_lowest: int | None = 25,
 ) -> Tensor:
-    """What the model has learned of classes: samples ``(..., c, s, d)`` of ``p(x | y⁺)`` by Langevin dynamics.
+    """What the model has learned of classes: samples ``(..., c, s, d)`` of ``p(x | y⁺)`` by Langevin dynamics:
+
+        x ← project(x − α/2 · ∇ₓE(x, y⁺) + σ·r),    r ~ N(0, I)
+
+    With σ = √α this is the proper Langevin step at temperature one; a smaller σ, usual with energy models, samples
+    colder and settles faster.
 
     Args:
         model: maps ``(..., n, *features)`` to logits.
         y_target: ``(..., c)`` classes y⁺; the members of a fleet, in front, all get the same starts and noise.
         domain: a finite box ``(..., d)``, for example ``Domain.infer(x)``.
+        steps: updates of each chain.
         feature_shape: of an input of the model, where that is not ``(d,)``.
+        step_size, noise: α and σ.
+        num_chains: each gives one sample, of which the ``num_lowest`` of lowest energy are kept.
     """
-    settings = settings if settings is not None else Langevin()
+    # Logits grow without bound: only inside a box is p(x | y⁺) ∝ exp(−E(x, y⁺)) a distribution.
     lower, upper = domain.lower[..., None, None, :], domain.upper[..., None, None, :]
-    if not bool(torch.isfinite(lower).all() and torch.isfinite(upper).all()):
-        raise InputError("Sampling needs a finite domain for every feature; use Domain.infer(x).")
     num_features = lower.shape[-1]
     features = tuple(feature_shape) if feature_shape is not None else (num_features,)
-    y = y_target.unsqueeze(-1).expand(*y_target.shape, settings.num_chains).flatten(-2)  # (..., c · chains)
+    y = y_target.unsqueeze(-1).expand(*y_target.shape, num_chains).flatten(-2)  # (..., c · chains)
 
     def rows(x: Tensor) -> Tensor:
         return x.reshape(*y.shape, *features)
 
     # Drawn where the generator lives, so that a CPU generator gives the same chains on every device.
-    random = torch.empty(y_target.shape[-1], settings.num_chains, num_features, device=rng.device, dtype=lower.dtype)
+    random = torch.empty(y_target.shape[-1], num_chains, num_features, device=rng.device, dtype=lower.dtype)
     x = lower + (upper - lower) * random.uniform_(generator=rng).to(lower.device)
     x = x.expand(*y_target.shape, *x.shape[-2:])
-    check_labels(predict_logits(model, rows(x), row_dim=y.dim() - 1), y)
     with evaluating(model), sensible_threads(model, rows(x)):
-        for _ in range(settings.steps):
+        for _ in range(steps):
             leaf = x.detach().requires_grad_()
             with torch.enable_grad():
                 (gradient,) = torch.autograd.grad(energy(model(rows(leaf)), y).sum(), leaf)
-            x = x - 0.5 * settings.step_size * gradient + settings.noise * random.normal_(generator=rng).to(x.device)
-            x = torch.clamp(x, lower, upper)
-    if settings.num_lowest is None:
+            x = x - 0.5 * step_size * gradient + noise * random.normal_(generator=rng).to(x.device)
+            x = torch.clamp(x, lower, upper)  # one ``random`` for all members: they get the same noise
+    if num_lowest is None:
         return x
     final = energy(predict_logits(model, rows(x), row_dim=y.dim() - 1), y).reshape(x.shape[:-1])
-    lowest = final.argsort(-1)[..., : settings.num_lowest]
+    lowest = final.argsort(-1)[..., :num_lowest]
     return x.gather(-2, lowest.unsqueeze(-1).expand(*lowest.shape, num_features))
 
 
@@ -153,11 +123,6 @@ def unfaithfulness(x_cf: Tensor, y_target: Tensor, samples: Tensor) -> Tensor:
     Smaller means that x′ ``(..., n, d)`` agrees better with what the model has learned: samples ``(..., k, s, d)`` of
     all classes, from :func:`class_samples`.
     """
-    if y_target.shape != x_cf.shape[:-1] or samples.shape[:-3] != y_target.shape[:-1]:
-        raise InputError(
-            f"Expected x_cf (..., n, d), y_target (..., n), samples (..., k, s, d); got {tuple(x_cf.shape)}, "
-            f"{tuple(y_target.shape)}, {tuple(samples.shape)}."
-        )
     flat, targets = x_cf.reshape(-1, *x_cf.shape[-2:]), y_target.reshape(-1, y_target.shape[-1])
     out = x_cf.new_empty(targets.shape)
     for member, of_classes in enumerate(samples.reshape(-1, *samples.shape[-3:])):

@@ -120,6 +120,7 @@ def draw_individuals(
 
 
 def _by_prediction(protocol: EvaluationProtocol, predicted: Tensor, num_classes: int, setting: int) -> Draw:
+    # A prime, so that seeds and settings do not share streams; ours above is the same for every λ, to pair them.
     rng = torch.Generator().manual_seed(protocol.seed * 1_000_003 + setting)
     size = protocol.num_individuals or 0
     # The class pairs are drawn once; every run draws other rows for them.

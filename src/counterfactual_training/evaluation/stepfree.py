@@ -102,7 +102,7 @@ def scale_of(model: nn.Module, x: Tensor, y: Tensor, confidence: float = CONFIDE
     goal, low, high = math.log(confidence / (1 - confidence)), 1e-6, 1e6
     # Bisection works because the log-odds of a correctly classified row increase with the factor.
     for _ in range(60):
-        middle = math.sqrt(low * high)
+        middle = math.sqrt(low * high)  # geometric: the factor may be any power of ten
         low, high = (middle, high) if float(log_odds(middle * logits, labels).median()) < goal else (low, middle)
     return math.sqrt(low * high)
 

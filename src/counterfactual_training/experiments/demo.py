@@ -17,6 +17,7 @@ from counterfactual_training.datasets.catalog import load_dataset
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.datasets.loan import loan_dataset
 from counterfactual_training.evaluation.evaluate import evaluate, summarise
+from counterfactual_training.evaluation.metrics import METRICS
 from counterfactual_training.evaluation.protocol import EvaluationProtocol
 from counterfactual_training.experiments.fitting import with_weights
 from counterfactual_training.experiments.panels import TARGET, DecisionPanel, make_panel
@@ -25,7 +26,6 @@ from counterfactual_training.models import linear, mlp
 from counterfactual_training.search import ecco, generic
 from counterfactual_training.training import Objective, Setting, TrainConfig, make_objective, train
 
-METRICS = ("accuracy", "implausibility", "implausibility_mmd", "cost", "validity", "robust_accuracy")
 TRAININGS = ("conventional", "counterfactual")
 PEOPLE = (0.1, 0.5, 0.9)  # quantiles of age of the applicants whom the page advises
 # As at the paper's evaluation; the strength of ECCo's energy penalty depends on it.
@@ -64,6 +64,10 @@ class DemoTrial:
     @property
     def constraints(self) -> Constraints:
         return self.data.protect(self.data.constraints) if self.protected else self.data.constraints
+
+    def title(self, letter: str) -> str:
+        """Of its panel."""
+        return f"({letter}) {self.training} training, {f'{self.held} immutable' if self.held else 'all mutable'}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,9 +165,8 @@ def measure(trial: DemoTrial, protocol: EvaluationProtocol) -> dict[str, Any]:
 
 
 def _panel(trial: DemoTrial, letter: str) -> DecisionPanel:
-    title = f"({letter}) {trial.training} training, {f'{trial.held} immutable' if trial.held else 'all mutable'}"
     generator = trial.plan.setting.generator.replace(max_steps=SEARCH_STEPS)
-    return make_panel(trial.data, trial.model, generator, trial.constraints, title)
+    return make_panel(trial.data, trial.model, generator, trial.constraints, trial.title(letter))
 
 
 def _trained(plan: DemoPlan, training: str, constraints: Constraints, notify: Notify) -> nn.Module:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -28,9 +27,7 @@ def untrained(data: Dataset, seed: int, hidden: Sequence[int] = (32,)) -> nn.Mod
     return with_weights(seed, lambda: mlp(data.num_features, data.num_classes, hidden))
 
 
-def fit_model(
-    model: nn.Module, data: Dataset, setting: Setting, checkpoint: Path | None = None, progress: bool | None = None
-) -> History:
+def fit_model(model: nn.Module, data: Dataset, setting: Setting, progress: bool | None = None) -> History:
     """Train the model in place, on the rows that validation does not hold out."""
     rows, held_out = data.validation_split(torch.Generator().manual_seed(setting.config.seed))
     return train(
@@ -39,6 +36,5 @@ def fit_model(
         data.y_train[rows],
         setting=setting,
         validation=(data.x_train[held_out], data.y_train[held_out]) if len(held_out) else None,
-        checkpoint=checkpoint,
         progress=progress,
     ).history

@@ -1,9 +1,11 @@
-"""The paper's data sets: names, kinds, order, number of training seeds."""
+"""The paper's data sets: names, kinds, order."""
 
 from __future__ import annotations
 
-from counterfactual_training.datasets.catalog import CATALOG
-from counterfactual_training.errors import InputError, unknown
+import pandas as pd
+
+from counterfactual_training.datasets.catalog import CATALOG, catalog_key
+from counterfactual_training.errors import check_name
 
 SYNTHETIC = ("LS", "Circ", "Moon", "OL")
 TABULAR = ("Adult", "CH", "Cred", "GMSC")
@@ -19,16 +21,14 @@ def kind_of(data: str) -> str:
 
 def short_name(data: str) -> str:
     """The paper's short name of a data set, given that or the catalogue's, in any case."""
-    wanted = str(data).strip().lower().replace("-", "_").replace(" ", "_")
-    for name, entry in CATALOG.items():
-        # The catalogue holds more than the paper's data sets: loan has no published settings.
-        if wanted in (name, entry.short_name.lower()) and entry.short_name in PAPER_ORDER:
-            return entry.short_name
-    raise InputError(unknown("data set", data, PAPER_ORDER))
+    short = {key: entry.short_name for entry in CATALOG.values() for key in (entry.name, entry.short_name.lower())}
+    name = short.get(catalog_key(data), data)
+    # The catalogue holds more than the paper's data sets: loan has no published settings.
+    check_name("data set", name, PAPER_ORDER)
+    return name
 
 
-def seeds_of(data: str, seeds: int | None) -> range:
-    """Training seeds: as many as asked for; by default five, and three for MNIST."""
-    if seeds is not None and seeds < 1:
-        raise InputError(f"seeds must be 1 or more, got {seeds}.")
-    return range(seeds if seeds is not None else 3 if data in IMAGES else 5)
+def in_paper_order(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a table by data set in the paper's order, otherwise as they come."""
+    place = {name: i for i, name in enumerate(PAPER_ORDER)}
+    return table.sort_values("data", key=lambda column: column.map(place), kind="stable").reset_index(drop=True)

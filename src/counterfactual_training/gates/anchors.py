@@ -176,6 +176,7 @@ def _nearest(
         parts = candidates.flatten(0, 1).split(_BLOCK)
         confidence = torch.cat([_confidence(gated, part, target) for part in parts]).view(tried[missed].shape)
         arrives = confidence >= threshold
+        # Candidates are sorted by distance, and argmax takes the first of equals: the nearest that arrives.
         place = torch.where(arrives.any(-1), arrives.int().argmax(-1), confidence.argmax(-1)).unsqueeze(-1)
         reached = confidence.gather(-1, place).squeeze(-1)
         better = reached > best[missed]

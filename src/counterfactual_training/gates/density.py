@@ -162,6 +162,7 @@ class Density(Calibrated):
         middle = centres[real].mean(0) if bool(real.any()) else torch.zeros_like(centres[0, 0])
         centres = centres - middle
         width = self.width.clamp_min(1e-12)
+        # (x, ‖x‖², 1) · (−2c, 1, ‖c‖²) = ‖x − c‖², so that all distances are one matrix product.
         norms = torch.stack([torch.ones_like(width), centres.square().sum(-1)], -1)
         weights = torch.cat([-2 * centres, norms], -1) / (_HEAVY * width.square()).unsqueeze(-1)
         peak = (-centres.shape[-1] * width.log()).masked_fill(~real, _NOTHING)

@@ -91,6 +91,7 @@ class Negatives:
         x = self.rows[rows].unflatten(-1, self.feature_shape)
         with torch.no_grad():
             predicted = self.gated.model(x).argmax(-1)
+        # Shifted by 1..k−1: any class but the predicted one.
         target = (predicted + 1 + self._draw(num_classes - 1, len(rows))) % num_classes
         low, high = config.threshold
         threshold = low + (high - low) * float(torch.rand((), generator=self.rng))

@@ -2,8 +2,7 @@
 
 from counterfactual_training.reports.demo_report import RunInfo, write_demo
 from counterfactual_training.reports.grid_report import write_grid
-from counterfactual_training.reports.paper_page import write_report
-from counterfactual_training.reports.paper_report import write_reproduction
+from counterfactual_training.reports.paper_report import write_report, write_reproduction
 from counterfactual_training.reports.truth_report import write_truth, write_truth_page
 from counterfactual_training.reports.tune_report import write_tuning
 

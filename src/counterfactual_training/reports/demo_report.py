@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from counterfactual_training.evaluation.metrics import METRICS
 from counterfactual_training.experiments.demo import DemoResult
 from counterfactual_training.experiments.grid.outcome import versions
+from counterfactual_training.reports.comparison import pairs
 from counterfactual_training.reports.files import write_files
-from counterfactual_training.reports.metrics import METRICS, pairs
 from counterfactual_training.reports.page import Image, render
 from counterfactual_training.reports.panel_figures import DARK, draw_panels
 
@@ -46,7 +47,7 @@ def demo_page(result: DemoResult, images: Mapping[str, Image], run: RunInfo) -> 
     """The page as HTML; ``images`` by data set."""
     return render(
         "demo.html",
-        metrics=METRICS,
+        metrics=METRICS.values(),
         compared={(pair.data, pair.free): pair for pair in pairs(result.table)},
         images=images,
         people=result.advice.to_dict("records"),

@@ -6,16 +6,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
+from counterfactual_training.evaluation.metrics import METRICS, RATIOS
 from counterfactual_training.experiments.grid.outcome import versions
 from counterfactual_training.experiments.grid.results import GridResults
 from counterfactual_training.reports.files import csv_text, json_text, write_files
-from counterfactual_training.reports.grid_figures import detail_figure, maturity_figure, overview_figure
-from counterfactual_training.reports.grid_tables import best_tables, marginal_tables
+from counterfactual_training.reports.grid_figures import detail_figure, label, maturity_figure, overview_figure, text
 from counterfactual_training.reports.page import Image, Section, render
-from counterfactual_training.reports.text_table import TextTable
+from counterfactual_training.reports.text_table import TextTable, interval, number
 from counterfactual_training.text import duration
 
-_METRICS = {"implausibility": ("ip", "implausibility (IP)"), "cost": ("cost", "cost")}
+_SHOWN = (METRICS["implausibility"], METRICS["cost"])
+_BEST = 10
+_BASELINE = (
+    "Changes are in % of the mean over all conventional models of the grid with the same data set, architecture and "
+    "length of training; negative is better."
+)
 
 
 def write_grid(results: GridResults, folder: str | Path, record: Mapping[str, Any] | None = None) -> list[str]:
@@ -27,10 +34,10 @@ def write_grid(results: GridResults, folder: str | Path, record: Mapping[str, An
     """
     name, record = results.grid.name, dict(record or {})
     marginal, best = marginal_tables(results.marginal), best_tables(results.summary, list(results.grid.axes))
-    sections = [Section("What each setting does", tuple(marginal), tuple(_overviews(results)))]
+    sections = [Section("What each setting does", tuple(marginal), tuple(_images(results)))]
     for data in dict.fromkeys(results.changes.get("data", ())):
         mine = tuple(table for table in best if table.title.endswith(f" {data}"))
-        sections.append(Section(data, mine, tuple(_details(results, data))))
+        sections.append(Section(data, mine, tuple(_images(results, data))))
     facts = _facts(results, record.get("seconds"))
     files: dict[str, str | bytes] = {
         f"{name}.csv": csv_text(results.tidy),
@@ -48,28 +55,24 @@ def grid_text(results: GridResults) -> str:
     return "\n\n".join(table.text() for table in marginal_tables(results.marginal))
 
 
-def _overviews(results: GridResults) -> list[Image]:
-    """Figures over all data sets."""
+def _images(results: GridResults, data: str | None = None) -> list[Image]:
+    """Figures over all data sets, or of one, arranged as in the paper's appendix."""
     name, axes, remark = results.grid.name, list(results.grid.axes), _remark(results)
-    if not axes or not len(results.changes):
+    if not len(results.changes) or len(axes) < (1 if data is None else 2):
         return []
     images = []
-    for metric, (short, words) in _METRICS.items():
-        caption = f"Change of {words} against the baseline; boxes span settings, λ_egy at test time and runs."
-        png = overview_figure(results.changes, axes, metric, remark=remark)
-        images.append(Image(f"{name}_{short}", caption, png))
-    caption = "Share of counterfactuals that mature in training; lines are means of settings, bands half of them."
-    return [*images, Image(f"{name}_maturity", caption, maturity_figure(results.maturity, axes, remark=remark))]
-
-
-def _details(results: GridResults, data: str) -> list[Image]:
-    """Figures of one data set, arranged as in the paper's appendix."""
-    axes, remark = list(results.grid.axes), _remark(results)
-    images = []
-    for metric, (short, words) in _METRICS.items() if len(axes) > 1 else ():
-        caption = f"{data}: change of {words} against the baseline; boxes span λ_egy at test time and runs."
-        png = detail_figure(results.changes, axes, data, metric, remark=remark)
-        images.append(Image(f"{results.grid.name}_{data}_{short}", caption, png))
+    for metric in _SHOWN:
+        if data is None:
+            start, whose, spans = name, "Change", "settings, λ_egy at test time and runs"
+            png = overview_figure(results.changes, axes, metric.name, remark=remark)
+        else:
+            start, whose, spans = f"{name}_{data}", f"{data}: change", "λ_egy at test time and runs"
+            png = detail_figure(results.changes, axes, data, metric.name, remark=remark)
+        caption = f"{whose} of {metric.words} against the baseline; boxes span {spans}."
+        images.append(Image(f"{start}_{metric.label.lower()}", caption, png))
+    if data is None:
+        caption = "Share of counterfactuals that mature in training; lines are means of settings, bands half of them."
+        images.append(Image(f"{name}_maturity", caption, maturity_figure(results.maturity, axes, remark=remark)))
     return images
 
 
@@ -116,3 +119,40 @@ def _remark(results: GridResults) -> str:
     if results.missing:
         parts.append(f"{results.missing:,} of {results.points:,} settings are missing.")
     return " ".join(parts)
+
+
+# ---- tables --------------------------------------------------------------------------------------------------------
+
+
+def marginal_tables(marginal: pd.DataFrame) -> list[TextTable]:
+    """Per data set: the median and the quartiles over all settings with a value, for each value of each axis."""
+    header = ("axis", "value", "settings", "IP %", "IP* %", "cost %", "validity", "accuracy, points", "share mature")
+    out = []
+    for data, part in marginal.groupby("data", sort=False) if len(marginal) else ():
+        rows = []
+        for _, row in part.iterrows():
+            spreads = (interval(row[f"{m} median"], row[f"{m} low"], row[f"{m} high"], 1) for m in RATIOS)
+            ends = (("validity", 2), ("accuracy change, points", 1), ("share mature", 2))
+            others = (number(row[name], digits) for name, digits in ends)
+            rows.append((label(row["axis"]), f"{row['value']}", f"{row['settings']}", *spreads, *others))
+        notes = ["Medians of settings with quartiles in brackets. " + _BASELINE]
+        notes += ["Some models ended early because their weights became non-finite."] * bool(part["stopped"].max())
+        out.append(TextTable(f"What each setting does on {data}", header, tuple(rows), tuple(notes)))
+    return out
+
+
+def best_tables(summary: pd.DataFrame, axes: Sequence[str]) -> list[TextTable]:
+    """Per data set: the settings of lowest implausibility among those with mostly valid counterfactuals."""
+    out = []
+    metrics = ("implausibility", "implausibility change %", "cost change %", "validity", "accuracy", "share mature")
+    header = ("rank", *(label(axis) for axis in axes), "IP", "IP %", "cost %", "validity", "accuracy", "share mature")
+    for data, part in summary.groupby("data", sort=False) if len(summary) else ():
+        allowed = part[(part["training"] != "conventional") & (part["validity"] >= 0.5)]
+        best = allowed.sort_values("implausibility").head(_BEST)
+        rows = tuple(
+            (f"{rank}", *(text(row[axis]) for axis in axes), *(number(row[metric]) for metric in metrics))
+            for rank, (_, row) in enumerate(best.iterrows(), start=1)
+        )
+        if rows:
+            out.append(TextTable(f"Best settings on {data}", header, rows, (_BASELINE,)))
+    return out

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from counterfactual_training.experiments.paper_data import SYNTHETIC, in_paper_order
 from counterfactual_training.reports import style
 from counterfactual_training.reports.style import COLOURS, METRIC_NAMES, NAMES, PUBLISHED, drawn, facets, panels, unique
 
 # Reductions far below −100 % divide by almost zero; the axis ends before them and an arrow shows their value.
 _LOWEST, _HIGHEST = -110.0, 105.0
-_SYNTHETIC = ("LS", "Circ", "Moon", "OL")
-_ORDER = (*_SYNTHETIC, "Adult", "CH", "Cred", "GMSC", "MNIST")
 _ZERO = {"color": "#999999", "linewidth": 0.8}
 
 
@@ -61,7 +60,7 @@ def robustness_figure(robustness: pd.DataFrame) -> Any:
     """Accuracy over ε, one column per data set, FGSM above PGD."""
     names, attacks = unique(robustness["data"]), unique(robustness["metric"])
     # Like the paper, leave out the synthetic sets, on which attacks do little, unless there are no others.
-    names = [name for name in names if name not in _SYNTHETIC] or names
+    names = [name for name in names if name not in SYNTHETIC] or names
     figure, axes = panels(len(names) * len(attacks), len(names), 2.2, 2.1, sharex=True, sharey="col")
     edge = {**PUBLISHED, "markeredgecolor": "black"}
     for axis, (attack, name) in zip(axes, [(a, n) for a in attacks for n in names], strict=True):
@@ -102,9 +101,7 @@ def ablation_figure(ablation: pd.DataFrame) -> Any:
 @drawn
 def maturity_figure(maturity: pd.DataFrame) -> Any:
     """Share of counterfactuals that reach τ in training, per epoch; the band spans the seeds."""
-    order = {name: place for place, name in enumerate(_ORDER)}
-    ordered = maturity.sort_values("data", key=lambda column: column.map(order), kind="stable")
-    figure, parts = facets(ordered, "data", 5, 2.2, 1.9, sharex=True, sharey=True)
+    figure, parts = facets(in_paper_order(maturity), "data", 5, 2.2, 1.9, sharex=True, sharey=True)
     for axis, _, part in parts:
         for model, rows in part.groupby("model", sort=False):
             colour, label = COLOURS.get(str(model), "#444444"), NAMES.get(str(model), str(model))

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from counterfactual_training.errors import need_extra
+from counterfactual_training.evaluation.metrics import METRICS
 
 _LOOKS = {
     "vanilla": ("#7a7a7a", "BL (conventional)"),
@@ -21,7 +22,7 @@ _LOOKS = {
 }
 COLOURS = {objective: colour for objective, (colour, _) in _LOOKS.items()}
 NAMES = {objective: name for objective, (_, name) in _LOOKS.items()}
-METRIC_NAMES = {"implausibility": "IP", "implausibility_mmd": "IP*", "cost": "cost", "validity": "validity"}
+METRIC_NAMES = {name: metric.label for name, metric in METRICS.items()}
 PUBLISHED = {"marker": "D", "color": "black", "markersize": 4, "linestyle": "none", "label": "published"}
 _RC = {
     "font.size": 9,

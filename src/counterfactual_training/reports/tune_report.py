@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from counterfactual_training.evaluation.metrics import METRICS as MEASURES
 from counterfactual_training.experiments.tune import TuningEffort, best_file
 from counterfactual_training.reports.files import write_files
 from counterfactual_training.reports.style import COLOURS, drawn, panels
@@ -16,12 +17,6 @@ from counterfactual_training.tuning.goal import Target, excess
 from counterfactual_training.tuning.status import comparison
 
 _MOST_SHOWN = 10
-_LABELS = {
-    "implausibility": "implausibility (IP)",
-    "cost": "cost",
-    "accuracy": "accuracy",
-    "robust_accuracy": "accuracy under attack",
-}
 _FRONT, _BEST = COLOURS["full"], COLOURS["adversarial"]
 _MOST_SETTINGS = 12
 
@@ -110,8 +105,8 @@ def _scatter(axis: Any, tuning: Tuning, x: Target, y: Target) -> None:
     axis.plot(*points([tuning.published]), "D", color="black", markersize=6, label="published", zorder=5)
     star = {"color": _BEST, "markersize": 13, "markeredgecolor": "black"}
     axis.plot(*points([tuning.best]), "*", label="chosen", zorder=6, **star)
-    axis.set_xlabel(f"{_LABELS[x.metric]} {'(← better)' if x.sign > 0 else '(better →)'}")
-    axis.set_ylabel(f"{_LABELS[y.metric]} ({'lower' if y.sign > 0 else 'higher'} is better)")
+    axis.set_xlabel(f"{MEASURES[x.metric].words} {'(← better)' if x.sign > 0 else '(better →)'}")
+    axis.set_ylabel(f"{MEASURES[y.metric].words} ({'lower' if y.sign > 0 else 'higher'} is better)")
 
 
 @drawn
@@ -127,7 +122,7 @@ def draw_importances(tuning: Tuning) -> Any:
     names = sorted(total, key=lambda name: total[name])[-_MOST_SETTINGS:]
     for axis, (target, shares) in zip(axes, known, strict=True):
         axis.barh(names, [shares.get(name, 0.0) for name in names], color=_FRONT, height=0.65)
-        axis.set_title(_LABELS[target.metric])
+        axis.set_title(MEASURES[target.metric].words)
         axis.set_xlabel("share of the variance")
         axis.grid(axis="y", visible=False)
     return figure

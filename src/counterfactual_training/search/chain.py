@@ -151,12 +151,13 @@ class Chain:
         self.seen: list[Tensor] = []  # the input of each layer at the last x, and the output
 
     def logits(self, x: Tensor) -> Tensor:
-        return at_least_single(self._forward(x))
+        return at_least_single(self.forward(x))
 
     def pullback(self, grad: Tensor) -> Tensor:
         return self._backward(_cast(grad, self.seen[-1]))
 
-    def _forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
+        """The output at x, in memory that the next call reuses."""
         layout = x.shape, x.stride()
         if layout != self.layout:
             self.layout, self.steps = layout, self._plan(x)
@@ -215,7 +216,7 @@ class StackedChain(Chain):
     """
 
     def logits(self, x: Tensor) -> Tensor:
-        return at_least_single(self._forward(x.mT).mT)
+        return at_least_single(self.forward(x.mT).mT)
 
     def pullback(self, grad: Tensor) -> Tensor:
         return self._backward(_cast(grad, self.seen[-1]).mT).mT

@@ -64,7 +64,7 @@ class Adam(Optimizer):
             tensors, given, mean, square, [], [step] * len(tensors), lr=rate, beta1=beta1, beta2=beta2,
             weight_decay=0.0, eps=_EPSILON, amsgrad=False, maximize=False, found_inf=bad,
         )  # fmt: skip
-        if bad is not None:
+        if bad is not None:  # the kernel skipped the update, but does not take the count back
             self.updates -= bad
 
     def _by_formula(self, grads: Sequence[Tensor | None], numbers: Tensor, bad: Tensor) -> None:
@@ -80,7 +80,7 @@ class Adam(Optimizer):
             if given is None:
                 continue
             fresh, kept2, fresh2, step, scale = (v.to(mean.dtype) for v in (1 - beta1, beta2, 1 - beta2, size, root))
-            grad = torch.where(go, given, 0.0).to(mean.dtype)
+            grad = torch.where(go, given, 0.0).to(mean.dtype)  # 0 · NaN would be NaN: mask before, not after
             mean.copy_(torch.where(go, mean.lerp(grad, fresh), mean))
             square.copy_(torch.where(go, (kept2 * square).addcmul_(grad, grad * fresh2), square))
             weights.copy_(weights - torch.where(go, mean / square.sqrt().div_(scale).add_(_EPSILON) * step, 0.0))

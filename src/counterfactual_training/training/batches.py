@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,14 +19,8 @@ from counterfactual_training.training.tally import Tally
 
 # The counterfactuals of a batch, and this process's shares of the means that x′ and x_adv enter.
 Explained = tuple[CounterfactualBatch, float, float]
-
-
-class Round(NamedTuple):
-    """Counterfactuals of one search, and how it went: one number each, or one per member of a fleet."""
-
-    explanations: CounterfactualBatch
-    share_mature: Tensor
-    mean_steps: Tensor
+# The counterfactuals of one search; share of mature ones and mean number of steps ``(2, *lead)``.
+Found = tuple[CounterfactualBatch, Tensor]
 
 
 def mini_batches(run: Run, rng: Streams) -> Iterator[Batch]:
@@ -57,8 +50,9 @@ def explain(run: Run, sizes: list[int], rng: Streams, tally: Tally) -> Iterator[
     found = _searched(run, num, rng, tally, mine)
     if found is None:
         return None
-    tally.searched(found.share_mature, found.mean_steps, found.explanations.y_target.shape[-1])
-    batches, even = found.explanations.split(sizes), [share for _, share in parts]
+    explanations, told = found
+    tally.searched(told, explanations.y_target.shape[-1])
+    batches, even = explanations.split(sizes), [share for _, share in parts]
     contrast = _shares(run, [own.weight for own in batches], even)
     adversarial = _shares(run, [own.weight_adv for own in batches], even)
     return zip(batches, contrast, adversarial, strict=True)
@@ -70,7 +64,7 @@ def _shares(run: Run, weights: list[Tensor | None], even: list[float]) -> list[f
     return even if run.ranks.size == 1 or not given else run.ranks.relative(torch.stack(given))
 
 
-def _searched(run: Run, num: int, rng: Streams, tally: Tally, mine: Tensor | None) -> Round | None:
+def _searched(run: Run, num: int, rng: Streams, tally: Tally, mine: Tensor | None) -> Found | None:
     """Counterfactuals of all members; those whose models have become unusable are stopped, and the search repeated."""
     rngs = [rng] if isinstance(rng, torch.Generator) else rng
     states = [own.get_state() for own in rngs]
@@ -105,7 +99,7 @@ def _unusable(run: Run) -> list[int]:
     return bad.nonzero().flatten().tolist()
 
 
-def explain_round(run: Run, num: int, rng: Streams, active: Tensor | None = None, mine: Tensor | None = None) -> Round:
+def explain_round(run: Run, num: int, rng: Streams, active: Tensor | None = None, mine: Tensor | None = None) -> Found:
     """Search ``num`` counterfactuals of training rows for the current model, or for every model of a fleet.
 
     Args:
@@ -126,10 +120,11 @@ def explain_round(run: Run, num: int, rng: Streams, active: Tensor | None = None
     if mine is not None:
         x, y_target, y_adv = x[mine], y_target[mine], y_adv[mine]
         weight = None if weight is None else weight[mine]
-    threads = torch.get_num_threads()
+    threads = torch.get_num_threads()  # already chosen for the whole training
     found = search(run.model, x, y_target, run.generator, run.constraints, rng, diagnose=False, threads=threads)
 
     def positives() -> Tensor:
+        # All processes draw for all rows, so that their generators stay in step.
         rows = data.positives(everyone, rng)
         return data.at(rows if mine is None else rows[mine])[0]
 
@@ -144,7 +139,7 @@ def explain_round(run: Run, num: int, rng: Streams, active: Tensor | None = None
     x_pos = run.constraints.to(x).protect(x_pos.flatten(lead), x_cf.flatten(lead)).reshape(x.shape)  # §3.4
     counted = _weight(found, config.immature)
     explanations = CounterfactualBatch(x_cf, x_pos, found.x_adv, y_target, y_adv, counted, weight)
-    return Round(explanations, mature.float().mean(-1), found.num_steps.float().mean(-1))
+    return explanations, torch.stack([mature.float().mean(-1), found.num_steps.float().mean(-1)])
 
 
 def _broadcast(mask: Tensor, x: Tensor) -> Tensor:

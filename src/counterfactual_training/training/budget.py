@@ -120,12 +120,7 @@ def conventional_twin(run: Run) -> Run:
         # Copied together, so that the optimizer's copy holds the parameters of the model's copy.
         models, optimizer = copy.deepcopy((run.models, run.optimizer))
         return Run(models, [run.settings[0].conventional()], run.data, optimizer=optimizer)
-    rows = list(range(len(run.slots)))
-    padded = [0, 0] if run.lead and len(rows) == 1 else rows  # a stack of one can only be made from a larger one
-    members = [run.slots[row] for row in padded]
-    models = [copy.deepcopy(run.models[i]) for i in members]
-    settings = [run.settings[i].conventional() for i in members]
-    twin = Run(models, settings, run.data.for_members(padded) if run.lead else run.data, members=range(len(members)))
-    if padded != rows:
-        twin.keep(rows)
-    return twin
+    models = [copy.deepcopy(run.models[i]) for i in run.slots]
+    settings = [run.settings[i].conventional() for i in run.slots]
+    # The rows of a fleet have a leading dimension, even if only one member is left.
+    return Run(models, settings, run.data, members=range(len(models)), stack=bool(run.lead))

@@ -8,15 +8,14 @@ model gets the same bits as with autograd, a stack the same numbers up to roundi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, softplus
+from torch.nn.functional import softplus
 
 from counterfactual_training.core.losses import CONTRAST_GOAL
 from counterfactual_training.models.stack import StackedModel
-from counterfactual_training.search.chain import Activation, activation, chain_layers
+from counterfactual_training.search.chain import Chain, StackedChain, activation, chain_layers
 from counterfactual_training.training.objective import (
     ADVERSARIAL,
     CLASS,
@@ -28,21 +27,6 @@ from counterfactual_training.training.objective import (
     RowTerms,
 )
 
-_aten: Any = torch.ops.aten
-# Nobody else uses the output of the layer before, so ReLU may overwrite it, and its gradient.
-_RELU_ = Activation(
-    torch.relu_, lambda grad, x, out: _aten.threshold_backward.grad_input(grad, out, 0, grad_input=grad)
-)
-
-
-class Linear(NamedTuple):
-    """A linear layer, or the stacked layers of M members, and which of its parameters train."""
-
-    weight: Tensor
-    bias: Tensor | None
-    weight_trains: bool
-    bias_trains: bool
-
 
 class Walk:
     """One chain on rows ``(n, d)``: its logits, and the gradients of its trainable parameters."""
@@ -50,48 +34,45 @@ class Walk:
     rows, classes = -2, -1  # dimensions of a batch
     both: tuple[int, int] | None = None  # norm over rows and classes; None means all dimensions, which is faster
 
-    def __init__(self, layers: Sequence[nn.Module], products: Iterable[Linear]) -> None:
-        left = iter(products)
-        found = [activation(layer) or next(left) for layer in layers]
-        self.steps = [_RELU_ if i and type(layer) is nn.ReLU else found[i] for i, layer in enumerate(layers)]
+    def __init__(self, chain: Chain, trains: Iterable[tuple[bool, bool]]) -> None:
+        """``trains``: for each linear layer, whether its weight and its bias do."""
+        given = iter(trains)
+        self.chain = chain
+        self.trains = [next(given) if type(layer) is nn.Linear else (False, False) for layer in chain.layers]
         # Below the lowest trainable layer no gradient is needed.
-        self.lowest = min(i for i, layer in enumerate(layers) if any(p.requires_grad for p in layer.parameters()))
+        self.lowest = min(i for i, own in enumerate(self.trains) if any(own))
+        self.places = self._places()
 
     def laid(self, batches: Sequence[Sequence[Tensor]]) -> Iterable[Tensor]:
         """The rows of every batch as one tensor, laid out as with autograd: other alignments round differently."""
         return (parts[0] if len(parts) == 1 else torch.cat([*parts]) for parts in batches)
 
     def logits(self, x: Tensor) -> Tensor:
-        self.seen = [x]
-        for step in self.steps:
-            x = step.forward(x) if isinstance(step, Activation) else self._product(step, x)
-            self.seen.append(x)
-        return x
+        places = self._places()
+        # An optimizer may give a parameter new memory; the chain holds views of the old, which also keeps its address.
+        if places != self.places:
+            self.places, self.chain.layout = places, None
+        return self.chain.forward(x).clone()  # the chain uses its own memory again for the next batch
 
     def gradients(self, grad: Tensor) -> list[Tensor]:
         """∂/∂parameters, in their order, given ∂/∂logits, which may be overwritten."""
         found: list[Tensor] = []
-        for i in range(len(self.steps) - 1, self.lowest - 1, -1):
-            step, x = self.steps[i], self.seen[i]
-            if isinstance(step, Activation):
-                grad = step.backward(grad, x, self.seen[i + 1])
-            else:
-                if step.bias_trains:
-                    found.append(grad.sum(self.rows))
-                if step.weight_trains:
-                    found.append(self._weight_gradient(grad, x))
-                if i > self.lowest:
-                    grad = self._product_back(step, grad)
+        seen, steps = self.chain.seen, self.chain.steps
+        for i in range(len(steps) - 1, self.lowest - 1, -1):
+            weight_trains, bias_trains = self.trains[i]
+            if bias_trains:
+                found.append(grad.sum(self.rows))
+            if weight_trains:
+                found.append(self._weight_gradient(grad, seen[i]))
+            if i > self.lowest:
+                grad = steps[i].backward(grad, seen[i], seen[i + 1])
         return found[::-1]
-
-    def _product(self, layer: Linear, x: Tensor) -> Tensor:
-        return linear(x, layer.weight, layer.bias)
-
-    def _product_back(self, layer: Linear, grad: Tensor) -> Tensor:
-        return grad.mm(layer.weight)
 
     def _weight_gradient(self, grad: Tensor, x: Tensor) -> Tensor:
         return grad.t().mm(x)
+
+    def _places(self) -> list[int]:
+        return [weight.data_ptr() for pair in self.chain.weights for weight in pair if weight is not None]
 
 
 class StackedWalk(Walk):
@@ -105,16 +86,13 @@ class StackedWalk(Walk):
 
     def __init__(self, model: StackedModel, layers: Sequence[tuple[str, nn.Module]]) -> None:
         weights = {name: value.detach() for name, value in model.parameters_by_name().items()}
-        frozen = dict(zip(model.names, model.frozen, strict=True))
+        trains = {name: not frozen for name, frozen in zip(model.names, model.frozen, strict=True)}
         # Frozen parameters have a place in (M, P), where their gradient is zero.
-        self.fixed = [torch.zeros_like(weights[name]) if frozen[name] else None for name in model.names]
-        products = []
-        for name, layer in layers:
-            if isinstance(layer, nn.Linear):
-                weight, bias = f"{name}.weight", f"{name}.bias"
-                column = weights[bias].unsqueeze(-1) if bias in weights else None
-                products.append(Linear(weights[weight], column, not frozen[weight], not frozen.get(bias, True)))
-        super().__init__([layer for _, layer in layers], products)
+        self.fixed = [None if trains[name] else torch.zeros_like(weights[name]) for name in model.names]
+        names = [(f"{name}.weight", f"{name}.bias") for name, layer in layers if type(layer) is nn.Linear]
+        pairs = [(weights[w], weights[b].unsqueeze(-1) if b in weights else None) for w, b in names]
+        chain = StackedChain([layer for _, layer in layers], pairs)
+        super().__init__(chain, [(trains[w], trains.get(b, False)) for w, b in names])
 
     def laid(self, batches: Sequence[Sequence[Tensor]]) -> Iterable[Tensor]:
         rows = torch.cat([x.mT for parts in batches for x in parts], -1)
@@ -123,12 +101,6 @@ class StackedWalk(Walk):
     def gradients(self, grad: Tensor) -> list[Tensor]:
         found = iter(super().gradients(grad))
         return [torch.cat([(next(found) if zero is None else zero).flatten(1) for zero in self.fixed], 1)]
-
-    def _product(self, layer: Linear, x: Tensor) -> Tensor:
-        return torch.bmm(layer.weight, x) if layer.bias is None else torch.baddbmm(layer.bias, layer.weight, x)
-
-    def _product_back(self, layer: Linear, grad: Tensor) -> Tensor:
-        return torch.bmm(layer.weight.mT, grad)
 
     def _weight_gradient(self, grad: Tensor, x: Tensor) -> Tensor:
         return torch.bmm(grad, x.mT)
@@ -151,8 +123,8 @@ def walk_of(model: nn.Module) -> Walk | None:
         return StackedWalk(model, layers) if products and known and used_once else None
     chain = chain_layers(model) or []
     pairs = [(layer.weight, layer.bias) for layer in chain if isinstance(layer, nn.Linear)]
-    lone = [Linear(w, b, w.requires_grad, b is not None and b.requires_grad) for w, b in pairs]
-    return Walk(chain, lone) if chain else None
+    trains = [(w.requires_grad, b is not None and b.requires_grad) for w, b in pairs]
+    return Walk(Chain(chain, pairs), trains) if chain else None
 
 
 class ByHand:
@@ -180,6 +152,7 @@ class ByHand:
             weights = [torch.ones_like(p.label, dtype=like.dtype) if p.weight is None else p.weight for p in parts]
             weights = [own.to(like.dtype) for own in weights]
             weight = torch.cat(weights, -1)
+            # Where all weights of a part are 0, so are its terms; the floor keeps them from being 0/0.
             count = torch.cat([w.sum(-1, keepdim=True).clamp_min(1e-12).expand(w.shape) for w in weights], -1)
         label = torch.cat([part.label for part in parts], -1).unsqueeze(walk.classes)
         shape = [*label.shape]
@@ -187,6 +160,7 @@ class ByHand:
         onehot = like.new_zeros(shape).scatter_(walk.classes, label, 1)
         terms = objective.by_rows(role, count, weight)
         contrasted = any(part.role == POSITIVE for part in parts)
+        # Signs: ∂(−log p)/∂log p = −1, and E = −logit, so ∂E/∂logit = −1 and ∂E²/∂logit = 2·logit.
         scales = [-terms.cross, -terms.energy, 2 * terms.ridge] if contrasted else [-terms.cross]
         sizes = [sum(part.label.shape[-1] for part in own) for own in of_batches]
         columns = [(onehot * scale.unsqueeze(walk.classes)).split(sizes, walk.rows) for scale in scales]

@@ -97,7 +97,7 @@ class Digest:
             self.sha.update(self.seen[id(value)][1])
         else:
             outer, self.sha = self.sha, hashlib.sha256()
-            self.seen[id(value)] = value, b"what contains this"
+            self.seen[id(value)] = value, b"what contains this"  # ends the recursion of objects that hold themselves
             self._content(value)
             self.seen[id(value)] = value, self.sha.digest()
             outer.update(self.sha.digest())

@@ -115,9 +115,7 @@ class Fleet:
         results: dict[int, TrainResult] = {}
         free = free_memory(data.y.device)
         each = memory_per_member(self.models[0], data.num_features, data.num_rows, settings[0].config)
-        most = (
-            len(settings) if free is None else max(1, int(0.6 * free / each))
-        )  # members at once, with memory to spare
+        most = len(settings) if free is None else max(1, int(0.6 * free / each))  # at once, with memory to spare
         with keeping_memory(keep_memory):
             for group in self._groups(settings, data):
                 results |= _in_halves(train_stack, group, most)

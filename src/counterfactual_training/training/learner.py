@@ -178,7 +178,7 @@ class Learner:
         alike = [value for value in witnesses if given and value.dtype == given[0].dtype]
         wider = [value for value in witnesses if not given or value.dtype != given[0].dtype]
         for values in ([*given, *alike], wider):  # the kernel wants one dtype per call
-            if values:
+            if values:  # scaled by 1, so that only the check remains
                 torch._amp_foreach_non_finite_check_and_unscale_(values, found, self.one)
         return found
 

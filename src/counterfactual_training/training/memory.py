@@ -25,7 +25,7 @@ def memory_per_member(model: nn.Module, num_features: int, num_rows: int, config
     values = 6 * parameters + 12 * config.num_counterfactuals * num_features + 8 * batch * (num_features + 2 * widest)
     if config.shuffle:
         values += num_rows * (num_features + 2)
-    return 4 * values
+    return 4 * values  # bytes of a float32
 
 
 def free_memory(device: torch.device) -> int | None:

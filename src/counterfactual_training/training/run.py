@@ -94,6 +94,7 @@ class Run:
         members: Sequence[int] = (0,),
         optimizer: Optimizer | None = None,
         callbacks: Iterable[Callback] = (),
+        stack: bool = False,
     ) -> None:
         self._given, self.settings, self.members = list(models), list(settings), list(members)
         self.models = [unwrapped(model) for model in models]
@@ -106,7 +107,7 @@ class Run:
         self.bad_updates = [0] * len(models)  # consecutive ones up to now, by row of the stack
         self.gradients: Gradients = []
         self.ranks = Ranks.from_model(models[0])
-        model = StackedModel(models) if len(models) > 1 else models[0]
+        model = StackedModel(models) if stack or len(models) > 1 else models[0]
         rates = [setting.config.learning_rate for setting in self.settings]
         self.learner = Learner(model, self.settings[0].objective, data.num_classes, rates, optimizer)
         self.model, self.optimizer = self.learner.model, self.learner.optimizer
@@ -131,7 +132,7 @@ class Run:
         if i is not None and i not in range(len(self.members)):
             raise InputError(f"This run has the members 0..{len(self.members) - 1}, not {i!r}.")
         for own in self.running:
-            if i is None or i == own:
+            if i is None or i == own:  # callbacks first: they may set the weights that the member ends with
                 for callback in self.listeners("on_stop"):
                     callback.on_stop(self, own)
                 self._end(own, reason)
@@ -282,7 +283,7 @@ class Run:
                 raise ValueError("its records are not one table per epoch")
         if slots != self.slots:
             self.keep(slots)
-        self.model.load_state_dict(state["model"])
+        self.model.load_state_dict(state["model"])  # after keep: the saved stack has these rows only
         if {k: v.shape for k, v in state["good"].items()} != {k: v.shape for k, v in self.good.items()}:
             raise ValueError("its last sound weights do not fit")
         self.good = {name: value.to(self.good[name]) for name, value in state["good"].items()}

@@ -14,6 +14,7 @@ Streams = torch.Generator | Sequence[torch.Generator]  # one rng, or one per mem
 
 def epoch_rng(seed: int, epoch: int) -> torch.Generator:
     """The random generator of one epoch; independent of earlier epochs, so that a resumed run draws the same."""
+    # Multipliers with well-mixed bits, from splitmix64, so that neighbouring seeds and epochs get unrelated streams.
     mixed = (seed * 0x9E3779B97F4A7C15 + epoch * 0xBF58476D1CE4E5B9 + 0x2545F491) % 2**63
     return torch.Generator().manual_seed(mixed)
 
@@ -39,6 +40,7 @@ def draw_targets(rule: TargetRule, rng: torch.Generator, logits: Tensor, y: Tens
     if rule == "prior":
         return torch.multinomial(class_counts.double().cpu(), n, replacement=True, generator=rng).to(y.device)
     avoided = logits.argmax(-1) if rule == "not_predicted" else y
+    # A shift by 1..k−1 is uniform over the other classes, and takes the same draws whatever is avoided.
     shift = torch.randint(1, k, (n,), generator=rng).to(y.device)
     return (avoided + shift) % k
 
@@ -48,5 +50,6 @@ def draw_positives(rows_by_class: list[Tensor], y_target: Tensor, rng: torch.Gen
     sizes = torch.tensor([len(rows) for rows in rows_by_class])
     starts = sizes.cumsum(0) - sizes
     targets = y_target.cpu()
+    # One draw per row, whatever its class, and in double precision: single has gaps beyond 2²⁴ rows.
     place = (torch.rand(len(targets), generator=rng, dtype=torch.float64) * sizes[targets]).long()
     return torch.cat(rows_by_class)[(starts[targets] + place).to(rows_by_class[0].device)]

@@ -45,9 +45,9 @@ class Tally:
                 self.ends[slot] = (len(self.bad), len(self.rounds))
                 self.idle = self.run.idle_rows()
 
-    def searched(self, share_mature: Tensor, mean_steps: Tensor, num: int) -> None:
-        """Count a search of ``num`` counterfactuals."""
-        self.rounds.append(torch.stack([share_mature, mean_steps]).float().unsqueeze(0))
+    def searched(self, told: Tensor, num: int) -> None:
+        """Count a search of ``num`` counterfactuals: share mature and mean steps ``(2, *lead)``."""
+        self.rounds.append(told.unsqueeze(0))
         self.searches.append(float(num))
 
     def add(self, batches: Sequence[Batch], terms: Tensor) -> None:
@@ -94,7 +94,7 @@ class Tally:
 
     def _means(self, terms: np.ndarray, made: np.ndarray) -> dict[str, list[float]]:
         """Means over the batches of the updates made; NaN without any."""
-        counts = np.repeat(made, self.run.config.accumulate, 0)[: len(terms)]
+        counts = np.repeat(made, self.run.config.accumulate, 0)[: len(terms)]  # an update's fate is that of its batches
         # A stack computes every term for all rows; a member's record shows only those of its own objective.
         objectives = [self.run.settings[i].objective for i in self.run.slots]
         contrast = np.array([own.needs_divergence for own in objectives]) & self.explaining
@@ -102,7 +102,7 @@ class Tally:
         always = np.ones_like(contrast)
         used = np.stack([always, always, contrast, contrast, adversarial])
         rows = (np.array(self.rows)[:, None] * counts).sum(0)
-        sums = np.where(counts[:, None], terms, 0.0).sum(0)
+        sums = np.where(counts[:, None], terms, 0.0).sum(0)  # a product with 0 would keep NaN
         with np.errstate(invalid="ignore"):
             means = [*(sums[:5] * used / counts.sum(0)), sums[5] / rows]
         return {name: mean.tolist() for name, mean in zip((*_TERMS, "accuracy"), means, strict=True)}
@@ -149,6 +149,7 @@ def admitted(
     stopped for another reason, after ``ends`` updates.
     """
     made, skipped, now = ~bad, np.zeros(len(limits), int), np.array(streaks)
+    # Usually every update counts; only otherwise does the order of updates matter.
     if bad.any() or now.any() or min(ends) < len(bad):
         for update, missed in enumerate(bad):
             live = (now < limits) & (update < np.array(ends))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
@@ -25,8 +24,9 @@ _RUNGS = (1 / 3, 2 / 3)
 # But only after so much counterfactual training, so that a long burn-in is no disadvantage.
 _LEAST_SHARE = 1 / 4
 
-# Called after every epoch with the trials that still train: which of them to stop, and why.
-Watch = Callable[[list["Look"]], dict[int, str]]
+# Called after every epoch with the run and, by its place in the batch, the members of each trial that still trains;
+# returns which of them to stop, and why.
+Watch = Callable[[Run, Mapping[int, list[int]]], dict[int, str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,15 +61,6 @@ class Task:
             return list(models)
         rules, seed = self.measure.constraints, self.start.config.seed
         return [fit_gate(model, self.x, self.y, gate, constraints=rules, seed=seed) for model in models]
-
-
-class Look(NamedTuple):
-    """One trial after an epoch, with a function that copies its models."""
-
-    trial: int  # its place in the batch
-    epoch: int
-    histories: list[History]
-    models: Callable[[], Iterable[nn.Module]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,11 +106,7 @@ class _Watcher(Callback):
             running[self.places[run.members[i] // self.num_seeds]].append(i)
         if self.watch is None or not running:  # the last ones may just have diverged
             return
-        looks = [
-            Look(place, run.epoch, [run.histories[i] for i in own], partial(map, run.snapshot, own))
-            for place, own in running.items()
-        ]
-        for place, reason in self.watch(looks).items():
+        for place, reason in self.watch(run, running).items():
             self.reasons[place] = reason
             for i in running[place]:
                 run.stop(reason, i)
@@ -146,32 +133,36 @@ class Pruner:
     on_epoch: Callable[[int], None] = lambda epoch: None
     violations: dict[int, dict[str, float]] = field(default_factory=dict)
 
-    def __call__(self, looks: list[Look]) -> dict[int, str]:
+    def __call__(self, run: Run, trials: Mapping[int, list[int]]) -> dict[int, str]:
         self.study.alive()
-        self.on_epoch(looks[0].epoch)
-        reasons = {look.trial: reason for look in looks if (reason := self._collapsed(look)) is not None}
-        hopeful = [look for look in looks if look.trial not in reasons and self._at_rung(look)]
-        models = [self.finish(look.trial, list(look.models())) for look in hopeful]
-        for look, metrics in zip(hopeful, self.measure.quick(models), strict=True):
-            if self.study.report(self.numbers[look.trial], look.epoch, self._standing(metrics)):
-                self.violations[look.trial] = self.limits.violations(metrics)
-                reasons[look.trial] = f"behind the median after {look.epoch} epochs"
+        self.on_epoch(run.epoch)
+        reasons: dict[int, str] = {}
+        hopeful: dict[int, list[nn.Module]] = {}
+        for place, own in trials.items():
+            accuracy = mean_accuracy([run.histories[i] for i in own])[-1]
+            if self._collapsed(place, run.epoch, accuracy):
+                reasons[place] = f"accuracy {accuracy:.3f} after {run.epoch} epochs"
+            elif self._at_rung(place, run.epoch):
+                hopeful[place] = self.finish(place, [run.snapshot(i) for i in own])
+        for place, metrics in zip(hopeful, self.measure.quick([*hopeful.values()]), strict=True):
+            if self.study.report(self.numbers[place], run.epoch, self._standing(metrics)):
+                self.violations[place] = self.limits.violations(metrics)
+                reasons[place] = f"behind the median after {run.epoch} epochs"
         return reasons
 
-    def _collapsed(self, look: Look) -> str | None:
-        epochs = self.settings[look.trial].config.epochs
-        accuracy = mean_accuracy(look.histories)[-1]
-        floor = self.pace[look.epoch - 1] - self.limits.patience
-        if not math.ceil(_RUNGS[0] * epochs) <= look.epoch < epochs or accuracy >= floor:
-            return None
-        self.violations[look.trial] = {"accuracy": floor - accuracy if accuracy < floor else 1.0}
-        return f"accuracy {accuracy:.3f} after {look.epoch} epochs"
+    def _collapsed(self, place: int, epoch: int, accuracy: float) -> bool:
+        epochs, floor = self.settings[place].config.epochs, self.pace[epoch - 1] - self.limits.patience
+        # A NaN is below every floor, so compare by >=.
+        if not math.ceil(_RUNGS[0] * epochs) <= epoch < epochs or accuracy >= floor:
+            return False
+        self.violations[place] = {"accuracy": floor - accuracy if accuracy < floor else 1.0}
+        return True
 
-    def _at_rung(self, look: Look) -> bool:
-        config = self.settings[look.trial].config
-        late = look.epoch - config.burn_in_epochs >= _LEAST_SHARE * config.epochs
+    def _at_rung(self, place: int, epoch: int) -> bool:
+        config = self.settings[place].config
+        late = epoch - config.burn_in_epochs >= _LEAST_SHARE * config.epochs
         rungs = {math.ceil(share * config.epochs) for share in _RUNGS} - {config.epochs}
-        return len(self.goal.objectives) == 1 and look.epoch in rungs and late
+        return len(self.goal.objectives) == 1 and epoch in rungs and late
 
     def _standing(self, metrics: Metrics) -> float:
         """The objective, with a penalty so large that trials that violate a bound rank last."""

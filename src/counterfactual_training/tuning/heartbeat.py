@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,18 +45,10 @@ def _started(pid: int) -> str:
     return "" if fields[0] == "Z" else fields[19]
 
 
-@dataclass(frozen=True)
-class Worker:
-    """One process that works on a study."""
-
-    host: str = field(default_factory=_host)
-    pid: int = field(default_factory=os.getpid)
-    started: str = field(default_factory=lambda: _started(os.getpid()))
-    id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
-
-    def sign(self, present: bool = True) -> dict[str, Any]:
-        """What the process stores in the study: who it is, and when it was last seen."""
-        return {"host": self.host, "pid": self.pid, "started": self.started, "seen": time.time(), "present": present}
+def sign_of_life(pid: int | None = None, present: bool = True) -> dict[str, Any]:
+    """What a process, by default this one, stores in a study: who it is, and when it was last seen."""
+    pid = os.getpid() if pid is None else pid
+    return {"host": _host(), "pid": pid, "started": _started(pid), "seen": time.time(), "present": present}
 
 
 def is_dead(sign: Mapping[str, Any] | None) -> bool:

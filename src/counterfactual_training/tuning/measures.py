@@ -13,6 +13,7 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.evaluate import evaluate, summarise
 from counterfactual_training.evaluation.findings import MeasurementWarning
+from counterfactual_training.evaluation.metrics import COUNTERFACTUAL
 from counterfactual_training.evaluation.protocol import EvaluationProtocol
 from counterfactual_training.gates import search_gated
 
@@ -24,7 +25,7 @@ VALIDATION = EvaluationProtocol(
 # Enough to tell a hopeless trial from a promising one.
 GLANCE = replace(VALIDATION, name="glance", num_individuals=150, lambda_energy=(1.0,))
 
-METRICS = ("implausibility", "cost", "validity", "accuracy", "robust_accuracy")
+METRICS = (*(name for name in COUNTERFACTUAL if name != "implausibility_mmd"), "accuracy", "robust_accuracy")
 
 
 @dataclass(frozen=True, eq=False)

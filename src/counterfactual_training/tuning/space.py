@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -50,15 +50,12 @@ class Range:
         if self.whole and (self.low != round(self.low) or self.high != round(self.high)):
             raise InputError(f"A range of whole numbers has whole ends, got {self.low} to {self.high}.")
 
-    def holds(self, value: Value) -> bool:
-        return isinstance(value, int | float) and self.low <= value <= self.high
-
     def near(self, value: Value, rng: random.Random) -> Value:
         """A random value about a sixth of the range away."""
         scale, back = (math.log, math.exp) if self.log else (float, float)
         low, high = scale(self.low), scale(self.high)
         moved = back(min(high, max(low, rng.gauss(scale(value), (high - low) / 6))))
-        moved = min(self.high, max(self.low, moved))
+        moved = min(self.high, max(self.low, moved))  # again: exp(log(high)) may exceed high by a rounding error
         return round(moved) if self.whole else moved
 
     def including(self, value: Value) -> Range:
@@ -77,14 +74,11 @@ class Choices:
         if not self.values or len(set(self.values)) < len(self.values):
             raise InputError(f"Choices are one or more different values, got {list(self.values)}.")
 
-    def holds(self, value: Choice) -> bool:
-        return value in self.values
-
     def near(self, value: Choice, rng: random.Random) -> Choice:
         return rng.choice(self.values)
 
     def including(self, value: Choice) -> Choices:
-        return self if self.holds(value) else Choices((value, *self.values))
+        return self if value in self.values else Choices((value, *self.values))
 
 
 Values = Range | Choices
@@ -145,39 +139,33 @@ def neighbours(space: Space, start: Mapping[str, Any], num: int, seed: int) -> l
 
 
 def _domain(name: str, given: Any) -> Values:
+    """A range or choices, from what a user wrote."""
     if isinstance(given, Range) and name != GATE:
         return given
-    table = _table(name, given)
-    choices = given.values if isinstance(given, Choices) else table.get("choices", given)
+    choices: Any = list(given.values) if isinstance(given, Choices) else given
+    if isinstance(given, tuple) and len(given) == 2 and all(_is_number(value) for value in given):
+        choices = {"low": given[0], "high": given[1]}
+    if isinstance(choices, Mapping):
+        for key in choices:
+            check_name(f"key in the range of {name}:", key, ("low", "high", "log", "choices"))
+        if "choices" in choices and len(choices) > 1:
+            raise InputError(f"{name}: give either choices, or low, high and log.")
+        if "choices" not in choices and not {"low", "high"} <= set(choices):
+            raise InputError(f"{name}: a range needs low and high, or choices; got {dict(choices)}.")
+        if "low" in choices and name != GATE:
+            low, high = (_number(name, choices[key]) for key in ("low", "high"))
+            usual = RANGES.get(name)
+            usual_log = isinstance(usual, Range) and usual.log and low > 0
+            return Range(low, high, log=bool(choices.get("log", usual_log)), whole=name in WHOLE)
+        choices = choices.get("choices")
+    if not isinstance(choices, list | tuple):
+        asked = f"a list of choices, such as {list(GATES)}."
+        asked = asked if name == GATE else f"a range: give (low, high), a list of choices, or {FIXED!r}."
+        raise InputError(f"{name} = {given!r} is not {asked}")
     if name == GATE:
-        if not isinstance(choices, list | tuple):
-            raise InputError(f"{GATE} = {given!r} is not a list of choices, such as {list(GATES)}.")
         for kind in choices:
             check_name("gate", kind, GATES)
-        return Choices(tuple(choices))
-    if "low" in table:
-        low, high = (_number(name, table[key]) for key in ("low", "high"))
-        usual = RANGES.get(name)
-        usual_log = isinstance(usual, Range) and usual.log and low > 0
-        return Range(low, high, log=bool(table.get("log", usual_log)), whole=name in WHOLE)
-    if isinstance(choices, Sequence) and not isinstance(choices, str):
-        return Choices(tuple(_number(name, value) for value in choices))
-    raise InputError(f"{name} = {given!r} is not a range: give (low, high), a list of choices, or {FIXED!r}.")
-
-
-def _table(name: str, given: Any) -> Mapping[str, Any]:
-    """A table of ``low``, ``high`` and ``log``, or of ``choices``, checked; empty for anything else than these."""
-    if isinstance(given, tuple) and len(given) == 2 and all(_is_number(value) for value in given):
-        return dict(zip(("low", "high"), given, strict=True))
-    if not isinstance(given, Mapping):
-        return {}
-    for key in given:
-        check_name(f"key in the range of {name}:", key, ("low", "high", "log", "choices"))
-    if "choices" in given and len(given) > 1:
-        raise InputError(f"{name}: give either choices, or low, high and log.")
-    if "choices" not in given and not {"low", "high"} <= set(given):
-        raise InputError(f"{name}: a range needs low and high, or choices; got {dict(given)}.")
-    return given
+    return Choices(tuple(value if name == GATE else _number(name, value) for value in choices))
 
 
 def _is_number(value: object) -> bool:

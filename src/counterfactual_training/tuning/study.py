@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import uuid
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from counterfactual_training.errors import need_extra
-from counterfactual_training.tuning.heartbeat import EVERY_SECONDS, Worker, is_dead
+from counterfactual_training.tuning.heartbeat import EVERY_SECONDS, is_dead, sign_of_life
 from counterfactual_training.tuning.space import Choice, Range, Space, Values
 
 # Proposals that repeat a trial are dropped; after so many the space is taken to be exhausted.
@@ -60,7 +61,7 @@ class Study:
 
     def __init__(self, study: Any, signs: tuple[int, ...], seed: int, where: str) -> None:
         self._study, self._signs, self._seed, self.where = study, signs, seed, where
-        self._worker = Worker()
+        self._worker = uuid.uuid4().hex[:12]
         self._open: dict[int, Any] = {}  # trials asked for and not yet told
         self._spoken = -math.inf
         self.alive()
@@ -76,11 +77,11 @@ class Study:
         """Give the other processes a sign of life, at most every few seconds."""
         if time.monotonic() - self._spoken >= EVERY_SECONDS:
             self._spoken = time.monotonic()
-            self._study.set_user_attr(f"worker {self._worker.id}", self._worker.sign())
+            self._study.set_user_attr(f"worker {self._worker}", sign_of_life())
 
     def leave(self) -> None:
         """Say that this process has ended; its unfinished trials are free for others."""
-        self._study.set_user_attr(f"worker {self._worker.id}", self._worker.sign(present=False))
+        self._study.set_user_attr(f"worker {self._worker}", sign_of_life(present=False))
 
     def trials(self) -> list[TuningTrial]:
         return [self._plain(trial) for trial in self._study.get_trials(deepcopy=False)]
@@ -100,8 +101,9 @@ class Study:
         asked: list[TuningTrial] = []
         repeats = 0
         while len(asked) < num and repeats < _MOST_REPEATS:
+            # Asked and claimed before it is compared: two processes that ask at once see each other's trial.
             trial = self._study.ask(distributions)
-            trial.set_user_attr("worker", self._worker.id)
+            trial.set_user_attr("worker", self._worker)
             self._open[trial.number] = trial
             before = [other for other in self.trials() if other.number < trial.number and other.state in _LIVE]
             same = [other.number for other in before if other.settings == trial.params]
@@ -175,14 +177,14 @@ class Study:
     def _sampler(self) -> Any:
         """A sampler seeded by the number of trials, so that a resumed study proposes what it would have proposed."""
         seed = self._seed * 1_000_003 + len(self._study.get_trials(deepcopy=False))
-        own, signs = f"worker {self._worker.id}", self._study.user_attrs.items()
+        own, signs = f"worker {self._worker}", self._study.user_attrs.items()
         if any(name.startswith("worker ") and name != own and not is_dead(sign) for name, sign in signs):
-            seed = seed * 1_000_003 + int(self._worker.id, 16)  # two living processes must not propose the same
+            seed = seed * 1_000_003 + int(self._worker, 16)  # two living processes must not propose the same
         return optuna().samplers.TPESampler(seed=seed % 2**32)
 
     def _is_orphan(self, trial: Any) -> bool:
         owner = trial.user_attrs.get("worker")
-        if trial.number in self._open or owner == self._worker.id:
+        if trial.number in self._open or owner == self._worker:
             return False
         if owner is not None:
             return is_dead(self._study.user_attrs.get(f"worker {owner}"))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from counterfactual_training.errors import InputError
-from counterfactual_training.training import TrainConfig
-from counterfactual_training.tuning.batch import Look, Pruner, Task, mean_accuracy, train_batch
+from counterfactual_training.training import Run, TrainConfig
+from counterfactual_training.tuning.batch import Pruner, Task, mean_accuracy, train_batch
 from counterfactual_training.tuning.goal import Goal
 from counterfactual_training.tuning.result import Tuning
 from counterfactual_training.tuning.space import GATE, Choice, Space, make_space, neighbours
@@ -200,9 +200,9 @@ class _Tuner:
             for near in neighbours(self.space, self._start, self.plan.batch // 2, self.plan.seed):
                 self.study.enqueue(near)
 
-    def _watch_references(self, looks: list[Look]) -> dict[int, str]:
+    def _watch_references(self, run: Run, trials: Mapping[int, list[int]]) -> dict[int, str]:
         self.study.alive()
-        self._announce(None, looks[0].epoch)
+        self._announce(None, run.epoch)
         return {}
 
     def _claim(self) -> TuningTrial | None:

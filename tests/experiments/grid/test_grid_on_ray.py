@@ -9,28 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from counterfactual_training.experiments.engine.engine import Engine
+from counterfactual_training.experiments.engine.launch import Engine
 from counterfactual_training.experiments.grid import run as grid_run
 from counterfactual_training.experiments.grid import task as grid_task
 from counterfactual_training.experiments.grid.file import parse_grid
 from counterfactual_training.experiments.grid.run import GridWork, run_grid
 from counterfactual_training.experiments.grid.store import Store
+from tiny_grid import TINIEST_GRID
 
 ray = pytest.importorskip("ray", reason="Ray is not installed (extra: ray)")
 MARKS, PAUSE = "CT_TEST_MARKS", 1.0
 # Epochs are part of a fleet's shape: two fleets for each number, of the settings and of their baselines.
-GRID = """
-data = "LS"
-[generator]
-max_steps = [2, 4]
-[training]
-epochs = [1, 2, 3]
-num_counterfactuals = 100
-[evaluation]
-num_runs = 2
-num_individuals = 20
-lambda_energy = [0.1, 5.0]
-"""
+GRID = TINIEST_GRID.replace("epochs = 1", "epochs = [1, 2, 3]")
 
 
 @pytest.fixture
@@ -38,7 +28,8 @@ def cluster(tmp_path, monkeypatch):
     """A head that does no work, and two nodes with one processor each."""
     from ray.cluster_utils import Cluster
 
-    on_path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    here = Path(__file__)
+    on_path = os.pathsep.join([str(here.parent), str(here.parents[2]), os.environ.get("PYTHONPATH", "")])
     (tmp_path / "marks").mkdir()
     monkeypatch.setenv("PYTHONPATH", on_path)  # the task below, on every node
     monkeypatch.setenv(MARKS, str(tmp_path / "marks"))

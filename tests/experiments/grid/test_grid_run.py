@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from counterfactual_training.errors import FileError
-from counterfactual_training.experiments.engine.engine import Engine
+from counterfactual_training.experiments.engine.launch import Engine
 from counterfactual_training.experiments.fitting import fit_model, untrained
 from counterfactual_training.experiments.grid import run as grid_run
 from counterfactual_training.experiments.grid.file import load_grid, parse_grid
@@ -23,20 +23,9 @@ from counterfactual_training.experiments.grid.settings import setting_of
 from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.experiments.grid.task import TaskResult
 from forked import fork
+from tiny_grid import TINIEST_GRID as TINY
 
 HERE = Engine(workers=1)
-TINY = """
-data = "LS"
-[generator]
-max_steps = [2, 4]
-[training]
-epochs = 1
-num_counterfactuals = 100
-[evaluation]
-num_runs = 2
-num_individuals = 20
-lambda_energy = [0.1, 5.0]
-"""
 
 
 def prepared(text: str = TINY) -> GridWork:

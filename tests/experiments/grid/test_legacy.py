@@ -1,6 +1,7 @@
-"""Folders of earlier versions: converted once, nothing lost, the same cells."""
+"""Folders of earlier versions: read as they are, nothing lost, the same cells."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from counterfactual_training.experiments.grid.outcome import versions
 from counterfactual_training.experiments.grid.run import GridWork
 from counterfactual_training.experiments.grid.settings import setting_of
 from counterfactual_training.experiments.grid.store import Store
-from counterfactual_training.experiments.paper.reproduce import FULL, kind_of_grid
+from counterfactual_training.experiments.paper.reproduce import kind_of_grid
 from counterfactual_training.persistence import save_file
 
 EFFORT = {
@@ -57,12 +58,11 @@ def generator(cell, cells):
     return {name: value for name, value in full.values.items() if name.startswith("generator.")}
 
 
-def test_an_old_folder_is_converted_once_and_its_cells_are_those_of_today(tmp_path, cells, capsys):
+def test_the_cells_of_an_old_folder_are_those_of_today_and_nothing_is_written(tmp_path, cells):
     old_folder(tmp_path, cells)
     (tmp_path / "LS-full-seed-9-unfinished").mkdir()
+    before = sorted(tmp_path.rglob("*"))
     store = Store(tmp_path)
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "Converted 3 finished models" in said and "1 unfinished" in said
     assert store.done() == {cell.id for cell in cells}
     found = store.load(cells[0])
     assert found.cell == cells[0] and found.numbers["accuracy"] == 0.1 + 0.2
@@ -74,11 +74,10 @@ def test_an_old_folder_is_converted_once_and_its_cells_are_those_of_today(tmp_pa
     assert all(a.equal(b) for a, b in zip(model.parameters(), untrained(data, 0).parameters(), strict=True))
     [(kind, names)] = store.kinds()
     assert kind == kind_of_grid(load_grid("main")) and set(names) == store.done()
-    assert (tmp_path / "old-format" / "store.json").exists() and not (tmp_path / "store.json").exists()
-    assert Store(tmp_path).done() == store.done() and capsys.readouterr().err == ""
+    assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_quick_folder_too(tmp_path, capsys):
+def test_a_quick_folder_too(tmp_path):
     effort = {**EFFORT, "name": "quick", "epochs": 20, "num_runs": 10, "num_individuals": 50}
     effort |= {"paired_individuals": 300, "num_epsilons": 4, "attribution_rounds": 10}
     cells = GridWork.from_grids(load_grid("main", quick=True).changed(["LS"], 1)).cells
@@ -88,26 +87,31 @@ def test_a_quick_folder_too(tmp_path, capsys):
     assert store.kinds()[0][0] == kind_of_grid(load_grid("main", quick=True)) == [effort, []]
 
 
-def test_a_conversion_that_was_killed_is_repeated(tmp_path, cells, monkeypatch):
-    def killed(*_):
-        raise KeyboardInterrupt
+def test_new_cells_are_stored_beside_old_ones(tmp_path, cells):
+    old_folder(tmp_path, cells[1:])
+    store = Store(tmp_path)
+    with store.writing():
+        store.save("task", {cells[0].id: replace(store.load(cells[1]), cell=cells[0])})
+    again = Store(tmp_path)
+    assert again.done() == {cell.id for cell in cells}
+    assert again.load(cells[0]).cell == cells[0] and again.has_model(cells[0]) and again.has_model(cells[1])
 
+
+def test_an_old_folder_of_another_version_is_only_read(tmp_path, cells):
     old_folder(tmp_path, cells)
-    with monkeypatch.context() as patch:
-        patch.setattr("counterfactual_training.experiments.grid.legacy._put_away", killed)
-        with pytest.raises(KeyboardInterrupt):
-            Store(tmp_path)
-    assert (tmp_path / "store.json").exists()
-    assert Store(tmp_path).done() == {cell.id for cell in cells}
+    marker = next(tmp_path.glob("*/done.json"))
+    marker.write_text(marker.read_text().replace(versions()["counterfactual-training"], "0.0.1"))
+    with pytest.raises(FileError, match=r"version 0\.0\.1"):
+        Store(tmp_path)
+    assert Store(tmp_path, any_version=True).done() == {cell.id for cell in cells}
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"cell": {}}'])
-def test_a_damaged_cell_is_named_and_nothing_is_moved(tmp_path, cells, content):
+def test_a_damaged_cell_is_named(tmp_path, cells, content):
     old_folder(tmp_path, cells)
     next(tmp_path.glob("*/done.json")).write_text(content)
     with pytest.raises(FileError, match=r"done\.json"):
         Store(tmp_path)
-    assert (tmp_path / "store.json").exists() and not (tmp_path / "old-format").exists()
 
 
 def test_an_unknown_format_raises(tmp_path):
@@ -117,4 +121,4 @@ def test_an_unknown_format_raises(tmp_path):
 
 
 def test_the_published_effort_is_that_of_the_file():
-    assert kind_of_grid(load_grid("main"))[0] == EFFORT == vars(FULL)
+    assert kind_of_grid(load_grid("main"))[0] == EFFORT

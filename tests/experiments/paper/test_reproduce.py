@@ -10,7 +10,7 @@ from counterfactual_training.cli import main
 from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.findings import MeasurementWarning
 from counterfactual_training.experiments.grid.run import GridWork, load_data
-from counterfactual_training.experiments.paper.figure1 import figure1
+from counterfactual_training.experiments.paper.figures import figure1
 from counterfactual_training.experiments.paper.reproduce import EXPERIMENTS, FULL, Effort, experiment_grids, reproduce
 from counterfactual_training.experiments.paper_data import SYNTHETIC
 from counterfactual_training.experiments.truth.methods import METHODS, Method
@@ -107,7 +107,7 @@ def test_a_failed_model_is_told_and_the_rest_is_written(tmp_path, tiny, monkeypa
     arguments = ["--quick", "--data", "LS,OL", "--seeds", "1", "--workers", "1", "--out", str(tmp_path / "out")]
     assert main(["reproduce", "synthetic", *arguments, *changed(tiny), "--runs", str(tmp_path / "runs")]) == 2
     captured = capsys.readouterr()
-    assert "2 models are missing" in captured.err and "no data" in captured.err
+    assert "2 failed" in captured.err and "no data" in captured.err
     assert pd.read_csv(tmp_path / "out" / "synthetic.csv")["data"].tolist() == ["LS"]
 
 

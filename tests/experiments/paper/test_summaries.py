@@ -7,8 +7,8 @@ import pytest
 from counterfactual_training.datasets.dataset import PaperSettings
 from counterfactual_training.errors import FileError, InputError
 from counterfactual_training.evaluation.bootstrap import published_reduction
+from counterfactual_training.evaluation.metrics import COUNTERFACTUAL
 from counterfactual_training.experiments.grid.file import load_grid
-from counterfactual_training.experiments.grid.measure import METRICS
 from counterfactual_training.experiments.grid.outcome import CellOutcome, versions
 from counterfactual_training.experiments.paper import summaries
 from counterfactual_training.experiments.paper.paper_results import Results, over_lambda
@@ -32,7 +32,7 @@ def made_up(
     arrays = {}
     for setting in cell.constraint_kinds:
         for protocol, size in (("published", RUNS), ("paired", ROWS)):
-            for metric in METRICS:
+            for metric in COUNTERFACTUAL:
                 noise = rng.normal(0, 0.1, (5, size))
                 level = LEVELS[model] / 10 if metric == "validity" else LEVELS[model]
                 scale = 0.01 if metric == "validity" else 1.0
@@ -206,7 +206,7 @@ def test_differences_are_those_beyond_both_uncertainties():
         }
     )
     by_seed = pd.DataFrame({"data": "LS", "metric": ["implausibility", "cost"], "published_spread": [0.67, 0.57]})
-    assert summaries.differences(table, by_seed)["metric"].tolist() == ["cost"]
+    assert summaries.differences("main", table, by_seed)["metric"].tolist() == ["cost"]
 
 
 def test_a_table_made_twice_is_the_same_table(results):
@@ -231,6 +231,6 @@ def test_other_tables_tell_their_differences_too(results):
     table = pd.DataFrame(
         {"published": [0.5, 0.5, 0.5], "low": [0.40, 0.505, 0.52], "high": [0.6, 0.6, 0.6], "data": list("abc")}
     )
-    assert summaries.other_differences("robustness", table)["data"].tolist() == ["c"]
+    assert summaries.differences("robustness", table)["data"].tolist() == ["c"]
     table = table.assign(published_low=0.3, published_high=0.7)
-    assert summaries.other_differences("attribution", table).empty
+    assert summaries.differences("attribution", table).empty

@@ -21,7 +21,7 @@ from counterfactual_training.experiments.truth.truth import (
     run_truth,
 )
 from counterfactual_training.experiments.truth.truth_results import truth_tables
-from counterfactual_training.reports.truth_tables import truth_texts
+from counterfactual_training.reports.truth_report import truth_texts
 
 TINY = Caps(rows=300, individuals=40, judge_rows=150, epochs=2, batch_size=100)
 HERE = Engine(workers=1)
@@ -41,7 +41,7 @@ def done(tmp_path_factory):
     root = tmp_path_factory.mktemp("truth")
     torch.manual_seed(0)
     failures, tables = run(root, SOME)
-    assert failures == []
+    assert failures == {}
     return root, tables
 
 
@@ -159,7 +159,7 @@ def test_gates_are_measured_like_any_model(tmp_path):
     failures, tables = run(tmp_path, ["K"], data=["LS"], seeds=1)
     table, accuracy = tables["truth"], tables["truth_performance"]
     nearest = table[(table["model"] == "K") & (table["metric"] == "nn5") & (table["tau"] == ".5")]
-    assert failures == [] and (nearest["change"] > 0).all()
+    assert failures == {} and (nearest["change"] > 0).all()
     assert (accuracy.loc[(accuracy["model"] == "K") & (accuracy["metric"] == "accuracy"), "change"] == 0).all()
 
 
@@ -176,12 +176,12 @@ def test_what_is_done_is_not_done_again_and_a_new_method_is_added(done, monkeypa
     monkeypatch.setitem(METHODS, "flat", Method(flat))
     stream = io.StringIO()
     failures, tables = run(root, ["flat"], stream)
-    assert failures == [] and len(made) == 4 and "[4/4]" in stream.getvalue()
+    assert failures == {} and len(made) == 4 and "[4/4]" in stream.getvalue()
     assert set(tables["truth"]["model"]) == {"BL", "flat"}
     assert place.numbers("LS", 0, "CT").stat().st_mtime_ns == before
     assert json.loads(place.numbers("LS", 0, "flat").read_text())["rows"] == "tuning"
     again = io.StringIO()
-    assert run(root, ["flat"], again)[0] == [] and again.getvalue() == "" and len(made) == 4
+    assert run(root, ["flat"], again)[0] == {} and again.getvalue() == "" and len(made) == 4
 
 
 def test_methods_of_tables_leave_images_alone():
@@ -196,7 +196,7 @@ def test_one_method_that_fails_does_not_lose_the_others(tmp_path, monkeypatch):
 
     monkeypatch.setitem(METHODS, "broken", Method(broken))
     failures, tables = run(tmp_path, ["broken"], data=["LS"], seeds=1)
-    assert [(f.data, f.method) for f in failures] == [("LS", "broken")] and "no such network" in failures[0].reason
+    assert list(failures) == ["LS broken seed 0"] and "no such network" in failures["LS broken seed 0"]
     assert set(tables["truth"]["model"]) == {"BL"}
     empty = truth_tables(Scope(tmp_path / "none", caps=TINY))
     assert all(table.empty for table in empty.values()) and truth_texts(empty) == []

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from counterfactual_training.errors import CounterfactualTrainingError, InputError
-from counterfactual_training.experiments.engine.engine import (
+from counterfactual_training.experiments.engine.launch import (
     Engine,
     Failed,
     Task,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from counterfactual_training.progress import StatusLine, bar
 from counterfactual_training.text import duration
@@ -15,18 +14,12 @@ _TICK_SECONDS = 0.5
 _FIRST_GUESS = 0.02  # of the cost; before that, starting up is most of the time spent
 
 
-@dataclass(frozen=True)
-class Running:
-    """A task that is running.
-
-    Attributes:
-        members: models in it.
-        share: of it that is done, 0 to 1.
-    """
+class Running(NamedTuple):
+    """A task that is running."""
 
     label: str
-    members: int
-    share: float
+    members: int  # models in it
+    share: float  # of it that is done, 0 to 1
     cost: float
 
 
@@ -48,6 +41,7 @@ class CellProgress:
         self.spent = 0.0  # cost of what has been finished
         self.best = ""
         self._status = StatusLine(stream)
+        self.say = self._status.say
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._tick, daemon=True)
 
@@ -76,10 +70,6 @@ class CellProgress:
         """Some cells will not be done."""
         self.cost -= cost
         self.say(f"[{self.count}/{self.total}] {label} failed: {reason}")
-
-    def say(self, text: str) -> None:
-        """Print a line that stays."""
-        self._status.say(text)
 
     def line(self) -> str:
         """The state now, in one line."""

@@ -16,11 +16,10 @@ import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
 from typing import Any
 
 from counterfactual_training.errors import CounterfactualTrainingError, InputError, MissingExtraError
-from counterfactual_training.experiments.engine.engine import (
+from counterfactual_training.experiments.engine.launch import (
     Engine,
     Failed,
     Task,
@@ -53,13 +52,6 @@ def package_version() -> str:
     import counterfactual_training
 
     return counterfactual_training.__version__
-
-
-@dataclass(frozen=True)
-class Refused:
-    """The result from a node that has another version of the package."""
-
-    reason: str
 
 
 def on_ray(task: Task, items: Sequence[Any], shared: Any, engine: Engine) -> Iterator[tuple[Any, Any | Failed]]:
@@ -97,7 +89,10 @@ def _run(version: str, work: tuple[Task, Any], item: Any) -> Any:
     """One item, on a node."""
     mine = package_version()
     if mine != version:
-        return Refused(f"node {platform.node()} has counterfactual-training {mine}, the driver has {version}")
+        raise InputError(
+            f"Versions differ: node {platform.node()} has counterfactual-training {mine}, the driver has {version}. "
+            "Install the same one everywhere and start again."
+        )
     set_up_worker()
     return attempt(*work, item)
 
@@ -120,20 +115,19 @@ def _finished(ray: Any, running: list[Any]) -> list[Any]:
 def _result(ray: Any, done: Any, engine: Engine) -> Any | Failed:
     errors = ray.exceptions
     try:
-        result = ray.get(done)
+        return ray.get(done)
     except (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError, errors.ObjectLostError):
         return lost(engine.max_retries + 1)
     except errors.RayTaskError as error:
+        if isinstance(error.cause, InputError):  # errors of the task itself are caught on the node
+            raise error.cause from None
         last = ([line.strip() for line in str(error).splitlines() if line.strip()] or [""])[-1]
-        if "pickle" in last:  # errors of the task itself are caught on the node
+        if "pickle" in last:
             return Failed(f"The result cannot be sent back ({last}).")
         raise CounterfactualTrainingError(
             f"A node of the cluster cannot run this package ({last}). Every node needs the same Python and the same "
             f"version: {_HOW_TO_INSTALL}."
         ) from error
-    if isinstance(result, Refused):
-        raise InputError(f"Versions differ: {result.reason}. Install the same one everywhere and start again.")
-    return result
 
 
 # ---- the session -----------------------------------------------------------------------------------------------------

@@ -1,17 +1,16 @@
-"""Folders of `ct reproduce` before it used grids: one folder per cell, converted to the store's format.
+"""Folders of `ct reproduce` before it used grids: one folder per cell, read as they are.
 
 Such a folder has a marker ``store.json`` and, per cell, ``model.safetensors``, ``measured.safetensors`` and
-``done.json``, written last.
+``done.json``, written last. Nothing in them changes; cells that finish later are stored beside them.
 """
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,68 +21,53 @@ from counterfactual_training.experiments.grid.outcome import CellOutcome
 from counterfactual_training.experiments.paper_data import kind_of
 from counterfactual_training.persistence import load_file
 
-OLD_MARKER = "store.json"
-_KEPT = "old-format"
+_MARKER = "store.json"
 _INDIVIDUALS = {"synthetic": 250, "tabular": 100, "images": 25}
 
-Kind = tuple[Any, list[Cell]]
+
+class OldCell(NamedTuple):
+    """A finished cell of an old folder: what it is called today, its effort with the changed settings, its notes."""
+
+    cell: Cell
+    kind: list[Any]
+    made: dict[str, Any]
+    seconds: dict[str, float]
+    folder: Path
+
+    def load(self) -> CellOutcome:
+        weights, trained = load_file(self.folder / "model.safetensors", "trained cell")
+        measured, content = load_file(self.folder / "measured.safetensors", "measured cell")
+        history = pd.DataFrame(trained["history"]).astype(float)
+        return CellOutcome(
+            self.cell,
+            {name: tensor.numpy() for name, tensor in measured.items()},
+            {name: float("nan") if v is None else float(v) for name, v in content["numbers"].items()},
+            {str(name): history[name].to_numpy() for name in history},
+            None,
+            self.seconds,
+            self.made,
+            weights,
+        )
 
 
-def convert(root: Path) -> tuple[list[CellOutcome], list[Kind], Callable[[], None]]:
-    """All finished cells, the cells of each effort with the changed settings, and a function that finishes.
-
-    It moves the old files to a folder of their own and says so; call it once the outcomes are saved. A kill before
-    that repeats the conversion.
-    """
-    if read_json(root / OLD_MARKER).get("format") != 1:
+def old_cells(root: Path) -> dict[str, OldCell]:
+    """The finished cells of an old folder by identity; none of any other folder."""
+    if not (root / _MARKER).exists():
+        return {}
+    if read_json(root / _MARKER).get("format") != 1:
         raise FileError(f"{str(root)!r} holds results of an unknown format. Use another folder, or delete this one.")
-    outcomes: list[CellOutcome] = []
-    kinds: dict[str, Kind] = {}
+    found = {}
     for marker in sorted(root.glob("*/done.json")):
+        done = read_json(marker)
         try:
-            done = read_json(marker)
-            outcome = _outcome(done, marker.parent)
-            old = done["cell"]
+            old, made = done["cell"], {name: done[name] for name in ("settings", "command", "versions", "date")}
+            measurement = _measurement(old["data"], old["effort"])
+            cell = Cell.from_settings(old["data"], old["seed"], _settings(done), measurement)
             kind = [old["effort"], [list(pair) for pair in old["changes"]]]
+            found[cell.id] = OldCell(cell, kind, made, done["seconds"], marker.parent)
         except (KeyError, TypeError, ValueError) as error:
-            raise FileError(f"{str(marker)!r} cannot be converted ({error}); delete its folder to redo it.") from error
-        outcomes.append(outcome)
-        kinds.setdefault(json.dumps(kind, sort_keys=True), (kind, []))[1].append(outcome.cell)
-    return outcomes, list(kinds.values()), lambda: _put_away(root, len(outcomes))
-
-
-def _put_away(root: Path, count: int) -> None:
-    kept = root / _KEPT
-    kept.mkdir(exist_ok=True)
-    # The marker goes first: without it the folder is not converted again, whatever happens next.
-    (root / OLD_MARKER).rename(kept / OLD_MARKER)
-    unfinished = 0
-    for folder in list(root.glob("*-seed-*")):
-        unfinished += not (folder / "done.json").exists()
-        folder.rename(kept / folder.name)
-    rest = f" {unfinished} unfinished ones will be trained again." if unfinished else ""
-    print(
-        f"Converted {count} finished models in {str(root)!r} to the present format; the old files are in "
-        f"{str(kept)!r} and can be deleted.{rest}",
-        file=sys.stderr,
-    )
-
-
-def _outcome(done: Mapping[str, Any], folder: Path) -> CellOutcome:
-    weights, trained = load_file(folder / "model.safetensors", "trained cell")
-    measured, content = load_file(folder / "measured.safetensors", "measured cell")
-    history = pd.DataFrame(trained["history"]).astype(float)
-    old, made = done["cell"], {name: done[name] for name in ("settings", "command", "versions", "date")}
-    return CellOutcome(
-        Cell.from_settings(old["data"], old["seed"], _settings(done), _measurement(old["data"], old["effort"])),
-        {name: tensor.numpy() for name, tensor in measured.items()},
-        {name: float("nan") if v is None else float(v) for name, v in content["numbers"].items()},
-        {str(name): history[name].to_numpy() for name in history},
-        None,
-        done["seconds"],
-        made,
-        weights,
-    )
+            raise FileError(f"{str(marker)!r} cannot be read ({error}); delete its folder to redo it.") from error
+    return found
 
 
 def _settings(done: Mapping[str, Any]) -> dict[str, Any]:

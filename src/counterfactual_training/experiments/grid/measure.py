@@ -29,13 +29,13 @@ from counterfactual_training.evaluation.attribution import protected_sensitivity
 from counterfactual_training.evaluation.counterfactuals import aggregate, counterfactual_table, counterfactual_tables
 from counterfactual_training.evaluation.evaluate import attack_curves, performance
 from counterfactual_training.evaluation.findings import check_attacks, warn
+from counterfactual_training.evaluation.metrics import COUNTERFACTUAL
 from counterfactual_training.evaluation.performance import decider, predict_logits
 from counterfactual_training.evaluation.protocol import EvaluationProtocol
 from counterfactual_training.experiments.grid.cell import AS_TRAINED, Cell
 from counterfactual_training.gates import search_gated
 from counterfactual_training.models.vae import VAE
 
-METRICS = ("implausibility", "implausibility_mmd", "cost", "validity")
 Arrays = dict[str, np.ndarray]
 Rows = Mapping[str, tuple[Tensor, Tensor]]
 
@@ -107,7 +107,7 @@ def measure(
             for i, table in zip(places, _tables(members, rows, paired, rules, first), strict=True):
                 arrays = found[i][0]
                 # Rows that were not drawn, or already are of the target class, are NaN.
-                by_row = {m: _wide(table, "row", m, paired, len(rows[1])).astype(np.float32) for m in METRICS}
+                by_row = {m: _wide(table, "row", m, paired, len(rows[1])).astype(np.float32) for m in COUNTERFACTUAL}
                 arrays |= {f"paired/{kind}/{m}": values for m, values in by_row.items()}
     for cell, model, (arrays, numbers) in zip(cells, deciders, found, strict=True):
         _add_attacks(cell, model, source, arrays, numbers)

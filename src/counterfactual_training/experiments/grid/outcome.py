@@ -16,7 +16,8 @@ from torch import Tensor
 from counterfactual_training.errors import FileError
 from counterfactual_training.experiments.grid.cell import AS_TRAINED, Cell
 
-_PACKAGES = ("counterfactual-training", "torch", "numpy", "pandas")
+PACKAGE = "counterfactual-training"
+_PACKAGES = (PACKAGE, "torch", "numpy", "pandas")
 _DIGITS = 8  # of numbers of a fleet's member; more is noise in float32
 
 
@@ -124,8 +125,8 @@ def check_versions(outcomes: Sequence[CellOutcome], current: bool = False) -> st
         used = sorted({str(one.get(name)) for one in made})
         if len(used) > 1:
             raise FileError(f"These results were made with {name} {' and '.join(used)}. {advice}")
-    found = sorted({str(one.get(_PACKAGES[0])) for one in made})
-    mine = versions()[_PACKAGES[0]]
+    found = sorted({str(one.get(PACKAGE)) for one in made})
+    mine = versions()[PACKAGE]
     if [name for name in found if name != mine] if current else found[1:]:
         this = f", this is {mine}" if current else ""
         raise FileError(f"These results were made by version {' and '.join(found)} of the package{this}. {advice}")

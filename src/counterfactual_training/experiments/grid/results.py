@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from counterfactual_training.evaluation.metrics import COUNTERFACTUAL, RATIOS
 from counterfactual_training.experiments.grid.cell import Cell
 from counterfactual_training.experiments.grid.grid import Grid, Point, cells_of
 from counterfactual_training.experiments.grid.outcome import CellOutcome
 from counterfactual_training.experiments.grid.store import Store
 
-# Compared with the baseline by their ratio.
-RATIOS = ("implausibility", "implausibility_mmd", "cost")
-_SUMMED = (*RATIOS, "validity")
 # How a setting was trained, if it is a baseline; all others are compared with these.
 CONVENTIONAL = "conventional"
 # A setting whose counterfactuals mostly fail is not a good one, however plausible the rest.
@@ -102,7 +100,7 @@ def _baselines(points: Sequence[Point], outcomes: dict[Cell, CellOutcome]) -> di
     out: dict[tuple[Any, ...], Baseline] = {}
     for key, found in members.items():
         same = list(found.values())
-        out[key] = {m: _mean(np.stack([one.metrics(key[-1])[m] for one in same]), (0, 2)) for m in RATIOS}
+        out[key] = {m: finite_mean(np.stack([one.metrics(key[-1])[m] for one in same]), (0, 2)) for m in RATIOS}
         out[key]["accuracy"] = float(np.mean([one.numbers["accuracy"] for one in same]))
     return out
 
@@ -134,15 +132,17 @@ def _tidy(outcome: CellOutcome, cell: Cell) -> list[dict[str, Any]]:
 
 
 def _summary(outcome: CellOutcome, baseline: Baseline) -> dict[str, Any]:
-    values = {metric: float(_mean(_metrics(outcome)[metric])) for metric in _SUMMED}
-    changes = {f"{metric} change %": 100 * (values[metric] / float(_mean(baseline[metric])) - 1) for metric in RATIOS}
+    values = {metric: float(finite_mean(_metrics(outcome)[metric])) for metric in COUNTERFACTUAL}
+    changes = {
+        f"{metric} change %": 100 * (values[metric] / float(finite_mean(baseline[metric])) - 1) for metric in RATIOS
+    }
     mature = outcome.history.get("share_mature", np.array([np.nan]))
     return {
         **values,
         **outcome.numbers,
         **changes,
         "accuracy change, points": 100 * (outcome.numbers["accuracy"] - baseline["accuracy"]),
-        "share mature": float(_mean(mature)),
+        "share mature": float(finite_mean(mature)),
         "share mature at the end": float(mature[-1]) if len(mature) else np.nan,
         "epochs trained": len(outcome.history.get("loss", ())),
         "stopped": outcome.stopped or "",
@@ -185,8 +185,8 @@ def _spread(part: pd.DataFrame) -> dict[str, Any]:
     return {**out, "stopped": int((part["stopped"] != "").sum())}
 
 
-def _mean(values: np.ndarray, axis: tuple[int, ...] | None = None) -> Any:
-    """Over finite values; NaN where there are none."""
+def finite_mean(values: np.ndarray, axis: int | tuple[int, ...] | None = None) -> Any:
+    """Mean of the values that exist; NaN where there are none."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         return np.nanmean(values, axis=axis)
@@ -211,7 +211,9 @@ class Leaders:
     def add(self, outcomes: Mapping[str, CellOutcome]) -> None:
         """Take cells, by identity, into account."""
         for name, outcome in outcomes.items():
-            value, valid = (float(_mean(_metrics(outcome).get(m, _NOTHING))) for m in ("implausibility", "validity"))
+            value, valid = (
+                float(finite_mean(_metrics(outcome).get(m, _NOTHING))) for m in ("implausibility", "validity")
+            )
             if name in self.baselines and np.isfinite(value):
                 self.baseline.setdefault(self.baselines[name], []).append(value)
             if name in self.points and valid >= _LEAST_VALID:

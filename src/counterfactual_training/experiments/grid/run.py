@@ -19,8 +19,7 @@ import numpy as np
 from counterfactual_training.datasets.catalog import load_dataset
 from counterfactual_training.datasets.dataset import Dataset, PaperSettings
 from counterfactual_training.errors import CounterfactualTrainingError
-from counterfactual_training.experiments.engine.engine import reason
-from counterfactual_training.experiments.engine.launch import Engine, Failed, capacity, launch
+from counterfactual_training.experiments.engine.launch import Engine, Failed, capacity, launch, reason
 from counterfactual_training.experiments.engine.progress import CellProgress, Running
 from counterfactual_training.experiments.grid.cell import Cell
 from counterfactual_training.experiments.grid.grid import Grid, Point, cells_of

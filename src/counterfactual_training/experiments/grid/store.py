@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from counterfactual_training.errors import FileError
 from counterfactual_training.experiments.grid.cell import FORMAT, Cell
 from counterfactual_training.experiments.grid.grid import Grid
-from counterfactual_training.experiments.grid.legacy import OLD_MARKER, convert, read_json
-from counterfactual_training.experiments.grid.outcome import CellOutcome, versions
+from counterfactual_training.experiments.grid.legacy import old_cells, read_json
+from counterfactual_training.experiments.grid.outcome import PACKAGE, CellOutcome, versions
 from counterfactual_training.models.vae import VAE, fit_vae
 from counterfactual_training.persistence import atomic_write, load_file, load_weights, locked, save_file
 
@@ -34,7 +34,7 @@ _VAE, _TENSORS = "VAE of a grid", "tensors of a cell"
 class Store:
     """Outcomes by the content of their cells, all of one version of the package.
 
-    A folder of `ct reproduce` that an earlier version wrote is converted first.
+    Finished cells of a folder that `ct reproduce` wrote before it used grids are found too (``legacy.py``).
 
     Args:
         any_version: open a folder of another version too, to read it.
@@ -44,29 +44,19 @@ class Store:
         self.root = Path(root)
         if self.root.exists() and not self.root.is_dir():
             raise FileError(f"{str(self.root)!r} is a file; results need a folder.")
-        if (self.root / OLD_MARKER).exists():
-            self._convert()
+        self._old = old_cells(self.root)
         marker, mine = self.root / _MARKER, _identity()
-        if not marker.exists():
-            if (self.root / "cells").is_dir() and any((self.root / "cells").iterdir()):
-                raise FileError(f"{str(self.root)!r} holds cells but no {_MARKER} with their version.")
-        elif not any_version and (found := read_json(marker)) != mine:
+        made = [{**mine, "version": old.made["versions"].get(PACKAGE)} for old in self._old.values()]
+        if marker.exists():
+            made.append(read_json(marker))
+        elif (self.root / "cells").is_dir() and any((self.root / "cells").iterdir()):
+            raise FileError(f"{str(self.root)!r} holds cells but no {_MARKER} with their version.")
+        for found in (one for one in made if one != mine and not any_version):
             raise FileError(
                 f"{str(self.root)!r} was written by version {found.get('version')} of the package (format "
                 f"{found.get('format')}), this is {mine['version']} (format {FORMAT}). Numbers of different versions "
                 "do not belong in one table: use another folder, or delete this one."
             )
-
-    def _convert(self) -> None:
-        with self._alone():
-            outcomes, kinds, finish = convert(self.root)
-            self.save("converted", {outcome.cell.id: outcome for outcome in outcomes})
-            for number, (kind, cells) in enumerate(kinds):
-                self._note(f"converted-{number}", {"kind": kind, "cells": [cell.id for cell in cells]})
-            made = {outcome.made["versions"].get("counterfactual-training") for outcome in outcomes}
-            version = {"version": made.pop()} if len(made) == 1 else {}
-            atomic_write(self.root / _MARKER, _bytes({**_identity(), **version}))
-            finish()  # from here on the folder is of this format
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -83,7 +73,7 @@ class Store:
 
     def done(self) -> set[str]:
         """Identities of all finished cells."""
-        return {path.stem for path in (self.root / "cells").glob("*.json")}
+        return {path.stem for path in (self.root / "cells").glob("*.json")} | self._old.keys()
 
     def save(self, task: str, outcomes: Mapping[str, CellOutcome]) -> None:
         """All cells of a task, by identity."""
@@ -106,6 +96,8 @@ class Store:
         """A finished cell, or the one with this identity."""
         name = cell if isinstance(cell, str) else cell.id
         path = self._path(name)
+        if name in self._old:
+            return self._old[name].load()
         if not path.exists():
             label = name if isinstance(cell, str) else cell.label
             raise FileError(f"{label} is not among the finished cells of {str(self.root)!r}; run it first.")
@@ -118,7 +110,7 @@ class Store:
 
     def has_model(self, cell: Cell) -> bool:
         """Whether the cell is done and its weights are kept."""
-        return self._path(cell.id).exists() and self._tensors(cell.id).exists()
+        return cell.id in self._old or (self._path(cell.id).exists() and self._tensors(cell.id).exists())
 
     def load_model(self, cell: Cell, model: nn.Module) -> nn.Module:
         """Put the cell's weights into a model of its shape."""
@@ -166,22 +158,25 @@ class Store:
     def record(self, grid: Grid, command: str, seconds: float | None = None, **more: Any) -> None:
         """Remember which grid was run here, and for how long altogether."""
         entry = {"grid": asdict(grid), "command": command, "versions": versions(), "seconds": seconds, **more}
-        with self._space():
-            self._note(self._record(grid).stem, entry)
-
-    def _note(self, name: str, entry: Mapping[str, Any]) -> None:
-        path, content = self.root / "grids" / f"{name}.json", _bytes(entry)
+        path, content = self._record(grid), _bytes(entry)
         if not path.exists() or path.read_bytes() != content:
-            atomic_write(path, content)
+            with self._space():
+                atomic_write(path, content)
 
     def grids(self) -> dict[str, dict[str, Any]]:
         """What :meth:`record` noted, by name."""
         return {path.stem: read_json(path) for path in sorted((self.root / "grids").glob("*.json"))}
 
+    def noted(self, grid: Grid) -> dict[str, Any]:
+        """The command and the seconds that :meth:`record` noted of this grid, if any."""
+        record = self.grids().get(self._record(grid).stem, {})
+        return {name: record.get(name) for name in ("command", "seconds")}
+
     def kinds(self) -> list[tuple[Any, list[str]]]:
         """Of the paper's experiments: how much of them was run, and the finished cells of each such kind."""
         done, found = self.done(), dict[str, tuple[Any, dict[str, None]]]()
-        for note in self.grids().values():
+        old = [{"kind": one.kind, "cells": [name]} for name, one in self._old.items()]
+        for note in (*self.grids().values(), *old):
             if "kind" in note:
                 _, cells = found.setdefault(json.dumps(note["kind"], sort_keys=True), (note["kind"], {}))
                 cells |= {name: None for name in note["cells"] if name in done}
@@ -234,7 +229,7 @@ def is_full(error: OSError) -> bool:
 
 
 def _identity() -> dict[str, Any]:
-    return {"format": FORMAT, "version": versions()["counterfactual-training"]}
+    return {"format": FORMAT, "version": versions()[PACKAGE]}
 
 
 def _bytes(content: Mapping[str, Any]) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from counterfactual_training.errors import InputError
 from counterfactual_training.experiments.grid.cell import Cell
 from counterfactual_training.experiments.grid.outcome import CellOutcome, check_versions
+from counterfactual_training.experiments.grid.results import finite_mean
 from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.experiments.paper_data import PAPER_ORDER
 
@@ -21,9 +21,7 @@ Array = NDArray[np.float64]
 
 def over_lambda(values: Array) -> Array:
     """Mean of measurements ``(S, λ, n)`` over the λ_energy that have a value: ``(S, n)``."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN
-        return np.nanmean(values, axis=1)
+    return np.asarray(finite_mean(values, 1))
 
 
 def _effort(cell: Cell) -> str:

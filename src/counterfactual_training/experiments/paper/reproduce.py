@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -23,24 +24,19 @@ from counterfactual_training.experiments.grid.run import GridWork, load_data, ru
 from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.experiments.panels import DecisionPanel
 from counterfactual_training.experiments.paper import summaries
-from counterfactual_training.experiments.paper.digits import Digits, digits, pick_factuals
-from counterfactual_training.experiments.paper.figure1 import figure1
+from counterfactual_training.experiments.paper.figures import Digits, digits, figure1, pick_factuals
 from counterfactual_training.experiments.paper.paper_results import Results
 from counterfactual_training.experiments.paper_data import IMAGES
+from counterfactual_training.experiments.truth.methods import UNCAPPED
+from counterfactual_training.experiments.truth.truth import Scope, run_truth
+from counterfactual_training.experiments.truth.truth_results import truth_tables
 
 Summary = Callable[[Results], pd.DataFrame]
 ALL, FIGURE1, MNIST_FIGURES = "all", "figure1", "mnist-figures"
-_OTHER_DIFFERENCES = ("mutability", "ablation", "robustness", "attribution")
+_WITH_DIFFERENCES = ("main", "mutability", "ablation", "robustness", "attribution")
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """One part of the paper: its title and the tables made of its models; the grid file of its name says the rest."""
-
-    title: str
-    tables: Mapping[str, Summary] = field(default_factory=dict)
-
-
+# The tables made of the models of each experiment; the grid file of its name says the rest.
 _TABLES: dict[str, dict[str, Summary]] = {
     "main": {
         "main": summaries.main_table,
@@ -58,35 +54,31 @@ _TABLES: dict[str, dict[str, Summary]] = {
     FIGURE1: {},
     MNIST_FIGURES: {},
 }
-EXPERIMENTS = {
-    name: Experiment(
-        "Figure 1: counterfactuals of linear classifiers" if name == FIGURE1 else load_grid(name).title, tables
-    )
-    for name, tables in _TABLES.items()
-}
+_FIGURE1_TITLE = "Figure 1: counterfactuals of linear classifiers"
+# Titles by name.
+EXPERIMENTS = {name: _FIGURE1_TITLE if name == FIGURE1 else load_grid(name).title for name in _TABLES}
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How long models are trained and how thoroughly they are measured. The defaults are the published ones.
+    """How long models are trained and how thoroughly they are measured.
 
     Attributes:
         name: ``full``, or ``quick`` for a quick look.
-        epochs: of training.
         num_runs: repetitions of the published evaluation.
-        num_individuals: of one repetition; by default the paper's number for that kind of data.
-        paired_individuals: of the paired evaluation; by default every test row.
+        num_individuals: of one repetition; ``None`` is the paper's number for that kind of data.
+        paired_individuals: of the paired evaluation; ``None`` is every test row.
         num_epsilons: budgets of the attacks.
         attribution_rounds: of the sensitivity to protected features.
     """
 
-    name: str = "full"
-    epochs: int = 100
-    num_runs: int = 100
-    num_individuals: int | None = None
-    paired_individuals: int | None = None
-    num_epsilons: int = 10
-    attribution_rounds: int = 100
+    name: str
+    epochs: int
+    num_runs: int
+    num_individuals: int | None
+    paired_individuals: int | None
+    num_epsilons: int
+    attribution_rounds: int
 
     @classmethod
     def from_grid(cls, grid: Grid) -> Effort:
@@ -105,7 +97,7 @@ class Effort:
         return f"{self.epochs} epochs, {self.num_runs} evaluation runs"
 
 
-FULL = Effort()
+FULL = Effort.from_grid(load_grid("main"))
 
 
 def kind_of_grid(grid: Grid) -> list[Any]:
@@ -114,20 +106,12 @@ def kind_of_grid(grid: Grid) -> list[Any]:
     return [asdict(Effort.from_grid(grid)), changes]
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A cell that ended in an error; the others are not affected."""
-
-    cell: Cell
-    reason: str
-
-
 @dataclass(frozen=True, eq=False)
 class Reproduction:
     """The result of an experiment: tables by name, and the material of its figures.
 
     Attributes:
-        failures: cells that ended in an error; tables are made of the others.
+        failures: by label, why a cell ended in an error; tables are made of the others.
         provenance: command, versions, dates, durations, settings.
     """
 
@@ -137,7 +121,7 @@ class Reproduction:
     tables: dict[str, pd.DataFrame]
     panels: list[DecisionPanel] = field(default_factory=list)
     digits: list[Digits] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
 
 
@@ -197,9 +181,41 @@ def reproduce(
     for one in EXPERIMENTS:
         if one in grids or (one == FIGURE1 and name in (FIGURE1, ALL)):
             own_cells = GridWork.from_grids(grids[one], strict=False).cells if one in grids else ()
-            own = [Failure(cell, failures[cell.label]) for cell in own_cells if cell.label in failures]
+            own = {cell.label: failures[cell.label] for cell in own_cells if cell.label in failures}
             out.append(summarise(one, Store(root), own_cells, effort, own, command))
     return out
+
+
+def step_free(
+    root: str | Path,
+    data: Sequence[str] | None = None,
+    seeds: int | None = None,
+    quick: bool = False,
+    changes: Mapping[str, Any] | None = None,
+    workers: int = 2,
+    stream: TextIO | None = None,
+) -> tuple[dict[str, pd.DataFrame], dict[str, str]]:
+    """The models of the main table and the rescaled baseline, measured independently of step size and scale.
+
+    The arguments are those of :func:`reproduce`, which must have run before. So little work is left that it stays on
+    this machine, wherever the models were trained.
+
+    Returns:
+        The tables of :func:`truth_tables`, and failed models with the reasons.
+    """
+    grid = experiment_grids("main", data, seeds, quick, changes)["main"]
+    scope = Scope(
+        Path(root) / "truth",
+        data=grid.data,
+        seeds=seeds if seeds is not None or not quick else len(grid.seeds),
+        methods=["BL", "BL rescaled", "CT"],
+        on_test=True,
+        caps=replace(UNCAPPED, epochs=Effort.from_grid(grid).epochs),
+        cells=GridWork.from_grids(grid, strict=False).cells,
+        kind=json.dumps(kind_of_grid(grid), sort_keys=True),
+    )
+    failures = run_truth(scope, Engine(workers=workers), stream, store=root)
+    return truth_tables(scope), failures
 
 
 def summarise(
@@ -207,18 +223,16 @@ def summarise(
     store: Store,
     cells: Iterable[Cell | str],
     effort: Effort = FULL,
-    failures: Sequence[Failure] = (),
+    failures: Mapping[str, str] | None = None,
     command: str = "",
 ) -> Reproduction:
     """Tables and figure material of one experiment from the finished cells among these, or those of these ids."""
     results = Results.load(store, cells)
-    tables = {table: make(results) for table, make in EXPERIMENTS[name].tables.items()}
+    tables = {table: make(results) for table, make in _TABLES[name].items()}
     if tables and results.cells:
         warn(check_seeds(min(len(seeds) for seeds in results.cells.values())))
-    if name == "main":
-        tables["main_differences"] = summaries.differences(tables["main"], tables["main_by_seed"])
-    elif name in _OTHER_DIFFERENCES:
-        tables[f"{name}_differences"] = summaries.other_differences(name, tables[name])
+    if name in _WITH_DIFFERENCES:
+        tables[f"{name}_differences"] = summaries.differences(name, tables[name], tables.get("main_by_seed"))
     panels: list[DecisionPanel] = []
     started = time.perf_counter()
     if name == FIGURE1:
@@ -229,7 +243,7 @@ def summarise(
         now = datetime.now(UTC).isoformat(timespec="seconds")
         seconds = {"train": round(time.perf_counter() - started, 1), "evaluate": 0.0}
         provenance |= {"cells": len(panels), "first": now, "last": now, "seconds": seconds}
-    return Reproduction(name, EXPERIMENTS[name].title, effort, tables, panels, images, list(failures), provenance)
+    return Reproduction(name, EXPERIMENTS[name], effort, tables, panels, images, dict(failures or {}), provenance)
 
 
 def _digits(store: Store, results: Results) -> list[Digits]:

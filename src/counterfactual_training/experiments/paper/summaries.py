@@ -21,7 +21,7 @@ from counterfactual_training.evaluation.bootstrap import (
 )
 from counterfactual_training.experiments.paper.paper_results import Array, Results, over_lambda
 from counterfactual_training.experiments.paper.published import value
-from counterfactual_training.experiments.paper_data import PAPER_ORDER
+from counterfactual_training.experiments.paper_data import in_paper_order
 
 COLUMNS = ["data", "metric", "quantity", "published", "ours", "low", "high", "seeds"]
 MODELS = ("vanilla", "full", "full protected", "divergence", "adversarial")
@@ -198,27 +198,23 @@ def synthetic_table(results: Results) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def differences(table: pd.DataFrame, by_seed: pd.DataFrame) -> pd.DataFrame:
-    """Cells of the main table where ours and the published number differ beyond both uncertainties.
-
-    The published uncertainty of a reduction is twice its ±; absolute means were printed without one, so there only our
-    interval counts, and the rounding to two digits.
-    """
-    spread = by_seed.groupby(["data", "metric"])["published_spread"].first()
-    keys = pd.MultiIndex.from_frame(table[["data", "metric"]])
-    margin = np.where(table["quantity"] == "reduction", 2 * spread.reindex(keys).to_numpy(), 0.005)
-    apart = (table["published"] - margin > table["high"]) | (table["published"] + margin < table["low"])
-    return table[apart].reset_index(drop=True)
-
-
 # How far a published value may be off for the way it was printed: rounded, or read off a figure.
-READING_ERRORS = {"mutability": 0.005, "ablation": 1.0, "robustness": 0.01}
+READING_ERRORS = {"main": 0.005, "mutability": 0.005, "ablation": 1.0, "robustness": 0.01}
 
 
-def other_differences(name: str, table: pd.DataFrame) -> pd.DataFrame:
-    """As :func:`differences`, for the tables whose published values have no ± of their own, or an interval."""
-    low = table.get("published_low", table["published"] - READING_ERRORS.get(name, 0.0))
-    high = table.get("published_high", table["published"] + READING_ERRORS.get(name, 0.0))
+def differences(name: str, table: pd.DataFrame, by_seed: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Cells where ours and the published number differ beyond both uncertainties.
+
+    The published uncertainty is the printed interval, twice the ± of a reduction (in ``by_seed``), or otherwise only
+    the error of reading the number.
+    """
+    margin: Any = READING_ERRORS.get(name, 0.0)
+    if by_seed is not None:
+        spread = by_seed.groupby(["data", "metric"])["published_spread"].first()
+        keys = pd.MultiIndex.from_frame(table[["data", "metric"]])
+        margin = np.where(table["quantity"] == "reduction", 2 * spread.reindex(keys).to_numpy(), margin)
+    low = table.get("published_low", table["published"] - margin)
+    high = table.get("published_high", table["published"] + margin)
     apart = (low > table["high"]) | (high < table["low"])
     return table[apart].reset_index(drop=True)
 
@@ -281,8 +277,7 @@ def _ordered(rows: list[dict[str, Any]], first: tuple[str, ...] = ()) -> pd.Data
     """Rows by data set in the paper's order, else as they come; columns of that name first."""
     if not rows:
         return pd.DataFrame(columns=[*first, *(name for name in COLUMNS if name not in first)])
-    in_order = sorted(rows, key=lambda row: PAPER_ORDER.index(row["data"]))
-    table = pd.DataFrame(in_order)
+    table = in_paper_order(pd.DataFrame(rows))
     return table[[*first, *(name for name in table.columns if name not in first)]]
 
 

@@ -40,13 +40,13 @@ from counterfactual_training.evaluation.stepfree import (
     floor_table,
     stepfree_table,
 )
-from counterfactual_training.experiments.engine.engine import attempt
-from counterfactual_training.experiments.engine.launch import Engine, Failed, launch
+from counterfactual_training.experiments.engine.launch import Engine, Failed, attempt, launch
 from counterfactual_training.experiments.fitting import untrained
 from counterfactual_training.experiments.grid.cell import Cell
+from counterfactual_training.experiments.grid.file import load_grid
 from counterfactual_training.experiments.grid.outcome import versions
 from counterfactual_training.experiments.grid.store import Store
-from counterfactual_training.experiments.paper_data import IMAGES, PAPER_ORDER, seeds_of, short_name
+from counterfactual_training.experiments.paper_data import IMAGES, PAPER_ORDER
 from counterfactual_training.experiments.truth.methods import METHODS, Caps, Fit, Known
 from counterfactual_training.gates import search_gated
 from counterfactual_training.persistence import atomic_write
@@ -54,7 +54,6 @@ from counterfactual_training.search import Generator
 
 SETTINGS = ("free", "protected")
 LEVELS = (FIXED_STEPS, *STEP_FREE)
-PERFORMANCE = ("accuracy", "f1", "calibration_error")
 # Raised whenever stored results of older code must not be mixed with new ones.
 FORMAT = 1
 _SPLIT_SEED = 1000
@@ -78,6 +77,10 @@ class Piece(NamedTuple):
     data: str
     seed: int
 
+    def label(self, method: str) -> str:
+        """``LS CT seed 0``."""
+        return f"{self.data} {method} seed {self.seed}"
+
 
 @dataclass(frozen=True)
 class Scope:
@@ -87,7 +90,7 @@ class Scope:
         root: folder of results; grows. Results that exist are not made again, even if the code of a method changes: use
             another folder, or delete its files.
         data: the paper's short names; by default all nine.
-        seeds: training seeds; by default five, three of MNIST.
+        seeds: training seeds; by default those of the paper's main table.
         methods: of :data:`METHODS`; by default all. Their twins are included.
         on_test: measure on the test rows instead of rows cut from the training rows.
         cells: finished cells of the paper's experiments, whose models are BL and CT.
@@ -114,10 +117,10 @@ class Scope:
 
     @property
     def pieces(self) -> list[Piece]:
-        names = PAPER_ORDER if self.data is None else sorted(map(short_name, set(self.data)), key=PAPER_ORDER.index)
+        grid = load_grid("main").changed(self.data, self.seeds)
         # Images take longest, so they start first.
-        order = sorted(dict.fromkeys(names), key=lambda name: name not in IMAGES)
-        return [Piece(name, seed) for name in order for seed in seeds_of(name, self.seeds)]
+        order = sorted(grid.data, key=lambda name: (name not in IMAGES, PAPER_ORDER.index(name)))
+        return [Piece(name, seed) for name in order for seed in grid.seeds_of(name)]
 
     def methods_of(self, piece: Piece) -> list[str]:
         return [name for name in self.names if METHODS[name].images or piece.data not in IMAGES]
@@ -143,23 +146,14 @@ class Scope:
         return self.folder / f"{data}-floors.csv"
 
 
-class TruthFailure(NamedTuple):
-    """A model that could not be trained or measured; the others are not affected."""
-
-    data: str
-    seed: int
-    method: str
-    reason: str
-
-
 def run_truth(
     scope: Scope,
     engine: Engine | None = None,
     stream: TextIO | None = None,
     generator: Generator | None = None,
     store: str | Path | None = None,
-) -> list[TruthFailure]:
-    """Train and measure what is missing; the failures.
+) -> dict[str, str]:
+    """Train and measure what is missing; returns failed models with the reasons. The others are not affected.
 
     Args:
         generator: of the step-free searches; by default the recipe ``line``.
@@ -169,12 +163,12 @@ def run_truth(
     if engine.name != "processes":
         raise InputError("The truth tables run in processes of this machine; leave --engine and --address out.")
     pieces = [p for p in scope.pieces if _missing(scope, p) or not scope.floors(p.data).exists()]
-    failures: list[TruthFailure] = []
+    failures: dict[str, str] = {}
     for count, (piece, outcome) in enumerate(launch(_run_piece, pieces, (scope, generator, store), engine=engine), 1):
-        lost = [TruthFailure(piece.data, piece.seed, "all", outcome.reason)] if isinstance(outcome, Failed) else outcome
-        failures += lost
+        lost = {piece.label("all"): outcome.reason} if isinstance(outcome, Failed) else outcome
+        failures |= lost
         if stream is not None:
-            state = f"{len(lost)} failed, the first: {lost[0].reason}" if lost else "done"
+            state = f"{len(lost)} failed, the first: {next(iter(lost.values()))}" if lost else "done"
             stream.write(f"[{count}/{len(pieces)}] {piece.data} seed {piece.seed}: {state}\n")
             stream.flush()
     return failures
@@ -187,7 +181,7 @@ def _missing(scope: Scope, piece: Piece) -> list[str]:
 # ---- one data set and seed -------------------------------------------------------------------------------------------
 
 
-def _run_piece(shared: tuple[Scope, Generator | None, str | Path | None], piece: Piece) -> list[TruthFailure]:
+def _run_piece(shared: tuple[Scope, Generator | None, str | Path | None], piece: Piece) -> dict[str, str]:
     """Every method that is not done yet. Runs in a worker, which writes each result as soon as there is one."""
     scope, generator, store = shared
     bench = make_bench(piece.data, scope.on_test, scope.caps)
@@ -197,7 +191,7 @@ def _run_piece(shared: tuple[Scope, Generator | None, str | Path | None], piece:
     known = {} if store is None else _stored(Store(store), scope.cells, bench, piece)
     task = partial(_run_method, bench=bench, known=known, generator=generator, piece=piece)
     outcomes = {name: attempt(task, scope, name) for name in _missing(scope, piece)}
-    return [TruthFailure(*piece, name, out.reason) for name, out in outcomes.items() if isinstance(out, Failed)]
+    return {piece.label(name): out.reason for name, out in outcomes.items() if isinstance(out, Failed)}
 
 
 # What the models of the paper's experiments are called here.
@@ -229,7 +223,7 @@ def _run_method(
         rows.append(table.assign(data=piece.data, seed=piece.seed, setting=setting))
         inner = decider(model, bench.x_held, bench.data.num_classes)
         found = performance(predict_logits(inner, bench.x_held), bench.y_held)
-        numbers |= {f"{setting}/{metric}": found[metric] for metric in PERFORMANCE}
+        numbers |= {f"{setting}/{metric}": number for metric, number in found.items()}
     write_table(scope.rows(*piece, name), pd.concat(rows, ignore_index=True))
     about = {
         **piece._asdict(),

@@ -14,7 +14,7 @@ from counterfactual_training.evaluation.findings import check_seeds, warn
 from counterfactual_training.evaluation.judges import JUDGED
 from counterfactual_training.evaluation.stepfree import summarise_stepfree
 from counterfactual_training.experiments.paper.published import value
-from counterfactual_training.experiments.paper_data import PAPER_ORDER
+from counterfactual_training.experiments.paper_data import in_paper_order
 from counterfactual_training.experiments.truth.methods import METHODS
 from counterfactual_training.experiments.truth.truth import Scope
 
@@ -35,10 +35,10 @@ def truth_tables(scope: Scope) -> dict[str, pd.DataFrame]:
     floors = [pd.read_csv(scope.floors(d), dtype={"tau": str}) for d in dict.fromkeys(p.data for p, _ in done)]
     table = pd.concat([*parts, *floors], ignore_index=True)
     twins = {name: METHODS[name].twin for name in names}
-    truth = _in_order(summarise_stepfree(table, twins))
+    truth = in_paper_order(summarise_stepfree(table, twins))
     warn(check_seeds(int(truth["seeds"].min())))
     records = [json.loads(scope.numbers(*piece, name).read_text()) for piece, name in done]
-    found = (truth, _in_order(_by_seed(table, twins)), _in_order(_performance(records)), _gains(truth))
+    found = (truth, in_paper_order(_by_seed(table, twins)), in_paper_order(_performance(records)), _gains(truth))
     return dict(zip(TABLES, found, strict=True))
 
 
@@ -103,8 +103,3 @@ def _gains(truth: pd.DataFrame) -> pd.DataFrame:
             row = {"data": data, "metric": theirs, "published": value("main", data, theirs, "reduction")}
             rows.append(row | {f"{model}, {tau}": reduction for model, tau, reduction in pairs})
     return pd.DataFrame(rows)
-
-
-def _in_order(table: pd.DataFrame) -> pd.DataFrame:
-    place = table["data"].map({name: i for i, name in enumerate(PAPER_ORDER)})
-    return table.assign(_place=place).sort_values("_place", kind="stable").drop(columns="_place").reset_index(drop=True)

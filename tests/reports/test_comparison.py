@@ -5,9 +5,8 @@ import math
 import pandas as pd
 import pytest
 
-from counterfactual_training.reports.metrics import METRICS, metrics_text, pairs, pairs_text
-
-BY_NAME = {metric.name: metric for metric in METRICS}
+from counterfactual_training.evaluation.metrics import METRICS
+from counterfactual_training.reports.comparison import change, metrics_text, pairs, pairs_text
 
 
 def make_table(**changes: float) -> pd.DataFrame:
@@ -53,7 +52,7 @@ def test_a_missing_number_is_a_dash_and_never_the_better_one():
     found = pairs(make_table(cost=math.nan))[0].comparisons["cost"]
     assert found.ours.text == "–" and found.change == "–"
     assert not found.ours.best and not found.baseline.best
-    assert BY_NAME["cost"].change_text(1.0, 0.0) == "–"
+    assert change(METRICS["cost"], 1.0, 0.0) == "–"
 
 
 def test_pairs_say_what_may_change():
@@ -70,8 +69,8 @@ def test_the_text_table_is_aligned_and_stars_the_better_one():
 
 
 def test_every_metric_of_one_model_is_explained_and_others_come_last():
-    numbers = pd.Series({"share_mature": 0.25} | {metric.name: 0.5 for metric in METRICS})
+    numbers = pd.Series({"share_mature": 0.25} | dict.fromkeys(METRICS, 0.5))
     header, _, *lines = metrics_text(numbers).splitlines()
     assert header.split() == ["metric", "value", "better", "meaning"]
-    assert all(metric.name in line and metric.meaning in line for metric, line in zip(METRICS, lines, strict=False))
+    assert all(m.name in line and m.meaning in line for m, line in zip(METRICS.values(), lines, strict=False))
     assert lines[-1].split() == ["share_mature", "0.250"] and len(lines) == len(METRICS) + 1

@@ -1,0 +1,105 @@
+"""A model compared with its baseline, metric by metric, as text."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pandas as pd
+
+from counterfactual_training.evaluation.metrics import METRICS, Metric
+from counterfactual_training.reports.text_table import NOTHING, ruled
+
+
+class PrintedNumber(NamedTuple):
+    """A number as printed, and whether it is the better one of its pair."""
+
+    text: str
+    best: bool
+
+
+class Comparison(NamedTuple):
+    """One metric of a model and of its baseline."""
+
+    baseline: PrintedNumber
+    ours: PrintedNumber
+    change: str
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A model compared with its baseline: one data set, one setting.
+
+    Attributes:
+        free: whether every feature may change; ``setting`` says it in words.
+        names: what the baseline and the model are called.
+        comparisons: a comparison for each of :data:`METRICS`.
+    """
+
+    data: str
+    free: bool
+    setting: str
+    names: tuple[str, str]
+    comparisons: dict[str, Comparison]
+
+
+def pairs(table: pd.DataFrame) -> list[Pair]:
+    """Pairs of a table with columns ``data``, ``training``, ``protected`` and the metrics, the baseline first."""
+    found = []
+    for (data, protected), group in table.groupby(["data", "protected"], sort=False):
+        baseline, ours = (row for _, row in group.iterrows())
+        compared = {}
+        for name, metric in METRICS.items():
+            old, new = float(baseline[name]), float(ours[name])
+            compared[name] = Comparison(
+                _printed(metric, old, new), _printed(metric, new, old), change(metric, new, old)
+            )
+        setting = f"{protected} immutable" if protected else "all mutable"
+        found.append(Pair(str(data), not protected, setting, (baseline["training"], ours["training"]), compared))
+    return found
+
+
+def pairs_text(table: pd.DataFrame) -> str:
+    """The pairs for a terminal; ``*`` marks the better one of each."""
+    lines = [["data", "may change", "training", *(metric.title for metric in METRICS.values())]]
+    for pair in pairs(table):
+        printed = zip(*((one.baseline, one.ours) for one in pair.comparisons.values()), strict=True)
+        baseline, ours = ([f"{text}{'*' if best else ' '}" for text, best in row] for row in printed)
+        lines += [[pair.data, pair.setting, pair.names[0], *baseline], ["", "", pair.names[1], *ours]]
+        lines += [["", "", "change", *(f"{one.change} " for one in pair.comparisons.values())], []]
+    return ruled(lines[:-1], num_left=3)
+
+
+def metrics_text(numbers: pd.Series) -> str:
+    """The numbers of one model with their meanings, for a terminal; metrics without a description come last."""
+    lines = [["metric", "value", "better", "meaning"]]
+    lines += [[name, value_text(m, float(numbers[name])), m.better, m.meaning] for name, m in METRICS.items()]
+    lines += [[str(name), f"{value:.3f}", "", ""] for name, value in numbers.items() if name not in METRICS]
+    return ruled(lines)
+
+
+def value_text(metric: Metric, value: float) -> str:
+    return NOTHING if math.isnan(value) else f"{value:.{metric.digits}f}"
+
+
+def change(metric: Metric, value: float, baseline: float) -> str:
+    """``−24 %`` or ``+0.07``."""
+    if math.isnan(value) or math.isnan(baseline) or (metric.change == "ratio" and baseline == 0):
+        return NOTHING
+    if metric.change == "difference":
+        return _signed(value - baseline, metric.digits)
+    return f"{_signed(100 * (value / baseline - 1), 0)} %"
+
+
+def _printed(metric: Metric, value: float, other: float) -> PrintedNumber:
+    """The value as text. It is the better one only if the difference can be seen in print."""
+    better = value > other if metric.better == "higher" else value < other
+    text = value_text(metric, value)
+    return PrintedNumber(text, better and text != value_text(metric, other))
+
+
+def _signed(value: float, digits: int) -> str:
+    rounded = round(value, digits)
+    sign = "+" if rounded > 0 else "−" if rounded < 0 else "±"
+    return f"{sign}{abs(rounded):.{digits}f}"
