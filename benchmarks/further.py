@@ -149,7 +149,7 @@ def explain(
     rows: Cut, classifier: ct.CounterfactualClassifier, threshold: float, **search: Any
 ) -> tuple[pd.DataFrame, np.ndarray, float]:
     """What the judge says of each person's counterfactual, who arrived, and their share of those who had to move."""
-    told = classifier.explain(rows.people, target=list(rows.asked), decision_threshold=threshold, **search)
+    told = classifier.explain(rows.people, target=list(rows.asked), confidence=threshold, **search)
     arrived = told.status == "converged"
     after, before = rows.points(told.frame), rows.points(rows.people)
     said = pd.DataFrame(rows.judge(after, rows.target)).assign(cost=(after - before).abs().sum(-1).numpy())

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from counterfactual_training.estimator.explanation import say_change, say_confidence, say_number
+from counterfactual_training.estimator.words import say_change, say_confidence, say_number
 from counterfactual_training.search import generic
 from counterfactual_training.tabular.feature import Feature
 

@@ -154,7 +154,7 @@ def test_rows_are_encoded_once_and_decoded_once(loans, make_quick, schema, monke
             return original(self, *args, **options)
 
         monkeypatch.setattr(Encoder, name, counted)
-    explanation = classifier.explain(loans[0], decision_threshold=0.99)
+    explanation = classifier.explain(loans[0], confidence=0.99)
     assert not explanation.converged.all()  # so that every attempt was made
     assert calls == ["transform", "inverse_transform"]
 
@@ -360,7 +360,7 @@ def test_what_was_never_negative_does_not_become_so(make_quick):
     people, decision = draw_people()
     classifier = make_quick(epochs=5, num_std=3.0).fit(people, decision)
     denied = people[classifier.predict(people) == "denied"]
-    after = classifier.explain(denied, target="granted", decision_threshold=0.99).frame
+    after = classifier.explain(denied, target="granted", confidence=0.99).frame
     assert (after[["debt", "loans", "rate"]] >= 0).all(axis=None)
 
 

@@ -130,7 +130,7 @@ def test_advice_ends_among_real_rows(apart, make_quick):
 
 def test_advice_on_a_mixed_table_ends_closer_to_real_rows(loans, fitted, ungated, rejected):
     frame, y = loans
-    gated, free = (c.explain(rejected, target="granted", decision_threshold=0.5) for c in (fitted, ungated))
+    gated, free = (c.explain(rejected, target="granted", confidence=0.5) for c in (fitted, ungated))
     both = gated.converged & free.converged
     near, far = (to_neighbours(fitted, e.frame[both], frame[y == "granted"]) for e in (gated, free))
     assert both.mean() > 0.9
@@ -139,7 +139,7 @@ def test_advice_on_a_mixed_table_ends_closer_to_real_rows(loans, fitted, ungated
 
 @pytest.mark.parametrize("threshold", [0.5, 0.9, *repeats(0.7)])
 def test_what_converged_holds_after_decoding(fitted, rejected, threshold):
-    explanation = fitted.explain(rejected, target="granted", decision_threshold=threshold)
+    explanation = fitted.explain(rejected, target="granted", confidence=threshold)
     plausibility = given_what_cannot_change(fitted, explanation.frame)
     reached = fitted.predict_proba(explanation.frame)[:, 1] * plausibility
     assert explanation.converged.mean() > 0.5

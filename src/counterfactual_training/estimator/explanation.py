@@ -203,7 +203,8 @@ class Explanation:
         moved, arrives = self._moved(i, most), self.prediction[i] == self.target[i]
         asked = "" if self.asked is None else say_confidence(self.asked)
         if self.status[i] == "already_there":
-            return f"the decision already is {target} (confidence {sure}); nothing needs to change."
+            below = f", below the {asked} asked for" if self.asked is not None and self.confidence[i] < self.asked else ""
+            return f"the decision already is {target} (confidence {sure}{below}); nothing needs to change."
         if self.status[i] == "converged" and not arrives:  # a confidence below one half was asked for
             head = f"with {moved}, the probability of {target} would be" if moved else f"the probability of {target} is"
             return f"{head} {sure}, as asked for."

@@ -194,18 +194,46 @@ class Finder:
         Args:
             y: ``(n,)`` target classes.
             generator: tried first, then once more with a higher aim.
-            fall_back: retry rows that still miss with class loss and distance only, then along real rows.
-            sparsify: change as few columns as little as possible, see :meth:`shorten`.
+            fall_back: try single columns before the search; retry rows that miss with class loss and distance only, then
+                along real rows.
+            sparsify: change as few columns as little as possible.
         """
         x, threshold = factuals.x, float(generator.decision_threshold)
+        # Whatever a gate says of them, rows that have their target need no advice.
+        there = self.logits(x).argmax(-1).to(y) == y
+        x_cf, steps, rows = x.clone(), torch.zeros_like(y), (~there).nonzero().squeeze(-1)
+        if sparsify and fall_back and not bool(self._pixels.any()):
+            floor = torch.full_like(x[rows, 0], threshold + DIGITS)
+            singles = single_changes(self, factuals.take(rows), y[rows], floor)
+            order = singles.cost.argsort(descending=True).tolist()  # the last assignment of a row wins: the cheapest
+            for place, point in zip(singles.row[order].tolist(), singles.point[order], strict=True):
+                x_cf[rows[place]] = point
+            rows = rows[~torch.isin(torch.arange(len(rows), device=rows.device), singles.row)]
+        if len(rows):
+            part = factuals.take(rows)
+            x_cf[rows], steps[rows], confidence = self._descend(part, y[rows], generator, fall_back)
+            if sparsify:
+                # A best effort keeps every change that helps, and drops those that do not.
+                trusted = (_SHARE * confidence).clamp_max(DIGITS)
+                floor = confidence.clamp_max(threshold + DIGITS) - trusted * (confidence < threshold)
+                x_cf[rows] = self.shorten(x_cf[rows], part, y[rows], floor)
+        arrived = self.confidence(x_cf, y) >= threshold
+        status = torch.where(arrived, int(Status.CONVERGED), int(Status.EXHAUSTED))
+        found = Counterfactuals(x_cf, status.masked_fill(there, int(Status.ALREADY_THERE)), steps)
+        self._flip_the_implausible(found, factuals, y, generator, fall_back, sparsify)
+        return found
+
+    def _descend(
+        self, factuals: Factuals, y: Tensor, generator: Generator, fall_back: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Points ``(n, d)`` found by gradients and along real rows, the steps taken, and the confidence reached."""
+        x, threshold = factuals.x, float(generator.decision_threshold)
         result = self._search(factuals, y, generator)
-        there = self.there(x, y, threshold)
-        steps = result.num_steps.masked_fill(there, 0)
+        steps = result.num_steps.clone()
         x_cf, confidence = self._settled(result.x_cf, factuals, y, threshold)
-        x_cf[there] = x[there]
 
         def missed() -> Tensor:
-            return ((confidence < threshold + DIGITS) & ~there).nonzero().squeeze(-1)
+            return (confidence < threshold + DIGITS).nonzero().squeeze(-1)
 
         def keep_better(rows: Tensor, points: Tensor) -> None:
             tried, gained = self._settled(points, factuals.take(rows), y[rows], threshold)
@@ -213,7 +241,7 @@ class Finder:
             x_cf[rows[better]], confidence[rows[better]] = tried[better], gained[better]
 
         # A line search that did not arrive would take the same path again.
-        hopeful = result.converged if generator.step_rule == "line" else ~there
+        hopeful = result.converged if generator.step_rule == "line" else torch.ones_like(result.converged)
         for attempt in _attempts(generator, fall_back):
             rows = missed()
             rows = rows[hopeful[rows]]
@@ -224,48 +252,26 @@ class Finder:
             steps[rows] += again.num_steps
         rows = missed()
         if isinstance(self.searched, Gated) and fall_back and len(rows):
-            part = factuals.take(rows)
-            rules, goal = self.constraints.to(x), threshold + DIGITS
-            keep_better(rows, towards_real(self.searched, part.x, y[rows], rules, goal, part.held))
-        rows = (~there).nonzero().squeeze(-1)
-        if sparsify and len(rows):
-            # A best effort keeps every change that helps, and drops those that do not.
-            trusted = (_SHARE * confidence).clamp_max(DIGITS)
-            floor = confidence.clamp_max(threshold + DIGITS) - trusted * (confidence < threshold)
-            x_cf[rows] = self.shorten(x_cf[rows], factuals.take(rows), y[rows], floor[rows])
-        arrived = self.confidence(x_cf, y) >= threshold
-        status = torch.where(arrived, int(Status.CONVERGED), int(Status.EXHAUSTED))
-        found = Counterfactuals(x_cf, status.masked_fill(there, int(Status.ALREADY_THERE)), steps)
-        self._flip_the_implausible(found, factuals, y, generator, fall_back, sparsify)
-        return found
-
-    def there(self, x: Tensor, y: Tensor, threshold: float) -> Tensor:
-        """Mask ``(n,)`` of rows that have their target already, whatever a gate says of them."""
-        logits = self.logits(x)
-        decided = logits.argmax(-1).to(y) == y
-        sure = logits.softmax(-1).gather(-1, y.cpu().unsqueeze(-1)).squeeze(-1).to(x) >= threshold
-        return decided if self.decision else decided & sure
+            part, goal = factuals.take(rows), threshold + DIGITS
+            points = towards_real(self.searched, part.x, y[rows], self.constraints.to(x), goal, part.held)
+            keep_better(rows, points)
+        return x_cf, steps, confidence
 
     def shorten(self, x_cf: Tensor, factuals: Factuals, y: Tensor, floor: Tensor) -> Tensor:
-        """Counterfactuals ``(n, d)`` that ask for less: one column if one suffices, and no change that is not needed."""
-        x, owner = factuals.x, self.owner.to(x_cf.device)
-        pixels = torch.tensor([feature.kind == "pixel" for feature in self.encoder.schema_], device=x.device)
-        shortener = Shortener(
-            self.reaches,
-            lambda points, rows: self.as_printed(points, factuals.take(rows)),
-            owner,
-            pixels,
-            self.constraints,
-            self.difficulty.to(x),
-        )
-        shorter = shortener(x_cf, x, y, floor)
-        rows = (self.num_changes(shorter, x) > 1).nonzero().squeeze(-1)
-        if len(rows) and not bool(pixels.any()):
-            singles = single_changes(self, factuals.take(rows), y[rows], floor[rows])
-            # The last assignment of a row wins: the cheapest.
-            order = singles.cost.argsort(descending=True)
-            shorter[rows[singles.row[order]]] = singles.point[order]
-        return shorter
+        """Counterfactuals ``(n, d)`` that ask for less, with no change that is not needed; see :class:`Shortener`."""
+        x = factuals.x
+
+        def printed(points: Tensor, rows: Tensor) -> Tensor:
+            return self.as_printed(points, factuals.take(rows))
+
+        owner, pixels = self.owner.to(x.device), self._pixels.to(x.device)
+        shortener = Shortener(self.reaches, printed, owner, pixels, self.constraints, self.difficulty.to(x))
+        return shortener(x_cf, x, y, floor)
+
+    @cached_property
+    def _pixels(self) -> Tensor:
+        """Mask ``(m,)`` of pixels, which are too many to be changed one by one."""
+        return torch.tensor([feature.kind == "pixel" for feature in self.encoder.schema_])
 
     def num_changes(self, x_cf: Tensor, x: Tensor) -> Tensor:
         """``(n,)`` how many features differ."""
