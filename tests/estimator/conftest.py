@@ -7,6 +7,7 @@ import torch
 
 from counterfactual_training.estimator import CounterfactualClassifier, Finder, explain_rows
 from counterfactual_training.estimator.inputs import resolve_schema
+from counterfactual_training.estimator.options import Question
 from counterfactual_training.search import generic
 from counterfactual_training.tabular.encode import Encoder
 
@@ -95,7 +96,7 @@ def make_finder():
 
     def make(frame, weights, bias=0.0, schema=None, mutability=None, domain=None, unseen="error", num_std=0.0):
         encoder = Encoder(resolve_schema(frame, schema, mutability, domain), unseen=unseen).fit(frame)
-        return Finder(ByHand(weights, bias), encoder, encoder.constraints(num_std=num_std))
+        return Finder(ByHand(weights, bias), encoder, encoder.constraints(num_std=num_std, keep_outside=True))
 
     return make
 
@@ -122,7 +123,7 @@ def sentence():
     """Explain rows with a finder."""
 
     def explain(finder, row, target="granted", generator=None, **options):
-        chosen = generator or generic(max_steps=200)
-        return explain_rows(finder, row, np.array(["denied", "granted"]), target, chosen, **options)
+        question = Question(generator or generic(max_steps=200), **options)
+        return explain_rows(finder, row, np.array(["denied", "granted"]), target, question)
 
     return explain

@@ -39,7 +39,8 @@ def test_already_there(by_hand, sentence):
     assert explanation.changes()[0] == (
         "Row 2: the decision already is 'granted' (confidence 0.97); nothing needs to change."
     )
-    assert explanation.converged.tolist() == [True, False]  # the class is right, the threshold not met
+    assert explanation.answered.all()
+    assert "(confidence 0.70, below the 0.75 asked for); nothing" in explanation.changes()[1]
 
 
 def test_out_of_steps(by_hand, sentence):

@@ -42,8 +42,9 @@ def holds_as_printed(classifier, explanation):
     confidence = probability[np.arange(len(place)), place]
     np.testing.assert_allclose(confidence, explanation.confidence, atol=TOLERANCE)
     assert (classifier.predict(explanation.frame) == explanation.prediction).all()
-    assert (confidence[explanation.status == "converged"] >= explanation.decision_threshold - TOLERANCE).all()
-    assert (confidence[explanation.status == "exhausted"] <= explanation.decision_threshold + TOLERANCE).all()
+    asked = 0.5 if explanation.asked is None else explanation.asked
+    assert (confidence[explanation.status == "converged"] >= asked - TOLERANCE).all()
+    assert (confidence[explanation.status == "exhausted"] <= asked + TOLERANCE).all()
 
 
 def test_counterfactuals_are_valid_as_printed(fitted, rejected):
@@ -84,7 +85,7 @@ def test_any_row_any_threshold(fitted, data):
     explanation = fitted.explain(
         frame,
         target=data.draw(st.sampled_from([None, "granted", "denied"])),
-        decision_threshold=data.draw(st.sampled_from([0.4, 0.6, 0.75, 0.95])),
+        confidence=data.draw(st.sampled_from([None, 0.4, 0.6, 0.75, 0.95])),
         sparsify=data.draw(st.booleans()),
         max_steps=15,
     )
@@ -126,7 +127,7 @@ def test_a_generator_that_is_named_is_used_alone(fitted, rejected):
     helped = fitted.explain(rejected, max_steps=1)
     assert helped.converged.sum() > alone.converged.sum()
     assert fitted.explain(rejected.head(3), generator="generic").converged.all()
-    assert fitted.explain(rejected.head(3), generator=generic(decision_threshold=0.6)).decision_threshold == 0.6
+    assert fitted.explain(rejected.head(3), generator=generic(decision_threshold=0.6)).asked == 0.6
     with pytest.raises(InputError, match="needs a VAE"):
         fitted.explain(rejected, generator="revise")
 
@@ -378,7 +379,7 @@ def test_a_best_effort_asks_for_nothing_that_does_not_help(make_quick, gate):
         return classifier.predict_proba(frame)[:, 1] * classifier.gate_(x).exp()[:, 1].numpy()
 
     denied = people[classifier.predict(people) == "denied"]
-    asked = {"target": "granted", "decision_threshold": 0.999, "generator": "ecco"}  # alone: energy moves what it likes
+    asked = {"target": "granted", "confidence": 0.999, "generator": "ecco"}  # alone: energy moves what it likes
     explanation = classifier.explain(denied, **asked)
     missed = ~explanation.converged
     assert missed.sum() > 5

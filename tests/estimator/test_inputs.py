@@ -220,13 +220,17 @@ def test_unknown_classes(fitted, rejected, target):
         fitted.explain(rejected.head(3), target=target)
 
 
-def test_rows_outside_a_stated_domain_are_refused_in_their_units(fitted, rejected):
-    frame = rejected.head(4).copy()
-    frame.iloc[2, frame.columns.get_loc("debt")] = -5.5
-    with pytest.raises(InputError, match=r"'debt': 1 row\(s\) outside the stated domain \[0, ∞\].*-5.5"):
-        fitted.explain(frame)
-    frame["debt"] = 999.0  # beyond what was seen, but not beyond what was stated
-    assert len(fitted.explain(frame)) == 4
+def test_rows_outside_a_stated_domain_stay_or_move_towards_it(loans, make_quick, schema):
+    frame, y = loans
+    classifier = make_quick(schema=schema, domain={"debt": (5, 40), "age": (30, 60)}).fit(frame, y)
+    assert ((frame["debt"] > 40) | (frame["debt"] < 5)).any()
+    explanation = classifier.explain(frame.head(120))
+    for name, low, high in (("debt", 5, 40), ("age", 30, 60)):
+        before, after = explanation.original[name], explanation.frame[name]
+        assert (after >= np.minimum(before, low)).all() and (after <= np.maximum(before, high)).all()
+        assert (after[before > high] <= before[before > high]).all()
+        assert (after[before < low] >= before[before < low]).all()
+        assert (after != before).any()
 
 
 def test_a_dict_is_no_row(fitted, loans):

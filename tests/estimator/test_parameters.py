@@ -98,11 +98,12 @@ def test_the_generator_is_the_presets_unless_stated():
 
 def test_explanations_are_by_the_presets_search_unless_a_generator_was_stated(blobs):
     x, y = blobs[0].numpy(), blobs[1].numpy()
-    for params, threshold in (({}, 0.5), ({"generator": "ecco"}, 0.75), ({"decision_threshold": 0.6}, 0.6)):
+    for params, asked in (({}, None), ({"generator": "ecco"}, None), ({"decision_threshold": 0.6}, 0.6)):
         classifier = ct.CounterfactualClassifier(epochs=1, random_state=0, **params).fit(x, y)
-        assert classifier.explain(x[:2]).decision_threshold == threshold
+        assert classifier.explain(x[:2]).asked == asked
+        assert classifier.explain(x[:2], confidence=0.9).asked == 0.9
     paper = ct.CounterfactualClassifier(epochs=1, preset="as_run", random_state=0).fit(x, y)
-    assert paper.explain(x[:2]).decision_threshold == 0.75
+    assert paper.explain(x[:2]).asked is None  # the threshold of the training is none of a person's business
 
 
 def test_constraints_of_a_preset_are_refused_because_columns_have_their_own(blobs):

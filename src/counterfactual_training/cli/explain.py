@@ -24,9 +24,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument("--rows", default="0,1,2", help="numbers of rows from 0, such as 0,1,2 or 0-9")
     parser.add_argument("--target", metavar="CLASS", help="the wanted class (default: the next most probable one)")
-    parser.add_argument(
-        "--confidence", type=float, metavar="P", help="probability that the wanted class must reach (default: the decision)"
-    )
+    parser.add_argument("--confidence", type=float, metavar="P", help="probability to reach (default: the decision)")
     parser.add_argument("--options", type=int, default=1, metavar="N", help="how many different answers per row")
     parser.add_argument("--lock", metavar="COLUMNS", help="columns that may not change, separated by commas")
     parser.add_argument("--vary", metavar="COLUMNS", help="the only columns that may change")

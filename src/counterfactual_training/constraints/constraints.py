@@ -214,7 +214,7 @@ class Constraints:
         return Bounds(lower, upper, nothing, nothing)
 
     def interval(self, x: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Where each value of x ``(..., n, d)`` may go: the box, cut at the factual by the directions and by ``held``."""
+        """Where each value of x ``(..., n, d)`` may go: the box, cut at the factual by directions and by ``held``."""
         bounds = self.bounds(x).hold(x, held)
         lower = torch.where(self.may_decrease.unsqueeze(-2), bounds.lower, torch.maximum(bounds.lower, x))
         upper = torch.where(self.may_increase.unsqueeze(-2), bounds.upper, torch.minimum(bounds.upper, x))

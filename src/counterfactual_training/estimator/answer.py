@@ -13,9 +13,10 @@ from torch import Tensor
 
 from counterfactual_training.errors import ConstraintError, ModelError
 from counterfactual_training.estimator.explanation import Explanation
-from counterfactual_training.estimator.find import Counterfactuals, Factuals, Finder
+from counterfactual_training.estimator.find import Finder
 from counterfactual_training.estimator.inputs import refuse_far, target_classes
 from counterfactual_training.estimator.options import Question, find_options
+from counterfactual_training.estimator.points import Counterfactuals, Factuals
 from counterfactual_training.estimator.rules import Rules
 from counterfactual_training.estimator.why import Obstacles, find_obstacles, listed
 from counterfactual_training.search import Status
@@ -142,7 +143,7 @@ def _explanation(
     probability = finder.logits(x_cf).softmax(-1).numpy()
     wanted = goal.cpu().numpy()
     confidence = probability[np.arange(len(row)), wanted]
-    original, notes = own.frame, ()
+    original, notes = own.frame, tuple[str, ...]()
     if num_options > 1:
         index = _numbered(own.frame.index, row)
         original, counterfactual = original.set_axis(index), counterfactual.set_axis(index)
@@ -189,7 +190,7 @@ def _shortfalls(
         helped = np.isin(status[entries], (int(Status.CONVERGED), int(Status.IMPLAUSIBLE)))
         if len(entries) >= num_options or not helped.all():
             continue
-        columns = [str(frame.columns[j]) for j in np.flatnonzero((distance[entries] > 0).any(0))]
+        columns = [str(name) for name in frame.columns[(distance[entries] > 0).any(0)]]
         notes.append(
             f"Row {frame.index[i]} has {len(entries)} of {num_options} options: no allowed change of other columns "
             f"than {listed(columns, 6)} was found that suffices."

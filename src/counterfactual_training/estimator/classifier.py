@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils import check_random_state
@@ -16,14 +16,18 @@ from torch import nn
 
 from counterfactual_training.errors import InputError
 from counterfactual_training.estimator import parameters
-from counterfactual_training.estimator.answer import advice_constraints, explain_rows
-from counterfactual_training.estimator.explanation import Explanation
+from counterfactual_training.estimator.answer import advice_constraints
+from counterfactual_training.estimator.explains import Explains
 from counterfactual_training.estimator.file import load_classifier, save_classifier
 from counterfactual_training.estimator.find import Finder
 from counterfactual_training.estimator.fit import VALIDATION_SHARE, best_restart, prepare, tune_settings
-from counterfactual_training.estimator.inputs import check_count, device_and_dtype, encode_rows, rows, training_rows
-from counterfactual_training.estimator.options import Question
-from counterfactual_training.estimator.rules import ask
+from counterfactual_training.estimator.inputs import (
+    check_count,
+    device_and_dtype,
+    encode_rows,
+    frame_of,
+    training_rows,
+)
 from counterfactual_training.gates import Gate
 from counterfactual_training.search import Generator
 from counterfactual_training.tabular.encode import Encoder, Missing, Unseen
@@ -36,7 +40,7 @@ _CHUNK = 4096
 ModelFactory = Callable[[int, int], nn.Module]
 
 
-class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
+class CounterfactualClassifier(Explains, ClassifierMixin, BaseEstimator):
     """A scikit-learn classifier of data frames that explains what would have to change for another decision.
 
     By default a network is trained conventionally, and a gate learns what real rows of each class look like: advice
@@ -87,11 +91,12 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         preset: ``"default"``; ``"cheap_recourse"`` (cheaper counterfactuals, under an accuracy budget); the paper's
             ``"as_run"`` or ``"as_printed"``; or a :class:`Setting`, for the paper's network.
         mutability: by column, ``"both" | "none" | "increase" | "decrease"``, or 0, +1, −1 as in ``monotonic_cst``.
-        domain: by column, ``(lower, upper)`` in its own units, ``None`` where open. Rows outside are refused.
+        domain: by column, where advice may lead: ``(lower, upper)`` in its own units, ``None`` where open. Rows outside
+            may stay there or move towards it.
         schema: see above: a dict with a table per column, a TOML or JSON file with the same, or a :class:`Schema`,
             such as ``load_dataset("adult").schema``. ``mutability`` and ``domain`` win over it.
-        num_std: n_σ of Eq. 12, how far columns without a stated domain may leave the range of the training data; 0
-            keeps them inside, ``None`` follows the preset.
+        num_std: n_σ of Eq. 12, how far columns without a stated domain may leave the range of the training data. 0
+            keeps advice inside its bulk, from the 0.5th to the 99.5th percentile; ``None`` follows the preset.
         unseen: a category not seen in training: raise an ``"error"``, or accept it as ``"unknown"``.
         missing: a missing value: raise an ``"error"``, or ``"impute"`` the median or most frequent category.
         device, random_state: the CPU by default; a number makes ``fit`` repeatable.
@@ -248,64 +253,7 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
         x = self._encoded(X)
         return np.concatenate([self.gate_.plausibility(part).cpu().numpy() for part in x.split(_CHUNK)])
 
-    # ---- explanations ----------------------------------------------------------------------------------------------
-
-    def explain(
-        self,
-        X: Any,  # noqa: N803
-        target: Any = None,
-        *,
-        n_options: int = 1,
-        confidence: float | None = None,
-        vary: Sequence[Any] | None = None,
-        lock: Sequence[Any] | None = None,
-        domain: Mapping[str, Any] | Sequence[Any] | None = None,
-        step: Mapping[str, float] | Sequence[Any] | None = None,
-        max_change: Mapping[str, float] | Sequence[Any] | None = None,
-        difficulty: Mapping[str, float] | Sequence[Any] | None = None,
-        max_changes: int | Sequence[Any] | None = None,
-        generator: str | Generator | None = None,
-        max_steps: int | None = None,
-        sparsify: bool = True,
-    ) -> Explanation:
-        """What would have to change for each row of X to get the target class, within the rules of the columns.
-
-        Every claim holds for the rows as printed: after rounding to integers, decimals and categories. No change in the
-        answer can be undone, alone, with the target still reached; if one column suffices, one column changes.
-
-        The rules below hold for this question, on top of those stated in ``fit``: nothing becomes freer. Each is given
-        once for all rows, or as a list with one entry per row.
-
-        Args:
-            X: rows like those of ``fit``.
-            target: a label for all rows, or one per row; by default the most probable class that is not predicted.
-            n_options: how many answers per row, at most; each changes other columns. With a gate, one of them is what
-                the model alone asks for, if that differs.
-            confidence: probability of the target to reach, times the plausibility if there is a gate. By default the
-                answer flips the decision, and lies where the gate finds it at least as plausible as not.
-            vary: the only columns that may change.
-            lock: columns that may not change.
-            domain: by column, where advice may lead: ``(lower, upper)``, or a list of categories.
-            step: by column; advice names multiples of this number.
-            max_change: by column, the largest change in its units (in ranks for ordinal columns).
-            difficulty: by column, how much dearer than usual a change is.
-            max_changes: the largest number of columns to change.
-            generator: used alone if given. By default the preset's, then other searches for rows that still miss.
-            max_steps: of the search; by default :data:`parameters.EXPLAIN_STEPS`, or as the preset's generator has it.
-            sparsify: take back changes that the target does not need: whole ones, the smallest first, then a share of
-                the numbers.
-        """
-        check_is_fitted(self, "model_")
-        frame = rows(self, X)
-        rules = {"vary": vary, "lock": lock, "domain": domain, "step": step, "max_change": max_change}
-        groups = ask(frame.index, **rules, difficulty=difficulty, max_changes=max_changes)
-        params = self.get_params(deep=False)
-        chosen, decides = parameters.make_explainer(params, self.generator_, generator, confidence, max_steps)
-        # A generator that is named here is used alone, without falling back on others.
-        question = Question(chosen, generator is None, sparsify)
-        finder = replace(self._finder(), decision=decides)
-        options = check_count("n_options", n_options)
-        return explain_rows(finder, frame, self.classes_, target, question, groups, options, self.num_std_)
+    # ---- files -----------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
         """Write one file for :meth:`load`: weights and JSON, nothing executable."""
@@ -370,9 +318,18 @@ class CounterfactualClassifier(ClassifierMixin, BaseEstimator):
     def _finder(self) -> Finder:
         return Finder(self.model_, self.encoder_, self.constraints_, self.gate_)
 
+    def _asked(self, rows: Any) -> pd.DataFrame:
+        check_is_fitted(self, "model_")
+        return frame_of(self, rows)
+
+    def _explainer(
+        self, given: str | Generator | None, confidence: float | None, max_steps: int | None
+    ) -> tuple[Generator, bool]:
+        return parameters.make_explainer(self.get_params(deep=False), self.generator_, given, confidence, max_steps)
+
     def _encoded(self, x: Any) -> torch.Tensor:
         check_is_fitted(self, "model_")
-        return encode_rows(self.encoder_, rows(self, x), device_and_dtype(self.model_))
+        return encode_rows(self.encoder_, frame_of(self, x), device_and_dtype(self.model_))
 
     def _logits(self, x: Any) -> torch.Tensor:
         encoded = self._encoded(x)

@@ -144,7 +144,7 @@ class Explanation:
         """The counterfactuals of one option, 1 for the cheapest, for the rows that have it."""
         if self._options is None:
             return self.frame if number == 1 else self.frame[:0]
-        return self.frame.xs(number, level="option")
+        return self.frame[self.frame.index.get_level_values("option") == number].droplevel("option")
 
     @property
     def _options(self) -> list[int] | None:
@@ -203,15 +203,16 @@ class Explanation:
         moved, arrives = self._moved(i, most), self.prediction[i] == self.target[i]
         asked = "" if self.asked is None else say_confidence(self.asked)
         if self.status[i] == "already_there":
-            below = f", below the {asked} asked for" if self.asked is not None and self.confidence[i] < self.asked else ""
+            below = (
+                f", below the {asked} asked for" if self.asked is not None and self.confidence[i] < self.asked else ""
+            )
             return f"the decision already is {target} (confidence {sure}{below}); nothing needs to change."
         if self.status[i] == "converged" and not arrives:  # a confidence below one half was asked for
             head = f"with {moved}, the probability of {target} would be" if moved else f"the probability of {target} is"
             return f"{head} {sure}, as asked for."
         if arrives:
-            met = f", {'above' if self.status[i] == 'converged' else 'below'} the {asked} asked for" if asked else ""
-            if self.status[i] == "implausible" and asked:
-                met = f", above the {asked} asked for"
+            side = "" if self.asked is None else "above" if self.confidence[i] >= self.asked else "below"
+            met = f", {side} the {asked} asked for" if side else ""
             return f"with {moved}, the decision would be {target} (confidence {sure}{met}){self._doubt(i)}."
         aim = f"makes the decision {target}" + (f" with confidence {asked}" if asked else "")
         head = f"no change was found that {aim}."

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,15 +17,13 @@ from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.estimator.inputs import column_owner, device_and_dtype, encode_rows
+from counterfactual_training.estimator.points import Counterfactuals, Factuals, in_blocks, stored
 from counterfactual_training.estimator.refine import Shortener, swap_categories
 from counterfactual_training.estimator.singles import single_changes
 from counterfactual_training.gates import Gate, Gated, towards_real
-from counterfactual_training.search import Generator, SearchResult, Status, evaluating, generic, search
-from counterfactual_training.tabular.column import Column
-from counterfactual_training.tabular.dtypes import restore_numbers
+from counterfactual_training.search import Generator, SearchResult, Status, generic, search
 from counterfactual_training.tabular.encode import Encoder
-from counterfactual_training.tabular.frame import read, to_float
-from counterfactual_training.threads import sensible_threads
+from counterfactual_training.tabular.frame import read
 
 # A row that rounding took below τ is searched again, aiming at this share of the way from τ to 1.
 _AIM_HIGHER = 0.4
@@ -36,46 +33,6 @@ _PATIENCE = 4
 DIGITS = 1e-6
 # … and a small one to this share.
 _SHARE = 1e-4
-_CHUNK = 65_536
-
-
-@dataclass(frozen=True, eq=False)
-class Factuals:
-    """Rows to explain: in the user's units, in model space ``(n, d)``, and each column read as numbers ``(n,)``.
-
-    ``held`` is a mask ``(n, d)`` of single cells that may not change; ``None`` holds none.
-    """
-
-    frame: pd.DataFrame
-    x: Tensor
-    numbers: tuple[np.ndarray, ...]
-    held: Tensor | None = None
-
-    def take(self, rows: Tensor) -> Factuals:
-        """Some of the rows, by number; a row may be taken more than once."""
-        index = rows.cpu().numpy()
-        held = None if self.held is None else self.held[rows]
-        return Factuals(self.frame.iloc[index], self.x[rows], tuple(own[index] for own in self.numbers), held)
-
-
-@dataclass(frozen=True, eq=False)
-class Counterfactuals:
-    """What was found for n rows with m features in d encoded columns.
-
-    Attributes:
-        x_cf: ``(n, d)`` encodings of rows as they are printed.
-        status: ``(n,)`` values of :class:`Status`; rows that missed for other reasons are all ``EXHAUSTED`` here.
-        num_steps: ``(n,)`` of all searches together.
-    """
-
-    x_cf: Tensor
-    status: Tensor
-    num_steps: Tensor
-
-    def put(self, rows: Tensor, other: Counterfactuals, mask: Tensor) -> None:
-        """Replace some rows by those of another result where the mask says so; count the steps of all."""
-        self.num_steps[rows] += other.num_steps
-        self.x_cf[rows[mask]], self.status[rows[mask]] = other.x_cf[mask], other.status[mask]
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +97,7 @@ class Finder:
             column, own = self.encoder.columns_[j], factuals.numbers[j]
             place = self.encoder.slices_[column.feature.name]
             numbers, same = column.decode_like(z[:, place], precision, own)
-            code = column.encode(_stored(column, np.where(same, own, numbers)))
+            code = column.encode(stored(column, np.where(same, own, numbers)))
             printed[:, place] = torch.as_tensor(code).to(points)
         return printed
 
@@ -150,14 +107,14 @@ class Finder:
 
     def logits(self, x: Tensor) -> Tensor:
         """``(n, k)``, on the CPU."""
-        return _in_blocks(self.model, x)
+        return in_blocks(self.model, x)
 
     def plausibility(self, x: Tensor) -> Tensor:
         """``(n, k)``, on the CPU: how much each row looks like a real one of each class, given what cannot change; NaN
         without a gate."""
         if self.gate is None:
             return torch.full_like(self.logits(x), torch.nan)
-        return _in_blocks(self.gate, x).exp()
+        return in_blocks(self.gate, x).exp()
 
     def probability(self, x: Tensor, y_target: Tensor) -> Tensor:
         """Of the target ``(n,)`` at x; if the bar is the decision, against the strongest other class alone."""
@@ -194,8 +151,8 @@ class Finder:
         Args:
             y: ``(n,)`` target classes.
             generator: tried first, then once more with a higher aim.
-            fall_back: try single columns before the search; retry rows that miss with class loss and distance only, then
-                along real rows.
+            fall_back: try single columns before the search; retry rows that miss with class loss and distance only,
+                then along real rows.
             sparsify: change as few columns as little as possible.
         """
         x, threshold = factuals.x, float(generator.decision_threshold)
@@ -295,16 +252,23 @@ class Finder:
     def _flip_the_implausible(
         self, found: Counterfactuals, factuals: Factuals, y: Tensor, generator: Generator, *how: bool
     ) -> None:
-        """Rows that the gate stops are answered by what the model alone asks for, if it flips the decision.
+        """Answer rows that the gate stops: by the best effort if that flips the decision, else by the model alone.
 
-        They are marked as implausible if that reaches the threshold.
+        Those that reach the threshold but for the gate are marked as implausible.
         """
         rows = (found.status == int(Status.EXHAUSTED)).nonzero().squeeze(-1)
         if self.gate is None or len(rows) == 0:
             return
+        threshold = float(generator.decision_threshold)
+        enough = self.probability(found.x_cf[rows], y[rows]) >= threshold
+        found.status[rows[enough]] = int(Status.IMPLAUSIBLE)
+        rows = rows[~enough]
+        if len(rows) == 0:
+            return
         plain = replace(self, gate=None).find(factuals.take(rows), y[rows], generator, *how)
-        found.put(rows, plain, self.logits(plain.x_cf).argmax(-1).to(y) == y[rows])
+        flipped, flips = (self.logits(points).argmax(-1).to(y) == y[rows] for points in (found.x_cf[rows], plain.x_cf))
         arrived = plain.status == int(Status.CONVERGED)
+        found.put(rows, plain, arrived | (flips & ~flipped))
         found.status[rows[arrived]] = int(Status.IMPLAUSIBLE)
 
     def _settled(self, x_cf: Tensor, factuals: Factuals, y: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
@@ -317,19 +281,6 @@ class Finder:
         if not rules.groups:
             return points, self.confidence(points, y)
         return swap_categories(points, x, y, rules, self.confidence, threshold + DIGITS, factuals.held)
-
-
-def _in_blocks(module: nn.Module, x: Tensor) -> Tensor:
-    """The module's output for rows x, in eval mode, block by block, on the CPU."""
-    with evaluating(module), torch.no_grad(), sensible_threads(module, x[:_CHUNK]):
-        return torch.cat([module(part).cpu() for part in x.split(_CHUNK)])
-
-
-def _stored(column: Column, numbers: np.ndarray) -> np.ndarray:
-    """Numbers ``(n,)`` as a cell of the column's dtype holds them: float32 has fewer digits than a point."""
-    if column.feature.is_category or column.dtype == np.float64:
-        return numbers
-    return to_float(restore_numbers(numbers, column.dtype, whole=column.feature.kind == "integer"))
 
 
 def _attempts(generator: Generator, fall_back: bool) -> Sequence[Generator]:

@@ -40,7 +40,7 @@ def training_rows(estimator: Any, x: Any, y: Any) -> tuple[pd.DataFrame, np.ndar
     return frame, labels
 
 
-def rows(estimator: Any, x: Any) -> pd.DataFrame:
+def frame_of(estimator: Any, x: Any) -> pd.DataFrame:
     """Frame for ``predict`` and ``explain``, its columns matched by name to those that ``fit`` saw."""
     return _table(estimator, x, reset=False)
 

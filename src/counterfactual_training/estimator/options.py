@@ -8,7 +8,8 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from counterfactual_training.estimator.find import DIGITS, Counterfactuals, Factuals, Finder
+from counterfactual_training.estimator.find import DIGITS, Finder
+from counterfactual_training.estimator.points import Counterfactuals, Factuals
 from counterfactual_training.estimator.singles import single_changes
 from counterfactual_training.search import Generator, Status
 
@@ -100,9 +101,9 @@ class Options:
 def find_options(finder: Finder, factuals: Factuals, y: Tensor, question: Question, num_options: int) -> Options:
     """Up to ``num_options`` answers per row, no two of which change the same columns.
 
-    The first is the answer of :meth:`Question.ask`. Then come single columns that suffice, what the model alone asks for
-    if there is a gate, and rounds in which one column of every answer so far is locked: whatever is found there changes
-    other columns. No answer changes all columns of another one and more.
+    The first is the answer of :meth:`Question.ask`. Then come single columns that suffice, what the model alone asks
+    for if there is a gate, and rounds in which one column of every answer so far is locked: whatever is found there
+    changes other columns. No answer changes all columns of another one and more.
     """
     first = question.ask(finder, factuals, y)
     rows = torch.arange(len(y), device=y.device)
@@ -178,9 +179,7 @@ class _Pool:
         places = [place for row in range(num_rows) for place in sorted(kept[row], key=rank.__getitem__)]
         index = torch.tensor(places, device=self.y.device, dtype=torch.long)
         found = self.found
-        return Options(
-            self.row[index], Counterfactuals(found.x_cf[index], found.status[index], found.num_steps[index])
-        )
+        return Options(self.row[index], Counterfactuals(found.x_cf[index], found.status[index], found.num_steps[index]))
 
     def locks(self, rows: Tensor, num_options: int) -> tuple[Tensor, list[Tensor]]:
         """Rows that still need options, and masks ``(m,)`` of features to lock: one of every answer chosen so far."""

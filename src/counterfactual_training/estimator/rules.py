@@ -91,7 +91,8 @@ def _narrower(feature: Feature, asked: Any) -> dict[str, Any]:
         kept = [value for value in values if feature.allowed is None or value in feature.allowed]
         if not kept:
             raise ConstraintError(
-                f"domain of {feature.name!r}: {show(values)} contradicts fit, which allows {show(feature.allowed or ())}."
+                f"domain of {feature.name!r}: {show(values)} contradicts fit, which allows "
+                f"{show(feature.allowed or ())}."
             )
         return {"allowed": tuple(kept)}
     wanted = replace(feature, domain=asked, allowed=None, step=None)

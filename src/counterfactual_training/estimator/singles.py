@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from counterfactual_training.constraints import OneHotGroup
+from counterfactual_training.estimator.points import Factuals
 from counterfactual_training.search import evaluating
 
 if TYPE_CHECKING:
-    from counterfactual_training.estimator.find import Factuals, Finder
+    from counterfactual_training.estimator.find import Finder
 
 # Points on either side of a number.
 _POINTS = 8
@@ -77,7 +79,8 @@ def single_changes(finder: Finder, factuals: Factuals, y: Tensor, floor: Tensor)
     if not found:
         none = torch.zeros(0, dtype=torch.long, device=x.device)
         return Singles(none, none, x[:0], x.new_zeros(0), best)
-    return Singles(*(torch.cat(parts) for parts in zip(*found, strict=True)), best)
+    row, changed, point, cost = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return Singles(row, changed, point, cost, best)
 
 
 def _promising(
@@ -108,12 +111,12 @@ def _numbers(x: Tensor, column: int, lower: Tensor, upper: Tensor) -> tuple[Tens
     return points, values != own
 
 
-def _categories(x: Tensor, group: object, allowed: Tensor) -> tuple[Tensor, Tensor]:
+def _categories(x: Tensor, group: OneHotGroup, allowed: Tensor) -> tuple[Tensor, Tensor]:
     """Points ``(a, k, d)`` in every category of a group, and which of them are allowed."""
     points = x.unsqueeze(1).repeat(1, allowed.shape[-1], 1)
     for category in range(allowed.shape[-1]):
-        code = group.encode(torch.tensor(category, device=x.device), x.dtype)  # type: ignore[attr-defined]
-        points[:, category, group.index] = code  # type: ignore[attr-defined]
+        code = group.encode(torch.tensor(category, device=x.device), x.dtype)
+        points[:, category, group.index] = code
     return points, allowed
 
 

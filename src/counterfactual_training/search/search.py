@@ -59,8 +59,8 @@ def search(
         constraints: what may move; ``None`` lets everything move.
         rng: for generators that draw random numbers; in a fleet one for all members, or one each.
         held: mask like x of single cells that must keep their value, on top of the constraints.
-        difficulty: ``(d,)`` how dear a move of each feature is; a line search then prefers the others. Fixed steps follow
-            the gradient alone.
+        difficulty: ``(d,)`` how dear a move of each feature is; a line search then prefers the others. Fixed steps
+            follow the gradient alone.
         record: keep all iterates in ``path``, which takes the memory of T + 1 copies of x.
         diagnose: find which constraints keep rows from converging.
         threads: CPU threads; ``None`` uses a single one for small models and batches.

@@ -68,8 +68,9 @@ class Column:
         center, spread = _affine(feature, *(inner or (mean, std))) if scale else (0.0, 1.0)
         decimals = _decimals(feature, dtype, present, std)
         seen = tuple(np.unique(present.astype(int)).tolist()) if counts else None
-        ends = [float(np.quantile(present, q, method=m)) for q, m in zip(_BULK, ("lower", "higher"), strict=True)]
-        return cls(feature, dtype, center, spread, mean, std, low, high, decimals, float(fill), seen, (*ends,))
+        first, last = _BULK
+        ends = float(np.quantile(present, first, method="lower")), float(np.quantile(present, last, method="higher"))
+        return cls(feature, dtype, center, spread, mean, std, low, high, decimals, float(fill), seen, ends)
 
     @property
     def one_hot(self) -> bool:

@@ -89,7 +89,7 @@ class Encoder(TransformerMixin, BaseEstimator):
             schema = Schema.infer(frame)
         else:
             schema = self.schema.complete(frame)
-            schema.check(frame)
+            schema.check(frame, domain=False)
         self._adopt(
             schema,
             [Column.fit(f, frame[f.name].dtype, read(f, frame[f.name]), self._plain_scale()) for f in schema.features],

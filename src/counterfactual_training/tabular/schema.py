@@ -83,7 +83,7 @@ class Schema:
             kind = ConstraintError if all(isinstance(p, ConstraintError) for p in problems) else InputError
             raise kind(report([str(problem).rstrip(".") for problem in problems], "The columns need attention"))
         inferred = cls(tuple(features))
-        inferred.check(table)
+        inferred.check(table, domain=False)
         return inferred
 
     def override(
@@ -104,10 +104,13 @@ class Schema:
         table = match_columns(as_frame(frame, self.names), self.names)
         return Schema(tuple(complete_feature(feature, table[feature.name]) for feature in self.features))
 
-    def check(self, frame: Any) -> None:
-        """Raise an error if the frame contradicts the schema: columns, kinds, categories or stated domains."""
+    def check(self, frame: Any, domain: bool = True) -> None:
+        """Raise an error if the frame contradicts the schema: columns, kinds, categories or, on request, domains.
+
+        A domain limits where advice may lead, so the encoder accepts rows outside it.
+        """
         table = match_columns(as_frame(frame, self.names), self.names)
-        read_columns(self.features, table, "The data contradicts the schema", domain=True)
+        read_columns(self.features, table, "The data contradicts the schema", domain=domain)
 
     # ---- as a collection -------------------------------------------------------------------------------------------
 

@@ -1,0 +1,70 @@
+"""Rows and what was found for them, in model space and in the user's units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from counterfactual_training.search import evaluating
+from counterfactual_training.tabular.column import Column
+from counterfactual_training.tabular.dtypes import restore_numbers
+from counterfactual_training.tabular.frame import to_float
+from counterfactual_training.threads import sensible_threads
+
+_CHUNK = 65_536
+
+
+@dataclass(frozen=True, eq=False)
+class Factuals:
+    """Rows to explain: in the user's units, in model space ``(n, d)``, and each column read as numbers ``(n,)``.
+
+    ``held`` is a mask ``(n, d)`` of single cells that may not change; ``None`` holds none.
+    """
+
+    frame: pd.DataFrame
+    x: Tensor
+    numbers: tuple[np.ndarray, ...]
+    held: Tensor | None = None
+
+    def take(self, rows: Tensor) -> Factuals:
+        """Some of the rows, by number; a row may be taken more than once."""
+        index = rows.cpu().numpy()
+        held = None if self.held is None else self.held[rows]
+        return Factuals(self.frame.iloc[index], self.x[rows], tuple(own[index] for own in self.numbers), held)
+
+
+@dataclass(frozen=True, eq=False)
+class Counterfactuals:
+    """What was found for n rows with m features in d encoded columns.
+
+    Attributes:
+        x_cf: ``(n, d)`` encodings of rows as they are printed.
+        status: ``(n,)`` values of :class:`Status`; rows that missed for other reasons are all ``EXHAUSTED`` here.
+        num_steps: ``(n,)`` of all searches together.
+    """
+
+    x_cf: Tensor
+    status: Tensor
+    num_steps: Tensor
+
+    def put(self, rows: Tensor, other: Counterfactuals, mask: Tensor) -> None:
+        """Replace some rows by those of another result where the mask says so; count the steps of all."""
+        self.num_steps[rows] += other.num_steps
+        self.x_cf[rows[mask]], self.status[rows[mask]] = other.x_cf[mask], other.status[mask]
+
+
+def in_blocks(module: nn.Module, x: Tensor) -> Tensor:
+    """The module's output for rows x, in eval mode, block by block, on the CPU."""
+    with evaluating(module), torch.no_grad(), sensible_threads(module, x[:_CHUNK]):
+        return torch.cat([module(part).cpu() for part in x.split(_CHUNK)])
+
+
+def stored(column: Column, numbers: np.ndarray) -> np.ndarray:
+    """Numbers ``(n,)`` as a cell of the column's dtype holds them: float32 has fewer digits than a point."""
+    if column.feature.is_category or column.dtype == np.float64:
+        return numbers
+    return to_float(restore_numbers(numbers, column.dtype, whole=column.feature.kind == "integer"))
