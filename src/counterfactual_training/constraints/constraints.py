@@ -15,36 +15,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
+from counterfactual_training.constraints.bounds import Bounds
 from counterfactual_training.constraints.discrete import Lattice, OneHotGroup
 from counterfactual_training.constraints.domain import Domain, parse_domain
 from counterfactual_training.constraints.mutability import Direction, Mutability, direction_from, parse_mutability
 from counterfactual_training.errors import ConstraintError, check_name
 
 CategoryProjection = Literal["end", "step", "never"]
-
-
-class Bounds(NamedTuple):
-    """Where the counterfactuals of given factuals may lie; each tensor has one row per factual, or a single row.
-
-    ``home`` and ``choices`` have no columns if categories are not projected.
-    """
-
-    lower: Tensor  #: the box, like ``upper`` broadcastable to ``(..., n, d)``
-    upper: Tensor
-    home: Tensor  #: ``(..., n, d)`` the factuals as they look if they keep their categories
-    choices: Tensor  #: ``(..., n, Σ (max(k, 2) + 1))`` categories to choose from, by group; see OneHotGroup.settle
-
-    def hold(self, x: Tensor, held: Tensor | None) -> Bounds:
-        """The bounds with the cells under the mask ``held`` ``(..., n, d)`` closed around their factuals x."""
-        if held is None:
-            return self
-        lower, upper = (torch.where(held, x, bound) for bound in (self.lower, self.upper))
-        return self._replace(lower=lower, upper=upper)
 
 
 @dataclass(frozen=True, eq=False)

@@ -190,7 +190,8 @@ def _shortfalls(
         helped = np.isin(status[entries], (int(Status.CONVERGED), int(Status.IMPLAUSIBLE)))
         if len(entries) >= num_options or not helped.all():
             continue
-        columns = [str(name) for name in frame.columns[(distance[entries] > 0).any(0)]]
+        moved = distance[entries].max(0) > 0
+        columns = [str(name) for name, changes in zip(frame.columns, moved, strict=True) if changes]
         notes.append(
             f"Row {frame.index[i]} has {len(entries)} of {num_options} options: no allowed change of other columns "
             f"than {listed(columns, 6)} was found that suffices."

@@ -97,7 +97,8 @@ class CounterfactualClassifier(Explains, ClassifierMixin, BaseEstimator):
             such as ``load_dataset("adult").schema``. ``mutability`` and ``domain`` win over it.
         num_std: n_σ of Eq. 12, how far columns without a stated domain may leave the range of the training data. 0
             keeps advice inside its bulk, from the 0.5th to the 99.5th percentile; ``None`` follows the preset.
-        unseen: a category not seen in training: raise an ``"error"``, or accept it as ``"unknown"``.
+        unseen: a category not seen in training counts as no category, with a warning (``"warn"``) or without one
+            (``"unknown"``); or it is an ``"error"``. Numbers never seen are never a problem.
         missing: a missing value: raise an ``"error"``, or ``"impute"`` the median or most frequent category.
         device, random_state: the CPU by default; a number makes ``fit`` repeatable.
         n_restarts: trainings from different seeds, as one fleet. With more than one, a fifth of the rows is held out to
@@ -149,7 +150,7 @@ class CounterfactualClassifier(Explains, ClassifierMixin, BaseEstimator):
         domain: Mapping[str, tuple[Any, Any]] | None = None,
         schema: Schema | Mapping[str, Any] | str | Path | None = None,
         num_std: float | None = 0.0,
-        unseen: Unseen = "error",
+        unseen: Unseen = "warn",
         missing: Missing = "error",
         device: str | torch.device | None = None,
         random_state: int | np.random.RandomState | None = None,

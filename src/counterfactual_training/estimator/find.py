@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -91,14 +90,14 @@ class Finder:
         The same arithmetic as decoding to a frame and encoding it again, without making the frame.
         """
         z, precision = points.detach().cpu().double().numpy(), torch.finfo(points.dtype).eps
-        moved = set(self.owner[(points != factuals.x).any(0).cpu()].tolist())
-        printed = factuals.x.clone()
+        x, printed = factuals.x, factuals.x.clone()
+        moved = set(self.owner[(points != x).any(0).cpu()].tolist())
         for j in moved:  # often few of many
             column, own = self.encoder.columns_[j], factuals.numbers[j]
             place = self.encoder.slices_[column.feature.name]
             numbers, same = column.decode_like(z[:, place], precision, own)
-            code = column.encode(stored(column, np.where(same, own, numbers)))
-            printed[:, place] = torch.as_tensor(code).to(points)
+            code = torch.as_tensor(column.encode(stored(column, numbers))).to(points)
+            printed[:, place] = torch.where(torch.as_tensor(same, device=x.device).unsqueeze(-1), x[:, place], code)
         return printed
 
     def printed(self, points: Tensor, factuals: Factuals) -> Tensor:

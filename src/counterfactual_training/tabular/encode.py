@@ -19,11 +19,11 @@ from counterfactual_training.tabular.column import Column, unique_names
 from counterfactual_training.tabular.constrain import build_constraints
 from counterfactual_training.tabular.dtypes import restore_categories, restore_numbers
 from counterfactual_training.tabular.feature import show
-from counterfactual_training.tabular.frame import UNSEEN, as_frame, match_columns, read
-from counterfactual_training.tabular.infer import read_columns
+from counterfactual_training.tabular.frame import UNSEEN, as_frame, match_columns, read, unseen_categories
+from counterfactual_training.tabular.infer import read_columns, report
 from counterfactual_training.tabular.schema import Schema
 
-Unseen = Literal["error", "unknown"]
+Unseen = Literal["error", "unknown", "warn"]
 Missing = Literal["error", "impute"]
 Scale = bool | Literal["robust"]
 
@@ -46,7 +46,7 @@ class Encoder(TransformerMixin, BaseEstimator):
         schema: what is known of the columns; parts left open, or all of it, come from the training data.
         unseen: what a category not seen in training is: an ``"error"``, or ``"unknown"``, no category at all: zeros,
             and 0.5 for a binary feature, which decode to a missing value; the mean rank for an ordinal, which decodes
-            to the nearest. With ``like`` it decodes to itself.
+            to the nearest. With ``like`` it decodes to itself. ``"warn"`` is ``"unknown"``, and says so.
         missing: what a missing value is: an ``"error"``, or ``"impute"``, replaced by the training column's (lower)
             median or most frequent category. With ``like``, an imputed cell that did not change decodes to missing.
         scale: whether to z-score; otherwise numbers stay as they are, an ordinal its rank, a pixel its value.
@@ -242,12 +242,22 @@ class Encoder(TransformerMixin, BaseEstimator):
     def _read(self, frame: pd.DataFrame) -> list[np.ndarray]:
         """Each column as numbers ``(n,)``; one error reports everything that is wrong."""
         opening = "The data does not fit the columns learned from"
-        return read_columns(self.schema_.features, frame, opening, unseen=self.unseen == "unknown")
+        arrays = read_columns(self.schema_.features, frame, opening, unseen=self.unseen != "error", strict=False)
+        if self.unseen == "warn":
+            said = [
+                unseen_categories(feature, frame[feature.name], numbers)
+                for feature, numbers in zip(self.schema_.features, arrays, strict=True)
+            ]
+            problems = [problem for problem in said if problem is not None]
+            if problems:
+                head = "Categories that training never saw count as no category"
+                warnings.warn(report(problems, head), stacklevel=from_outside())
+        return arrays
 
     def _decode(self, column: Column, z: np.ndarray, precision: float, own: tuple[pd.Series, np.ndarray] | None) -> Any:
         """The column of points ``(n, width)``; ``own`` is the column of their factuals, as given and as numbers."""
         if own is None:
-            numbers, same = column.decode(z, precision, unseen=self.unseen == "unknown"), np.zeros(len(z), dtype=bool)
+            numbers, same = column.decode(z, precision, unseen=self.unseen != "error"), np.zeros(len(z), dtype=bool)
         else:
             numbers, same = column.decode_like(z, precision, own[1])
         if not column.feature.is_category:

@@ -86,9 +86,12 @@ def match_columns(frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     raise InputError(f"{message[0].upper()}{message[1:]}.")
 
 
-def read(feature: Feature, series: pd.Series) -> np.ndarray:
-    """The column as float64 numbers ``(n,)``; categories as their position, unseen ones as :data:`UNSEEN`."""
-    return _codes(feature, series) if feature.is_category else _numbers(feature, series)
+def read(feature: Feature, series: pd.Series, strict: bool = False) -> np.ndarray:
+    """The column as float64 numbers ``(n,)``; categories as their position, unseen ones as :data:`UNSEEN`.
+
+    Numbers are numbers: unless ``strict``, a whole-number column may hold 37.5, and a column of 0 and 1 may hold 2.
+    """
+    return _codes(feature, series, strict) if feature.is_category else _numbers(feature, series, strict)
 
 
 def unseen_categories(feature: Feature, series: pd.Series, numbers: np.ndarray) -> str | None:
@@ -122,7 +125,7 @@ def to_float(series: pd.Series) -> np.ndarray:
     return series.to_numpy(dtype=np.float64, na_value=np.nan)
 
 
-def _numbers(feature: Feature, series: pd.Series) -> np.ndarray:
+def _numbers(feature: Feature, series: pd.Series, strict: bool) -> np.ndarray:
     name = feature.name
     if not is_number_like(series):
         values = series.dropna().to_numpy(dtype=object)
@@ -138,7 +141,7 @@ def _numbers(feature: Feature, series: pd.Series) -> np.ndarray:
         raise InputError(f"{name!r}: {int(infinite.sum())} infinite value(s), the first in row {row!r}; remove them")
     if feature.kind == "integer":
         broken = np.isfinite(values) & (np.rint(values) != values)
-        if broken.any():
+        if strict and broken.any():
             raise InputError(f"{name!r} is integer but holds {float(values[broken][0])!r}; state kind 'numeric'")
         if (np.abs(values) > LARGEST_INTEGER).any():
             raise InputError(
@@ -148,11 +151,26 @@ def _numbers(feature: Feature, series: pd.Series) -> np.ndarray:
     return values
 
 
-def _codes(feature: Feature, series: pd.Series) -> np.ndarray:
+def _codes(feature: Feature, series: pd.Series, strict: bool) -> np.ndarray:
     index = as_objects(feature.levels)
     if isinstance(series.dtype, pd.CategoricalDtype):
         table = index.get_indexer(as_objects(series.dtype.categories)).astype(np.float64)
         positions = series.cat.codes.to_numpy()
         return np.where(positions < 0, np.nan, table[positions] if len(table) else np.nan)
     codes = index.get_indexer(as_objects(pd.Index(series.array))).astype(np.float64)
+    if not strict and feature.kind == "binary" and (codes == UNSEEN).any():
+        codes = _on_the_line(feature, series, codes)
     return np.where(series.isna().to_numpy(), np.nan, codes)
+
+
+def _on_the_line(feature: Feature, series: pd.Series, codes: np.ndarray) -> np.ndarray:
+    """The positions ``(n,)`` in a yes-or-no column of numbers; others than its two lie on the line through them."""
+    low, high = feature.levels
+    if not all(isinstance(level, (int, float)) and not isinstance(level, bool) for level in (low, high)):
+        return codes
+    if not is_number_like(series):
+        return codes
+    line = (to_float(series) - float(low)) / (float(high) - float(low))
+    # The last bit tells a number at the place of UNSEEN from an unseen category.
+    line = np.where(line == UNSEEN, np.nextafter(UNSEEN, 0.0), line)
+    return np.where((codes == UNSEEN) & np.isfinite(line), line, codes)

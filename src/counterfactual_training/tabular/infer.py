@@ -43,7 +43,13 @@ def complete_feature(feature: Feature, series: pd.Series) -> Feature:
 
 
 def read_columns(
-    features: Iterable[Feature], frame: pd.DataFrame, opening: str, *, unseen: bool = False, domain: bool = False
+    features: Iterable[Feature],
+    frame: pd.DataFrame,
+    opening: str,
+    *,
+    unseen: bool = False,
+    domain: bool = False,
+    strict: bool = True,
 ) -> list[np.ndarray]:
     """Each column as numbers ``(n,)``; one error reports everything that is wrong. Missing values are allowed.
 
@@ -51,12 +57,13 @@ def read_columns(
         opening: of the error message.
         unseen: allow unseen categories.
         domain: check stated domains.
+        strict: see :func:`read`.
     """
     arrays, problems = [], []
     for feature in features:
         series = frame[feature.name]
         try:
-            arrays.append(read(feature, series))
+            arrays.append(read(feature, series, strict))
         except InputError as error:
             problems.append(str(error))
             continue

@@ -1,0 +1,27 @@
+"""Where the counterfactuals of given rows may lie."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Bounds(NamedTuple):
+    """Where the counterfactuals of given factuals may lie; each tensor has one row per factual, or a single row.
+
+    ``home`` and ``choices`` have no columns if categories are not projected.
+    """
+
+    lower: Tensor  #: the box, like ``upper`` broadcastable to ``(..., n, d)``
+    upper: Tensor
+    home: Tensor  #: ``(..., n, d)`` the factuals as they look if they keep their categories
+    choices: Tensor  #: ``(..., n, Σ (max(k, 2) + 1))`` categories to choose from, by group; see OneHotGroup.settle
+
+    def hold(self, x: Tensor, held: Tensor | None) -> Bounds:
+        """The bounds with the cells under the mask ``held`` ``(..., n, d)`` closed around their factuals x."""
+        if held is None:
+            return self
+        lower, upper = (torch.where(held, x, bound) for bound in (self.lower, self.upper))
+        return self._replace(lower=lower, upper=upper)
