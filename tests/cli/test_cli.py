@@ -98,7 +98,7 @@ def test_vanilla_training_has_no_mature_counterfactuals_and_says_null(capsys, tm
 
 
 def test_explain_holds_protected_columns_and_speaks_in_units(capsys, loan_model):
-    document = ask(capsys, "explain", loan_model, "--rows", "0,1,2", "--threshold", "0.6")
+    document = ask(capsys, "explain", loan_model, "--rows", "0,1,2", "--confidence", "0.6")
     assert [row["row"] for row in document["rows"]] == [0, 1, 2]
     for row in document["rows"]:
         assert set(row["changes"]) == {"debt"}

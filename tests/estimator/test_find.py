@@ -117,7 +117,9 @@ def test_rounding_to_whole_numbers_does_not_flip_the_decision(make_quick):
 def test_shorter_is_cheaper_and_still_enough(fitted, rejected):
     short, long = fitted.explain(rejected), fitted.explain(rejected, sparsify=False)
     assert (short.converged == long.converged).all()
-    assert (short.cost <= long.cost + 1e-5).all()
+    # Where one column suffices, it may cost more than several.
+    several = short.summary["num_changed"] > 1
+    assert several.any() and (short.cost[several] <= long.cost[several] + 1e-5).all()
     assert (short.summary["num_changed"] <= long.summary["num_changed"]).all()
     assert short.cost.mean() < 0.98 * long.cost.mean()
 
@@ -220,15 +222,17 @@ class Coarse(Finder):
         return super().as_printed(points, factuals) - 0.05
 
 
-def test_what_decoding_takes_below_the_threshold_is_not_shortened(by_hand):
+def test_what_is_shortened_is_enough_after_decoding(by_hand):
     frame, finder = by_hand([1.0, 1.0, 0.0, 0.0, 0.0, 0.0])
     coarse = Coarse(finder.model, finder.encoder, finder.constraints)
     row, y = finder.factuals(frame.iloc[[20]]), torch.ones(1, dtype=torch.long)
     x_cf = row.x.clone()
     x_cf[0, :2] += 1.0
     floor = finder.model(x_cf).softmax(-1)[:, 1] - 0.2
-    assert not torch.equal(finder.shorten(x_cf, row, y, floor), x_cf)
-    assert torch.equal(coarse.shorten(x_cf, row, y, floor), x_cf)
+    for one in (finder, coarse):
+        shorter = one.shorten(x_cf, row, y, floor)
+        assert not torch.equal(shorter, x_cf)
+        assert one.reaches(shorter, y, floor).all()
 
 
 def with_strangers(make_finder, weights, bias=0.0, schema=None, mutability=None):
@@ -382,7 +386,9 @@ def test_a_best_effort_asks_for_nothing_that_does_not_help(make_quick, gate):
     asked = {"target": "granted", "confidence": 0.999, "generator": "ecco"}  # alone: energy moves what it likes
     explanation = classifier.explain(denied, **asked)
     missed = ~explanation.converged
-    assert missed.sum() > 5
+    if gate != "none":  # a decision that flips is an answer, however implausible: not this kind of effort
+        missed &= ~explanation.answered
+    assert missed.sum() > (5 if gate == "none" else 0)
     confidence = reached(explanation.frame)
     for name in people:
         moved = missed & explanation.changed[name].to_numpy()

@@ -1,10 +1,13 @@
 """What users pass in: columns, schemas, targets; and bad input, named in their words."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import cross_val_score
 
 from counterfactual_training.errors import ConstraintError, InputError, ModelError
 from counterfactual_training.estimator import CounterfactualClassifier
@@ -82,8 +85,10 @@ def test_unseen_categories(loans, make_quick):
     frame, y = loans
     strange = frame.head(3).assign(branch="nort")
     classifier = make_quick(epochs=1).fit(frame, y)
-    with pytest.raises(InputError, match=r"'branch'.*'nort'.*Did you mean 'north'"):
+    with pytest.warns(UserWarning, match=r"count as no category: 'branch'.*'nort'.*Did you mean 'north'"):
         classifier.predict(strange)
+    with pytest.raises(InputError, match=r"'branch'.*'nort'.*Did you mean 'north'"):
+        make_quick(epochs=1, unseen="error").fit(frame, y).predict(strange)
     lenient = make_quick(epochs=1, unseen="unknown").fit(frame, y)
     assert len(lenient.predict(strange)) == 3
     assert (lenient.explain(strange).frame["branch"].isin(["nort", "north", "south", "west"])).all()
@@ -146,11 +151,39 @@ def test_bad_parameters(loans, make_quick, params, error, message):
         ).fit(*loans)
 
 
-def test_a_domain_that_excludes_training_rows_is_refused(loans, make_quick):
-    frame, y = loans
-    outside = int((frame["age"] > 60).sum())
-    with pytest.raises(InputError, match=rf"'age': {outside} row\(s\) outside the stated domain \[18, 60\]"):
-        make_quick(domain={"age": (18, 60)}).fit(frame, y)
+def test_numbers_are_numbers():
+    """Where training saw 0 and 1, or whole numbers, prediction takes others; advice stays whole."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"rooms": rng.integers(1, 8, 150), "flag": rng.integers(0, 2, 150), "size": rng.normal(size=150)}
+    )
+    y = (frame["rooms"] + 3 * frame["flag"] > 5).astype(int)
+    classifier = CounterfactualClassifier(epochs=20, random_state=0).fit(frame, y)
+    odd = pd.DataFrame({"rooms": [2.5, 37.5, 3.0, 4.0], "flag": [0.0, 1.0, 2.0, -1.0], "size": [0.0, 0.1, 0.2, 0.3]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        probability = classifier.predict_proba(odd)
+        explanation = classifier.explain(odd)
+    assert np.isfinite(probability).all()
+    assert probability[0, 1] != classifier.predict_proba(odd.assign(rooms=2))[0, 1]
+    for name in ("rooms", "flag"):
+        changed = explanation.changed[name].to_numpy()
+        told = explanation.frame[name][changed].astype(float)
+        assert (told == told.round()).all()
+        assert (explanation.frame[name][~changed] == odd[name][~changed]).all()
+    assert explanation.changed[["rooms", "flag"]].to_numpy().any()
+
+
+def test_rare_values_give_no_fold_of_nan():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"size": rng.normal(size=90), "kind": ["a", "b"] * 44 + ["rare", "other"], "whole": [1, 2, 3] * 30}
+    )
+    frame.loc[3, "whole"] = 40
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scores = cross_val_score(CounterfactualClassifier(epochs=2), frame, frame["size"] > 0, cv=5)
+    assert np.isfinite(scores).all()
 
 
 @pytest.mark.parametrize(

@@ -263,8 +263,6 @@ def test_statements_that_make_no_sense(frame: pd.DataFrame, stated: dict[str, di
 @pytest.mark.parametrize(
     ("stated", "match"),
     [
-        ({"age": {"domain": (25, 50)}}, r"'age': 2 row\(s\) outside the stated domain \[25, 50\], the first with 58"),
-        ({"size": {"domain": ("M", None)}}, r"'size': 2 row\(s\) outside"),
         ({"degree": {"categories": ["none", "BSc", "Msc", "PhD"]}}, "unseen 'MSc'.*Did you mean 'Msc'"),
         ({"degree": {"kind": "numeric"}}, r"'degree' is numeric but holds 'BSc' \((str|object)\)"),
         ({"income": {"kind": "integer"}}, "'income' is integer but holds 1200.5"),
@@ -274,6 +272,45 @@ def test_statements_that_make_no_sense(frame: pd.DataFrame, stated: dict[str, di
 def test_a_schema_that_contradicts_the_data(frame: pd.DataFrame, stated: dict[str, dict], match: str) -> None:
     with pytest.raises(InputError, match=match):
         Schema.infer(frame, stated)
+
+
+@pytest.mark.parametrize(
+    ("stated", "match"),
+    [
+        ({"age": {"domain": (25, 50)}}, r"'age': 2 row\(s\) outside the stated domain \[25, 50\], the first with 58"),
+        ({"size": {"domain": ("M", None)}}, r"'size': 2 row\(s\) outside"),
+    ],
+)
+def test_rows_outside_a_domain_are_found_on_request(frame: pd.DataFrame, stated: dict[str, dict], match: str) -> None:
+    schema = Schema.infer(frame, stated)  # a domain limits advice, not data
+    with pytest.raises(InputError, match=match):
+        schema.check(frame)
+
+
+@pytest.mark.parametrize(
+    ("stated", "match"),
+    [
+        ({"age": {"step": 2.5}}, "holds whole numbers, so its step must be one, got 2.5"),
+        ({"age": {"step": 100, "domain": (10, 90)}}, "No multiple of the step 100 lies in the domain of 'age'"),
+        ({"degree": {"step": 1}}, "only numeric and integer columns have a step"),
+        ({"degree": {"max_change": 1}}, "a change has no size"),
+        ({"age": {"max_change": -1}}, "max_change of 'age' must be a positive number, got -1"),
+        ({"age": {"difficulty": "hard"}}, "difficulty of 'age' must be a positive number, got 'hard'"),
+    ],
+)
+def test_steps_sizes_and_difficulties_that_make_no_sense(
+    frame: pd.DataFrame, stated: dict[str, dict], match: str
+) -> None:
+    with pytest.raises(ConstraintError, match=match):
+        Schema.infer(frame, stated)
+
+
+def test_steps_sizes_and_difficulties_are_kept_in_files(frame: pd.DataFrame, tmp_path: Path) -> None:
+    schema = Schema.infer(frame, {"age": {"step": 5, "max_change": 20, "difficulty": 3}})
+    for name in ("rules.toml", "rules.json"):
+        schema.save(tmp_path / name)
+        assert Schema.from_file(tmp_path / name) == schema
+    assert (schema["age"].step, schema["age"].max_change, schema["age"].difficulty) == (5.0, 20.0, 3.0)
 
 
 @pytest.mark.parametrize(

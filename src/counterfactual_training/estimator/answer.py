@@ -16,7 +16,7 @@ from counterfactual_training.estimator.explanation import Explanation
 from counterfactual_training.estimator.find import Finder
 from counterfactual_training.estimator.inputs import refuse_far, target_classes
 from counterfactual_training.estimator.options import Question, find_options
-from counterfactual_training.estimator.points import Counterfactuals, Factuals
+from counterfactual_training.estimator.points import Counterfactuals, Factuals, in_blocks
 from counterfactual_training.estimator.rules import Rules
 from counterfactual_training.estimator.why import Obstacles, find_obstacles, listed
 from counterfactual_training.search import Status
@@ -72,7 +72,7 @@ def explain_rows(
         try:
             told.append(_answer(under, factuals, y, rows, asked, num_options))
         except ModelError:
-            refuse_far(finder.encoder, frame, factuals.x, finder.logits(factuals.x).to(factuals.x))
+            refuse_far(finder.encoder, frame, factuals.x, in_blocks(finder.searched, factuals.x).to(factuals.x))
             raise
     return _explanation(finder, factuals, classes, y, before, told, question, num_options)
 

@@ -73,9 +73,11 @@ class Finder:
         """The rules as the search sees them: categories and box, while integers and decimals may still vary.
 
         A search that fixed rounded columns on arrival would have nothing left to move when rounding took it back
-        below τ. :meth:`_settled` rounds afterwards, away from the factual.
+        below τ. :meth:`_settled` rounds afterwards, away from the factual. Outliers are first pulled into the domain,
+        where the model knows something; what the target does not need is taken back at the end.
         """
-        return replace(self.constraints, lattices=())
+        domain = replace(self.constraints.domain, inferred=True)
+        return replace(self.constraints, lattices=(), domain=domain, keep_outside=False)
 
     # ---- rows and points -------------------------------------------------------------------------------------------
 

@@ -103,7 +103,7 @@ def find_options(finder: Finder, factuals: Factuals, y: Tensor, question: Questi
 
     The first is the answer of :meth:`Question.ask`. Then come single columns that suffice, what the model alone asks
     for if there is a gate, and rounds in which one column of every answer so far is locked: whatever is found there
-    changes other columns. No answer changes all columns of another one and more.
+    changes other columns. No answer changes all columns of another one and more; but what the model alone asks for may.
     """
     first = question.ask(finder, factuals, y)
     rows = torch.arange(len(y), device=y.device)
@@ -164,18 +164,24 @@ class _Pool:
         return cost.argsort(stable=True).tolist(), supports, moved
 
     def chosen(self, num_options: int) -> Options:
-        """The cheapest answers of each row that differ in their columns; always the first one, whatever its status."""
+        """The cheapest answers of each row that differ in their columns; always the first one, whatever its status.
+
+        Beside plausible answers, one that is not may stand, if it is cheaper than the first.
+        """
         order, supports, _ = self._order()
-        num_rows = len(self.y)
+        num_rows, status = len(self.y), self.found.status.tolist()
+        rank = {place: i for i, place in enumerate(order)}
         kept: dict[int, list[int]] = {row: [row] for row in range(num_rows)}
         for place in order:
             row = int(self.row[place])
             own = kept[row]
             if place < num_rows or len(own) >= num_options or not supports[place]:
                 continue
-            if not any(supports[other] <= supports[place] or supports[place] <= supports[other] for other in own):
+            alike = [other for other in own if status[other] == status[place]]
+            doubtful = status[place] != status[row] and (alike or rank[place] > rank[row])
+            nested = any(supports[other] <= supports[place] or supports[place] <= supports[other] for other in alike)
+            if not doubtful and not nested:
                 own.append(place)
-        rank = {place: i for i, place in enumerate(order)}
         places = [place for row in range(num_rows) for place in sorted(kept[row], key=rank.__getitem__)]
         index = torch.tensor(places, device=self.y.device, dtype=torch.long)
         found = self.found

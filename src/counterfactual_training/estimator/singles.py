@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Points on either side of a number.
 _POINTS = 8
-_HALVINGS = 5
+_HALVINGS = 8
 # Columns tried per row: those in which the model promises most.
 _MOST = 32
 # Points looked at together; bounds memory.
@@ -63,7 +63,8 @@ def single_changes(finder: Finder, factuals: Factuals, y: Tensor, floor: Tensor)
             part = factuals.take(rows)
             group = group_of.get(start)
             if group is None:
-                points, allowed = _numbers(part.x, start, lower[rows, start], upper[rows, start])
+                ends = (bound[start] for bound in (rules.domain.lower, rules.domain.upper))
+                points, allowed = _numbers(part.x, start, lower[rows, start], upper[rows, start], *ends)
             else:
                 points, allowed = _categories(part.x, group, rules.categories(group, part.x) & ~group.own(part.x))
             near, reached, probability = _first(finder, part, y[rows], floor[rows], points, allowed)
@@ -100,12 +101,21 @@ def _promising(
     return mask & (free > 0)
 
 
-def _numbers(x: Tensor, column: int, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-    """Points ``(a, 2·8, d)`` along the interval of one number, the nearest first on either side; and which are new."""
+def _numbers(
+    x: Tensor, column: int, lower: Tensor, upper: Tensor, first: Tensor, last: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Points ``(a, 2·8, d)`` along the interval of one number, on either side; and which of them differ from x.
+
+    An outlier starts at the edge of its domain, from ``first`` to ``last``: nothing is known of what lies between.
+    """
     shares = torch.arange(1, _POINTS + 1, dtype=x.dtype, device=x.device) / _POINTS
     own = x[:, column].unsqueeze(-1)
-    # Interleaved: the first points of both sides come first.
-    values = torch.stack([own + (end.unsqueeze(-1) - own) * shares for end in (lower, upper)], -1).flatten(1)
+    edge = torch.maximum(torch.minimum(own, last), first).clamp(lower.unsqueeze(-1), upper.unsqueeze(-1))
+    ends = (
+        torch.maximum(lower, torch.minimum(first, edge[:, 0])),
+        torch.minimum(upper, torch.maximum(last, edge[:, 0])),
+    )
+    values = torch.cat([edge + (end.unsqueeze(-1) - edge) * shares for end in ends], -1)
     points = x.unsqueeze(1).repeat(1, values.shape[1], 1)
     points[..., column] = values
     return points, values != own
