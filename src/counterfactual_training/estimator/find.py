@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.estimator.inputs import column_owner, device_and_dtype, encode_rows
 from counterfactual_training.estimator.points import Counterfactuals, Factuals, in_blocks, stored
 from counterfactual_training.estimator.refine import Shortener, swap_categories
-from counterfactual_training.estimator.singles import single_changes
+from counterfactual_training.estimator.singles import promising, single_changes
 from counterfactual_training.gates import Gate, Gated, towards_real
 from counterfactual_training.search import Generator, SearchResult, Status, generic, search
 from counterfactual_training.tabular.encode import Encoder
@@ -30,6 +31,8 @@ _AIM_HIGHER = 0.4
 _PATIENCE = 4
 # A probability is trusted to this many digits: the same row in another batch may differ in the last bit.
 DIGITS = 1e-6
+# Rows of many columns are first searched in the few that promise most: nobody can change hundreds.
+_SUPPORTS = (8, 32, 128)
 # … and a small one to this share.
 _SHARE = 1e-4
 
@@ -84,7 +87,8 @@ class Finder:
     def factuals(self, frame: pd.DataFrame) -> Factuals:
         """Encode the rows of a frame, once for all that follows."""
         x = encode_rows(self.encoder, frame, device_and_dtype(self.model))
-        return Factuals(frame, x, tuple(read(c.feature, frame[c.feature.name]) for c in self.encoder.columns_))
+        numbers = np.stack([read(c.feature, frame[c.feature.name]) for c in self.encoder.columns_], 1)
+        return Factuals(frame, np.arange(len(frame)), x, numbers)
 
     def as_printed(self, points: Tensor, factuals: Factuals) -> Tensor:
         """Points ``(n, d)`` moved to the encoding of the rows they decode to.
@@ -95,7 +99,7 @@ class Finder:
         x, printed = factuals.x, factuals.x.clone()
         moved = set(self.owner[(points != x).any(0).cpu()].tolist())
         for j in moved:  # often few of many
-            column, own = self.encoder.columns_[j], factuals.numbers[j]
+            column, own = self.encoder.columns_[j], factuals.numbers[:, j]
             place = self.encoder.slices_[column.feature.name]
             numbers, same = column.decode_like(z[:, place], precision, own)
             code = torch.as_tensor(column.encode(stored(column, numbers))).to(points)
@@ -167,19 +171,35 @@ class Finder:
             for place, point in zip(singles.row[order].tolist(), singles.point[order], strict=True):
                 x_cf[rows[place]] = point
             rows = rows[~torch.isin(torch.arange(len(rows), device=rows.device), singles.row)]
-        if len(rows):
-            part = factuals.take(rows)
-            x_cf[rows], steps[rows], confidence = self._descend(part, y[rows], generator, fall_back)
-            if sparsify:
+        for most in (*(size for size in _SUPPORTS if size < len(self.difficulty) / 2 and sparsify and fall_back), None):
+            if len(rows) == 0:
+                break
+            part = factuals.take(rows) if most is None else self._holding(factuals.take(rows), y[rows], most)
+            points, taken, confidence = self._descend(part, y[rows], generator, fall_back and most is None)
+            steps[rows] += taken
+            done = confidence >= (threshold + DIGITS if most is not None else -1.0)
+            part, rows, rest, confidence = (
+                part.take(done.nonzero().squeeze(-1)),
+                rows[done],
+                rows[~done],
+                confidence[done],
+            )
+            if sparsify and len(rows):
                 # A best effort keeps every change that helps, and drops those that do not.
                 trusted = (_SHARE * confidence).clamp_max(DIGITS)
                 floor = confidence.clamp_max(threshold + DIGITS) - trusted * (confidence < threshold)
-                x_cf[rows] = self.shorten(x_cf[rows], part, y[rows], floor)
+                points[done] = self.shorten(points[done], part, y[rows], floor)
+            x_cf[rows], rows = points[done], rest
         arrived = self.confidence(x_cf, y) >= threshold
         status = torch.where(arrived, int(Status.CONVERGED), int(Status.EXHAUSTED))
         found = Counterfactuals(x_cf, status.masked_fill(there, int(Status.ALREADY_THERE)), steps)
         self._flip_the_implausible(found, factuals, y, generator, fall_back, sparsify)
         return found
+
+    def _holding(self, factuals: Factuals, y: Tensor, most: int) -> Factuals:
+        """The rows with all but their most promising features held."""
+        held = ~promising(self, factuals, y, most)[:, self.owner.to(y.device)]
+        return replace(factuals, held=held if factuals.held is None else held | factuals.held)
 
     def _descend(
         self, factuals: Factuals, y: Tensor, generator: Generator, fall_back: bool

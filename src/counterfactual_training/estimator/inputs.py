@@ -83,10 +83,10 @@ def _mixed(x: Any) -> Any:
 
 
 def _refuse_missing(frame: pd.DataFrame) -> None:
-    bad = frame.isna()
-    for name in frame.columns[[pd.api.types.is_float_dtype(dtype) for dtype in frame.dtypes]]:
-        bad[name] |= np.isinf(frame[name].to_numpy(dtype=np.float64, na_value=np.nan))
-    found = [f"{name!r} ({count})" for name, count in bad.sum().items() if count]
+    bad = frame.isna().to_numpy(copy=True)
+    floats = np.flatnonzero([pd.api.types.is_float_dtype(dtype) for dtype in frame.dtypes])
+    bad[:, floats] |= np.isinf(frame.iloc[:, floats].to_numpy(dtype=np.float64, na_value=np.nan))
+    found = [f"{name!r} ({count})" for name, count in zip(frame.columns, bad.sum(0), strict=True) if count]
     if found:
         raise InputError(
             f"NaN, infinity or missing values in {', '.join(found)}: {int(bad.any(axis=1).sum())} of {len(frame)} "

@@ -20,21 +20,32 @@ _CHUNK = 65_536
 
 @dataclass(frozen=True, eq=False)
 class Factuals:
-    """Rows to explain: in the user's units, in model space ``(n, d)``, and each column read as numbers ``(n,)``.
+    """Rows to explain.
 
-    ``held`` is a mask ``(n, d)`` of single cells that may not change; ``None`` holds none.
+    Attributes:
+        source: all rows asked about, in the user's units.
+        place: ``(n,)`` positions of these rows among them. A frame of thousands of columns is slow to cut.
+        x: ``(n, d)`` in model space.
+        numbers: ``(n, m)`` the columns read as numbers.
+        held: mask ``(n, d)`` of single cells that may not change; ``None`` holds none.
     """
 
-    frame: pd.DataFrame
+    source: pd.DataFrame
+    place: np.ndarray
     x: Tensor
-    numbers: tuple[np.ndarray, ...]
+    numbers: np.ndarray
     held: Tensor | None = None
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The rows in the user's units."""
+        return self.source.iloc[self.place]
 
     def take(self, rows: Tensor) -> Factuals:
         """Some of the rows, by number; a row may be taken more than once."""
         index = rows.cpu().numpy()
         held = None if self.held is None else self.held[rows]
-        return Factuals(self.frame.iloc[index], self.x[rows], tuple(own[index] for own in self.numbers), held)
+        return Factuals(self.source, self.place[index], self.x[rows], self.numbers[index], held)
 
 
 @dataclass(frozen=True, eq=False)

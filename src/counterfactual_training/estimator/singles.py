@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 # Points on either side of a number.
 _POINTS = 8
 _HALVINGS = 8
-# Columns tried per row: those in which the model promises most.
-_MOST = 32
+# Columns tried per row: all of so many, or a few of more, those in which the model promises most.
+_MOST, _FEW = 32, 12
 # Points looked at together; bounds memory.
 _TOGETHER = 65_536
 
@@ -41,7 +41,7 @@ class Singles(NamedTuple):
 
 
 def single_changes(finder: Finder, factuals: Factuals, y: Tensor, floor: Tensor) -> Singles:
-    """Try every feature of every row on its own, up to 32 per row.
+    """Try every feature of every row on its own; of more than 32, the twelve that promise most.
 
     Args:
         y: ``(n,)`` target classes.
@@ -51,13 +51,15 @@ def single_changes(finder: Finder, factuals: Factuals, y: Tensor, floor: Tensor)
     rules = finder.constraints.to(x)
     lower, upper = rules.interval(x, factuals.held)
     owner, difficulty = finder.owner.to(x.device), finder.difficulty.to(x)
-    num_features = len(finder.encoder.columns_)
-    tried = _promising(finder, x, y, lower, upper, owner, num_features)
+    num_features = len(difficulty)
+    tried = promising(finder, factuals, y, _MOST if num_features <= _MOST else _FEW)
     best = torch.full((len(x), num_features), -1.0, dtype=x.dtype, device=x.device)
     found: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
     group_of = {column: group for group in rules.groups for column in group.columns}
     for feature, column in enumerate(finder.encoder.columns_):
         every = tried[:, feature].nonzero().squeeze(-1)
+        if len(every) == 0:
+            continue
         start = finder.encoder.slices_[column.feature.name].start
         for rows in every.split(max(1, _TOGETHER // (2 * _POINTS))):
             part = factuals.take(rows)
@@ -84,21 +86,21 @@ def single_changes(finder: Finder, factuals: Factuals, y: Tensor, floor: Tensor)
     return Singles(row, changed, point, cost, best)
 
 
-def _promising(
-    finder: Finder, x: Tensor, y: Tensor, lower: Tensor, upper: Tensor, owner: Tensor, num_features: int
-) -> Tensor:
-    """Mask ``(n, m)`` of the features to try: those that may move; of many, those with the steepest way to go."""
-    free = x.new_zeros(len(x), num_features).index_add_(1, owner, (upper - lower).expand_as(x))
-    if num_features <= _MOST:
-        return free > 0
+def promising(finder: Finder, factuals: Factuals, y: Tensor, most: int) -> Tensor:
+    """Mask ``(n, m)`` of features that may move; if there are more than ``most``, those with the steepest way to go."""
+    x = factuals.x
+    lower, upper = finder.constraints.to(x).interval(x, factuals.held)
+    owner, num_features = finder.owner.to(x.device), len(finder.encoder.columns_)
+    free = x.new_zeros(len(x), num_features).index_add_(1, owner, (upper - lower).expand_as(x)) > 0
+    if num_features <= most:
+        return free
     with evaluating(finder.model), torch.enable_grad():
         leaf = x.detach().requires_grad_()
         of_target = finder.model(leaf).log_softmax(-1).gather(-1, y.unsqueeze(-1)).sum()
         slope = torch.autograd.grad(of_target, leaf)[0]
-    way = torch.where(slope > 0, upper - x, x - lower) * slope.abs()
-    promise = x.new_zeros(len(x), num_features).index_add_(1, owner, way).masked_fill(free <= 0, -1.0)
-    mask = torch.zeros_like(promise, dtype=torch.bool).scatter_(-1, promise.topk(_MOST, -1).indices, True)
-    return mask & (free > 0)
+    way = torch.where(slope > 0, upper - x, x - lower) * slope.abs() / finder.difficulty.to(x)[owner]
+    promise = x.new_zeros(len(x), num_features).index_add_(1, owner, way).masked_fill(~free, -1.0)
+    return torch.zeros_like(free).scatter_(-1, promise.topk(most, -1).indices, True) & free
 
 
 def _numbers(

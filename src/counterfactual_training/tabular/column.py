@@ -136,8 +136,7 @@ class Column:
         Returns the numbers and a mask ``(n,)`` of the cells that did not change. Rounding and float32 noise never move
         a value out of its domain or against its direction.
         """
-        z_own = self.encode(own)
-        same = (np.abs(z - z_own) <= UNCHANGED * (1 + np.abs(z_own))).all(1)
+        same = self.is_unchanged(z, own)
         if self.feature.kind in ("binary", "categorical"):
             numbers = self.decode(z, precision, unseen=True)
             return numbers, same | (numbers == own)
@@ -153,6 +152,11 @@ class Column:
         v = np.where(rose & (may not in ("both", "increase")), base, v)
         v = np.where(fell & (may not in ("both", "decrease")), base, v)
         return v, same | (v == base)
+
+    def is_unchanged(self, z: np.ndarray, own: np.ndarray) -> np.ndarray:
+        """Mask ``(n,)`` of the points ``(n, width)`` that encode the numbers ``own`` ``(n,)``, up to float32."""
+        z_own = self.encode(own)
+        return (np.abs(z - z_own) <= UNCHANGED * (1 + np.abs(z_own))).all(1)
 
     def _affine_back(self, z: np.ndarray, precision: float) -> tuple[np.ndarray, np.ndarray]:
         """v and a bound on its rounding error."""
