@@ -24,7 +24,7 @@ from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.tabular.feature import Feature
 from counterfactual_training.text import align
 
-_MOST_ROWS = 20
+_MOST_ROWS, _MOST_NOTES = 20, 5
 _STATUS_ORDER = ("converged", "already_there", "exhausted", "infeasible", "implausible")
 _UNCHANGED = "–"
 _STYLE = "border-collapse:collapse;font-variant-numeric:tabular-nums"
@@ -283,7 +283,13 @@ class Explanation:
         more = f" and {len(still) - 20} more" if len(still) > 20 else ""
         notes = [f"Unchanged: {', '.join(still[:20])}{more}"] if still else []
         notes += [f"… and {len(self) - shown} more row(s)"] if len(self) > shown else []
-        return rows, [*notes, *self.notes]
+        notes += self.notes[:_MOST_NOTES]
+        notes += (
+            [f"… and {len(self.notes) - _MOST_NOTES} more such rows: see .notes"]
+            if len(self.notes) > _MOST_NOTES
+            else []
+        )
+        return rows, notes
 
     def _arrow(self, i: int, j: int) -> str:
         feature, decimals = self._feature(j), self._decimals(j)

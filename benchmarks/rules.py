@@ -1,0 +1,187 @@
+"""Do rules hold? Random tables, random rules of ``fit`` and of the question, read again in the user's units.
+
+``python -m benchmarks.rules results --number 1000000``: half an hour on one core. Every counterfactual that comes out,
+answer or best effort, is compared with the rules as they were written, without the library's own idea of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import time
+import warnings
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+import counterfactual_training as ct
+from counterfactual_training.persistence import atomic_write
+
+JOBS = ["clerk", "cook", "nurse", "pilot", "smith"]
+RANKS = ["none", "school", "BSc", "MSc"]
+WAYS = ["both", "both", "increase", "decrease", "none"]
+# Values may be this far off in relative terms: what float64 keeps of a decimal number.
+SLACK = 1e-9
+
+
+def draw_people(rng: np.random.Generator, n: int) -> tuple[pd.DataFrame, np.ndarray]:
+    """Columns of every kind, and two or three classes."""
+    people = pd.DataFrame(
+        {
+            "income": rng.gamma(3.0, 900.0, n).round(2),
+            "debt": rng.gamma(2.0, 10.0, n).round(1),
+            "loans": rng.integers(0, 12, n),
+            "score": rng.normal(size=n),
+            "degree": rng.choice(RANKS, n),
+            "job": rng.choice(JOBS, n),
+            "owner": rng.random(n) > 0.5,
+        }
+    )
+    good = people["income"] / 1500 - people["debt"] / 12 - people["loans"] / 6 + people["score"] + 0.6 * people["owner"]
+    good += 0.4 * people["degree"].map(RANKS.index) + 0.3 * people["job"].map(JOBS.index)
+    cuts = np.quantile(good, [0.5] if rng.random() < 0.5 else [0.4, 0.75])
+    return people, np.digitize(good, cuts)
+
+
+def draw_schema(rng: np.random.Generator) -> dict[str, dict[str, Any]]:
+    """What ``fit`` is told."""
+    way = {
+        name: {"mutability": str(rng.choice(WAYS))} for name in ("income", "debt", "loans", "score", "owner", "degree")
+    }
+    way["degree"] |= {"kind": "ordinal", "categories": RANKS}
+    pairs = [(a, b) for a in JOBS for b in JOBS if a != b]
+    forbidden = [pairs[i] for i in rng.choice(len(pairs), 6, replace=False)]
+    return way | {"job": {"categories": JOBS, "forbidden": forbidden}, "debt": way["debt"] | {"domain": (0, 60)}}
+
+
+def draw_question(rng: np.random.Generator) -> dict[str, Any]:
+    """Rules of one question; each may be there or not."""
+    names = ["income", "debt", "loans", "score", "degree", "job", "owner"]
+    rules: dict[str, Any] = {
+        "lock": sorted(rng.choice(names, rng.integers(1, 4), replace=False).tolist()),
+        "domain": {"income": (500.0, 6000.0), "job": JOBS[:3], "loans": (1, 8)},
+        "step": {"income": 50, "debt": 0.5, "loans": 2},
+        "max_change": {"income": 1500.0, "debt": 12.0, "loans": 3, "degree": 1},
+        "max_changes": int(rng.integers(1, 4)),
+        "difficulty": {"income": 4.0, "job": 0.5},
+        "confidence": float(rng.choice([0.6, 0.8])),
+        "n_options": int(rng.integers(2, 4)),
+    }
+    asked = {name: value for name, value in rules.items() if rng.random() < 0.35}
+    for name in ("domain", "step", "max_change"):
+        if name in asked:
+            kept = [column for column in asked[name] if rng.random() < 0.6]
+            asked[name] = {column: asked[name][column] for column in kept}
+    return asked
+
+
+def broken(told: ct.Explanation, people: pd.DataFrame, schema: dict[str, Any], asked: dict[str, Any]) -> list[str]:
+    """Every rule that a counterfactual breaks, by name."""
+    found: list[str] = []
+    before, after = told.original.reset_index(drop=True), told.frame.reset_index(drop=True)
+    mask = told.changed.to_numpy()
+    if "max_changes" in asked:
+        found += ["max_changes"] * int((mask.sum(1) > asked["max_changes"]).sum())
+    for j, name in enumerate(people):
+        rows = mask[:, j]
+        old, new = before[name][rows], after[name][rows]
+        found += [f"{name}: unchanged cell differs"] * int((before[name][~rows] != after[name][~rows]).sum())
+        if name in asked.get("lock", ()):
+            found += [f"{name}: lock"] * int(rows.sum())
+        rank = RANKS.index if name == "degree" else JOBS.index if name == "job" else float
+        was, now = np.array([rank(v) for v in old]), np.array([rank(v) for v in new])
+        way = schema[name].get("mutability", "both")
+        slack = SLACK * (1 + np.abs(was))
+        if way not in ("both", "increase"):
+            found += [f"{name}: rises"] * int((now > was + slack).sum())
+        if way not in ("both", "decrease"):
+            found += [f"{name}: falls"] * int((now < was - slack).sum())
+        if name == "job":
+            found += [f"{name}: forbidden"] * sum(
+                pair in schema[name]["forbidden"] for pair in zip(old, new, strict=True)
+            )
+        for low, high in _intervals(name, schema, asked):
+            # A factual outside may stay outside, and move towards the inside only.
+            found += [f"{name}: domain"] * int(
+                ((now < np.minimum(low, was) - slack) | (now > np.maximum(high, was) + slack)).sum()
+            )
+        if name == "job" and name in asked.get("domain", {}):
+            found += [f"{name}: domain"] * int((~new.isin(asked["domain"][name])).sum())
+        if name in asked.get("step", {}):
+            off = np.abs(now / asked["step"][name] - np.rint(now / asked["step"][name]))
+            found += [f"{name}: step"] * int((off > 1e-7).sum())
+        if name in asked.get("max_change", {}):
+            found += [f"{name}: max_change"] * int(
+                (np.abs(now - was) > asked["max_change"][name] + 1e-6 * (1 + np.abs(was))).sum()
+            )
+        if name == "loans":
+            found += [f"{name}: whole"] * int((now != np.rint(now)).sum())
+    return found
+
+
+def _intervals(name: str, schema: dict[str, Any], asked: dict[str, Any]) -> list[tuple[float, float]]:
+    stated = [schema[name].get("domain"), asked.get("domain", {}).get(name)]
+    return [pair for pair in stated if pair is not None and name != "job"]
+
+
+def same_columns(told: ct.Explanation) -> int:
+    """Plausible options of one person that do not differ in the columns they change."""
+    if told.frame.index.nlevels == 1:
+        return 0
+    seen: Counter[tuple[Any, ...]] = Counter()
+    for label, status, line in zip(told.frame.index, told.status, told.changed.to_numpy(), strict=True):
+        if status == "converged":
+            seen[(label[0], line.tobytes())] += 1
+    return sum(count - 1 for count in seen.values())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, help="folder of rules.md")
+    parser.add_argument("--number", type=int, default=1_000_000, help="of counterfactuals")
+    parser.add_argument("--rows", type=int, default=4000, help="per table")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first table")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", UserWarning)
+    counts, wrong, seed, started = Counter[str](), Counter[str](), arguments.first, time.time()
+    while counts["counterfactuals"] < arguments.number:
+        rng = np.random.default_rng(seed)
+        people, y = draw_people(rng, arguments.rows)
+        schema = draw_schema(rng)
+        gate = "density" if seed % 8 == 0 else "none"
+        classifier = ct.CounterfactualClassifier(
+            hidden=(16,), epochs=4, random_state=seed, schema=schema, gate=gate, progress=False
+        ).fit(people[:600], y[:600])
+        rows = people if gate == "none" else people[:400]
+        for _ in range(4):
+            asked = draw_question(rng)
+            told = classifier.explain(rows, **asked)
+            counts["counterfactuals"] += len(told)
+            counts["questions"] += 1
+            counts.update(told.status.tolist())
+            counts.update(f"rule {name}" for name in asked)
+            wrong.update(broken(told, people, schema, asked))
+            wrong["options with the same columns"] += same_columns(told)
+        seed += 1
+        print(seed, dict(counts), {name: n for name, n in wrong.items() if n}, round(time.time() - started), flush=True)
+    lines = [
+        "# Do rules hold?\n",
+        f"`python -m benchmarks.rules results --number {arguments.number} --rows {arguments.rows}`, seeds {arguments.first} to "
+        f"{seed - 1}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, version {ct.__version__}, torch {torch.__version__}, "
+        f"Python {platform.python_version()}, {time.time() - started:.0f} s.\n",
+        f"{counts.pop('counterfactuals'):,} counterfactuals, {sum(wrong.values()):,} broken rules.\n",
+        *(f"- {name}: {n:,}" for name, n in sorted(counts.items())),
+        *(f"- broken: {name}: {n:,}" for name, n in sorted(wrong.items()) if n),
+    ]
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    atomic_write(arguments.out / "rules.md", ("\n".join(lines) + "\n").encode())
+
+
+if __name__ == "__main__":
+    main()
