@@ -94,7 +94,9 @@ class CounterfactualClassifier(Explains, ClassifierMixin, BaseEstimator):
         domain: by column, where advice may lead: ``(lower, upper)`` in its own units, ``None`` where open. Rows outside
             may stay there or move towards it.
         schema: see above: a dict with a table per column, a TOML or JSON file with the same, or a :class:`Schema`,
-            such as ``load_dataset("adult").schema``. ``mutability`` and ``domain`` win over it.
+            such as ``load_dataset("adult").schema``. ``mutability``, ``domain`` and ``special`` win over it.
+        special: by column, codes such as −9 for "no record": states of their own beside the number, never advised. A
+            cell that holds one keeps it.
         num_std: n_σ of Eq. 12, how far columns without a stated domain may leave the range of the training data. 0
             keeps advice inside its bulk, from the 0.5th to the 99.5th percentile; ``None`` follows the preset.
         unseen: a category not seen in training counts as no category, with a warning (``"warn"``) or without one
@@ -149,6 +151,7 @@ class CounterfactualClassifier(Explains, ClassifierMixin, BaseEstimator):
         mutability: Mapping[str, object] | Sequence[object] | None = None,
         domain: Mapping[str, tuple[Any, Any]] | None = None,
         schema: Schema | Mapping[str, Any] | str | Path | None = None,
+        special: Mapping[str, Any] | None = None,
         num_std: float | None = 0.0,
         unseen: Unseen = "warn",
         missing: Missing = "error",

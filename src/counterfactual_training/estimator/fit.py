@@ -24,6 +24,7 @@ from counterfactual_training.gates import Gate, few_rows, gate_of
 from counterfactual_training.models import bend
 from counterfactual_training.search import Generator
 from counterfactual_training.tabular.encode import Encoder, Scale
+from counterfactual_training.tabular.special import codes_in_words, find_codes
 from counterfactual_training.training import Callback, EarlyStopping, Fleet, History, Member, Setting, train
 from counterfactual_training.tuning import Goal, Measure, Task, Tuning, TuningPlan, make_space, tune
 from counterfactual_training.tuning.space import FIXED
@@ -96,7 +97,10 @@ class PreparedFit:
 
 def prepare(params: Mapping[str, Any], frame: pd.DataFrame, labels: np.ndarray, seed: int) -> PreparedFit:
     """Fit the encoder, and translate the classifier's parameters for these rows."""
-    schema = resolve_schema(frame, params["schema"], params["mutability"], params["domain"])
+    schema = resolve_schema(frame, *(params[name] for name in ("schema", "mutability", "domain", "special")))
+    said = codes_in_words(find_codes(schema, frame))
+    if said is not None:
+        warnings.warn(said, stacklevel=from_outside())
     preset, base = parameters.make_preset(params), parameters.base_setting(params)
     scale: Scale = "robust" if preset.scaling == "robust" else True
     encoder = Encoder(schema, unseen=params["unseen"], missing=params["missing"], scale=scale).fit(frame)

@@ -145,16 +145,17 @@ def column_owner(encoder: Encoder) -> Tensor:
 # ---- schema ----------------------------------------------------------------------------------------------------------
 
 
-def resolve_schema(frame: pd.DataFrame, schema: Any, mutability: Any, domain: Any) -> Schema:
+def resolve_schema(frame: pd.DataFrame, schema: Any, mutability: Any, domain: Any, special: Any = None) -> Schema:
     """The schema of a training frame: what the user states, and the rest inferred from the data.
 
     Args:
         schema: ``None``, a complete :class:`Schema`, a dict with a table per column (may be partial), or a TOML/JSON
             file.
-        mutability, domain: win over the schema; see :func:`by_column`.
+        mutability, domain, special: win over the schema; see :func:`by_column`.
     """
     names = tuple(frame.columns)
-    rules: dict[str, Any] = {"mutability": by_column(mutability, names), "domain": by_column(domain, names)}
+    stated = {"mutability": mutability, "domain": domain, "special": special}
+    rules: dict[str, Any] = {name: by_column(given, names) for name, given in stated.items()}
     if isinstance(schema, Schema):
         return schema.override(**rules)
     return Schema.infer(frame, schema, **rules)

@@ -29,7 +29,10 @@ def infer_feature(series: pd.Series, stated: Mapping[str, Any]) -> Feature:
     if series.isna().all():
         raise InputError(f"{name!r} holds nothing but missing values; drop the column")
     fields = dict(stated)
-    kind = fields.pop("kind", None) or _guess_kind(series, "categories" in fields)
+    kind = fields.pop("kind", None)
+    if kind is None and fields.get("special") and is_number_like(series):
+        kind = _guess_beside(series, fields["special"])
+    kind = kind or _guess_kind(series, "categories" in fields)
     return complete_feature(Feature(name, kind, **fields), series)
 
 
@@ -87,7 +90,7 @@ def _outside(feature: Feature, series: pd.Series, numbers: np.ndarray) -> str | 
     if feature.domain is None:
         return None
     low, high = feature.limits
-    outside = (numbers < low) | (numbers > high)
+    outside = ((numbers < low) | (numbers > high)) & ~feature.coded(numbers).any(1)
     if not outside.any():
         return None
     first = plain(series[outside].iloc[0])
@@ -131,6 +134,16 @@ def _guess_number(series: pd.Series) -> Kind:
         (types.is_object_dtype(dtype) or bool(series.isna().any())) and bool((np.rint(values) == values).all())
     )
     return "integer" if whole else "numeric"
+
+
+def _guess_beside(series: pd.Series, special: Any) -> Kind | None:
+    """The kind of a column of numbers beside its special codes; ``None`` if it holds categories."""
+    numbers = Feature(str(series.name), "numeric", special=special)  # checks the codes
+    ordinary = series.iloc[np.flatnonzero(~numbers.coded(to_float(series)).any(1))]
+    if isinstance(series.dtype, pd.CategoricalDtype) or types.is_bool_dtype(series.dtype):
+        return None
+    # 0, 1 and −9: a whole number of two values.
+    return "integer" if _guess_number(ordinary) in ("binary", "integer") else "numeric"
 
 
 def _guess_text(series: pd.Series, has_categories: bool) -> Kind:
