@@ -10,12 +10,13 @@ import numpy as np
 import pandas as pd
 import torch
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor, nn
 
 from counterfactual_training.constraints.mutability import feature_index
 from counterfactual_training.errors import ConstraintError, InputError, unknown
 from counterfactual_training.tabular.encode import Encoder
+from counterfactual_training.tabular.feature import show
 from counterfactual_training.tabular.frame import as_frame, match_columns
 from counterfactual_training.tabular.schema import Schema
 
@@ -26,18 +27,54 @@ _FAR = 1e6
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
 
-def training_rows(estimator: Any, x: Any, y: Any) -> tuple[pd.DataFrame, np.ndarray]:
-    """Frame and labels for ``fit``; sets ``n_features_in_`` and, for a frame, ``feature_names_in_``."""
-    labels = np.asarray(validate_data(estimator, X="no_validation", y=_without_missing(y)))
-    frame = _table(estimator, x, reset=True)
+def training_rows(estimator: Any, x: Any, y: Any, reset: bool = True) -> tuple[pd.DataFrame, np.ndarray]:
+    """Frame and labels for ``fit``; sets ``n_features_in_`` and, for a frame, ``feature_names_in_``.
+
+    Without ``reset``, columns and classes are those that the estimator knows.
+    """
+    given = _without_missing(y)
+    # validate_data forgets the names of the columns.
+    labels = np.asarray(
+        validate_data(estimator, X="no_validation", y=given) if reset else column_or_1d(given, warn=True)
+    )
+    frame = _table(estimator, x, reset=reset)
     check_classification_targets(labels)
     if len(labels) != len(frame):
         raise InputError(f"X has {len(frame)} rows but y has {len(labels)}; every row needs its class.")
     classes = np.unique(labels)
+    if not reset:
+        _must_be_known(classes.tolist(), estimator.classes_.tolist())
     if len(classes) < 2:
         found = classes[0].item() if isinstance(classes[0], np.generic) else classes[0]
         raise InputError(f"y holds one class only, {found!r}; a classifier needs at least two.")
     return frame, labels
+
+
+def _must_be_known(found: list[Any], known: list[Any]) -> None:
+    new, absent = [label for label in found if label not in known], [label for label in known if label not in found]
+    if new:
+        raise InputError(
+            f"y holds class {new[0]!r}, which this classifier was not trained on ({show(known)}). A new class needs a "
+            "new fit, with warm_start=False."
+        )
+    if absent:
+        raise InputError(f"No row is of class {absent[0]!r}: to go on with training, rows of all classes are needed.")
+
+
+def row_weights(given: Any, num_rows: int) -> np.ndarray | None:
+    """The weights of the rows ``(n,)``; one number is the weight of all."""
+    if given is None:
+        return None
+    try:
+        weights = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"sample_weight must hold one number per row, got {given!r:.80}.") from None
+    weights = np.full(num_rows, weights) if weights.ndim == 0 else weights
+    if weights.shape != (num_rows,):
+        raise InputError(f"sample_weight has shape {weights.shape}, but there are {num_rows} rows: one number per row.")
+    if not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
+        raise InputError("sample_weight must be finite, not negative, and not zero for all rows.")
+    return weights
 
 
 def frame_of(estimator: Any, x: Any) -> pd.DataFrame:
