@@ -74,8 +74,13 @@ def test_files_hold_codes(tmp_path, suffix):
 def test_a_yes_or_no_column_with_codes_is_whole():
     frame = pd.DataFrame({"late": [0, 1, -9, 1, 0]})
     assert Schema.infer(frame)["late"].kind == "integer"
-    feature = Schema.infer(frame, special={"late": [-9]})["late"]
-    assert (feature.kind, feature.special) == ("integer", (-9,))
+    for codes in ([-9], -9, np.array([-9])):
+        feature = Schema.infer(frame, special={"late": codes})["late"]
+        assert (feature.kind, feature.special) == ("integer", (-9,))
+    measured = pd.DataFrame({"x": [0, 1, 0, 1]})
+    assert Schema.infer(measured, special={"x": 0})["x"].kind == "integer"
+    assert Schema.infer(measured, special={"x": []})["x"].kind == Schema.infer(measured)["x"].kind == "binary"
+    assert Feature("x", "numeric", special=None).special == ()
 
 
 def test_codes_outside_the_domain_are_no_mistake():

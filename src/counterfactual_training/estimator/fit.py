@@ -158,11 +158,12 @@ def prepare(
 def _fitted_encoder(params: Mapping[str, Any], frame: pd.DataFrame, scaling: str) -> Encoder:
     """The encoder of the training rows; points out what looks like special codes."""
     schema = resolve_schema(frame, *(params[name] for name in ("schema", "mutability", "domain", "special")))
-    said = codes_in_words(find_codes(schema, frame))
+    scale: Scale = "robust" if scaling == "robust" else True
+    encoder = Encoder(schema, unseen=params["unseen"], missing=params["missing"], scale=scale).fit(frame)
+    said = codes_in_words(find_codes(encoder.schema_, frame))
     if said is not None:
         warnings.warn(said, stacklevel=from_outside())
-    scale: Scale = "robust" if scaling == "robust" else True
-    return Encoder(schema, unseen=params["unseen"], missing=params["missing"], scale=scale).fit(frame)
+    return encoder
 
 
 def validation_split(y: Tensor, share: float, seed: int, keep_single: bool = False) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,7 @@ from counterfactual_training.errors import ConstraintError, InputError, unknown
 from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.tabular.feature import show
 from counterfactual_training.tabular.frame import as_frame, match_columns
+from counterfactual_training.tabular.native import to_pandas
 from counterfactual_training.tabular.schema import Schema
 
 # Standard deviations beyond which a row itself may be why numbers overflow.
@@ -66,7 +67,7 @@ def row_weights(given: Any, num_rows: int) -> np.ndarray | None:
     if given is None:
         return None
     try:
-        weights = np.asarray(given, dtype=np.float64)
+        weights = np.array(given, dtype=np.float64)
     except (TypeError, ValueError):
         raise InputError(f"sample_weight must hold one number per row, got {given!r:.80}.") from None
     weights = np.full(num_rows, weights) if weights.ndim == 0 else weights
@@ -83,6 +84,7 @@ def frame_of(estimator: Any, x: Any) -> pd.DataFrame:
 
 
 def _table(estimator: Any, x: Any, reset: bool) -> pd.DataFrame:
+    x = to_pandas(x)
     if isinstance(x, pd.Series):
         raise InputError("Expected rows × columns, got a Series. One row of a frame is frame.iloc[[i]].")
     if isinstance(x, Mapping) or (isinstance(x, list) and x and isinstance(x[0], Mapping)):
@@ -93,8 +95,7 @@ def _table(estimator: Any, x: Any, reset: bool) -> pd.DataFrame:
     else:
         array = validate_data(estimator, _mixed(x), "no_validation", reset=reset, dtype=None, ensure_all_finite=False)
         frame = as_frame(array, names)
-    if estimator.missing != "impute":
-        _refuse_missing(frame)
+    _refuse_missing(frame, estimator.missing == "impute")
     return frame
 
 
@@ -119,16 +120,26 @@ def _mixed(x: Any) -> Any:
     return x
 
 
-def _refuse_missing(frame: pd.DataFrame) -> None:
-    bad = frame.isna()
+def _refuse_missing(frame: pd.DataFrame, impute: bool) -> None:
+    """Raise for infinity and, unless they are imputed, for missing values."""
+    bad = pd.DataFrame(False, frame.index, frame.columns) if impute else frame.isna()
+    infinite = False
     for name in frame.columns[[pd.api.types.is_float_dtype(dtype) for dtype in frame.dtypes]]:
-        bad[name] |= np.isinf(frame[name].to_numpy(dtype=np.float64, na_value=np.nan))
+        here = np.isinf(frame[name].to_numpy(dtype=np.float64, na_value=np.nan))
+        bad[name] |= here
+        infinite |= bool(here.any())
     found = [f"{name!r} ({count})" for name, count in bad.sum().items() if count]
-    if found:
-        raise InputError(
-            f"NaN, infinity or missing values in {', '.join(found)}: {int(bad.any(axis=1).sum())} of {len(frame)} "
-            "row(s). Drop these rows or columns, fill them in, or have missing ones filled by missing='impute'."
+    if not found:
+        return
+    what = "Infinity" if impute else "NaN, infinity or missing values"
+    advice = "Drop these rows or columns, fill them in, or have missing ones filled by missing='impute'."
+    if infinite:
+        then = "" if impute else ", and fit with missing='impute'"
+        advice = (
+            f"Only missing values can be imputed: drop these rows, or make infinity missing{then}: "
+            "frame.replace([np.inf, -np.inf], np.nan)."
         )
+    raise InputError(f"{what} in {', '.join(found)}: {int(bad.any(axis=1).sum())} of {len(frame)} row(s). {advice}")
 
 
 def _without_missing(y: Any) -> Any:

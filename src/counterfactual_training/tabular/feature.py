@@ -220,7 +220,7 @@ class Feature:
         return self._positive("difficulty")
 
     def _special(self) -> tuple[float, ...]:
-        given = plain(self.special)
+        given = () if self.special is None else plain(self.special)
         codes = (given,) if _is_number(given) else _plain_tuple(given, f"special codes of {self.name!r}")
         if not codes:
             return ()
