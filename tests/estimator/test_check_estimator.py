@@ -1,7 +1,8 @@
 """scikit-learn's own contract.
 
-Every check of ``check_estimator`` passes; none is listed as an expected failure. One (array API input) skips itself
-unless SCIPY_ARRAY_API is set. Of scikit-learn's checks outside ``check_estimator`` one cannot apply, see the last test.
+Every check of ``check_estimator`` passes but one, which cannot hold where batches are drawn at random; scikit-learn
+expects it to fail for its own ``SGDClassifier``. One (array API input) skips itself unless SCIPY_ARRAY_API is set. Of
+its checks outside ``check_estimator`` one cannot apply, see the last test.
 """
 
 import numpy as np
@@ -14,7 +15,9 @@ from counterfactual_training.estimator import CounterfactualClassifier
 # The frames of these checks are small; that the gate says so is tested elsewhere.
 pytestmark = pytest.mark.filterwarnings("ignore:Too few rows to judge")
 
-EXPECTED_FAILED_CHECKS: dict[str, str] = {}
+EXPECTED_FAILED_CHECKS: dict[str, str] = {
+    "check_sample_weight_equivalence_on_dense_data": "a row of weight 2 is not the same as the row twice"
+}
 
 
 def small():

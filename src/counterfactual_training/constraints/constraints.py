@@ -44,6 +44,7 @@ class Constraints:
         reach: ``(d,)`` the largest change of each feature, infinite where there is none; ``None`` limits no feature.
         keep_outside: a factual outside the domain may stay there, or move towards it. Otherwise the search pulls it
             into an inferred domain, as the authors do, and refuses it if the domain was stated.
+        coded: columns ``(number, flags)`` of numbers with special codes: where a flag is set, the number stays.
     """
 
     may_increase: Tensor
@@ -55,6 +56,7 @@ class Constraints:
     category_projection: CategoryProjection = "end"
     reach: Tensor | None = None
     keep_outside: bool = False
+    coded: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     @classmethod
     def build(
@@ -229,7 +231,11 @@ class Constraints:
             return x_pos
         up, down = self.may_increase.unsqueeze(-2), self.may_decrease.unsqueeze(-2)
         out = torch.where(up, x_pos, torch.minimum(x_pos, x_cf))
-        return torch.where(down, out, torch.maximum(out, x_cf))
+        out = torch.where(down, out, torch.maximum(out, x_cf))
+        for number, flags in self.coded:
+            stays = (x_cf[..., list(flags)] > 0.5).any(-1)
+            out[..., number] = torch.where(stays, x_cf[..., number], out[..., number])
+        return out
 
     # ---- questions -------------------------------------------------------------------------------------------------
 
@@ -280,10 +286,14 @@ class Constraints:
         if self.reach is not None:
             lower, upper = torch.maximum(lower, x - self.reach), torch.minimum(upper, x + self.reach)
         limited = [group for group in self.groups if group.transitions is not None]
-        if limited:
+        if limited or self.coded:
             lower, upper = lower.expand_as(x).clone(), upper.expand_as(x).clone()
         for group in limited:
             group.narrow(x, lower, upper)
+        for number, flags in self.coded:
+            stays, own = (x[..., list(flags)] > 0.5).any(-1), x[..., number]
+            for bound in (lower, upper):
+                bound[..., number] = torch.where(stays, own, bound[..., number])
         return lower, upper
 
     def _category_bounds(self, x: Tensor) -> Bounds:

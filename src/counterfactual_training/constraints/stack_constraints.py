@@ -19,7 +19,8 @@ def constraint_structure(constraints: Constraints) -> str:
     groups = [(group.columns, _listed(group.transitions)) for group in constraints.groups]
     lattices = [[_listed(value) for value in vars(lattice).values()] for lattice in constraints.lattices]
     kind = type(constraints), constraints.num_features, constraints.category_projection, constraints.keep_outside
-    return repr((*kind, groups, lattices, _listed(constraints.domain.inferred), _listed(constraints.reach)))
+    boxes = _listed(constraints.domain.inferred), _listed(constraints.reach), constraints.coded
+    return repr((*kind, groups, lattices, *boxes))
 
 
 def stack_constraints(members: Sequence[Constraints]) -> Constraints:

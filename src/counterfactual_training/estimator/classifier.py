@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
@@ -20,27 +20,21 @@ from counterfactual_training.estimator.answer import advice_constraints
 from counterfactual_training.estimator.explains import Explains
 from counterfactual_training.estimator.file import load_classifier, save_classifier
 from counterfactual_training.estimator.find import Finder
-from counterfactual_training.estimator.fit import VALIDATION_SHARE, best_restart, prepare, tune_settings
-from counterfactual_training.estimator.inputs import (
-    check_count,
-    device_and_dtype,
-    encode_rows,
-    frame_of,
-    training_rows,
-)
+from counterfactual_training.estimator.inputs import device_and_dtype, encode_rows, frame_of
+from counterfactual_training.estimator.learns import Learns
+from counterfactual_training.estimator.restate import restate, stated_rules
 from counterfactual_training.gates import Gate
 from counterfactual_training.search import Generator
 from counterfactual_training.tabular.encode import Encoder, Missing, Unseen
 from counterfactual_training.tabular.schema import Schema
-from counterfactual_training.training import History, Objective, Setting
-from counterfactual_training.tuning import Goal, TuningPlan
+from counterfactual_training.training import Callback, History, Objective, Setting
 
 _CHUNK = 4096
 
 ModelFactory = Callable[[int, int], nn.Module]
 
 
-class CounterfactualClassifier(Explains, ClassifierMixin, BaseEstimator):
+class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator):
     """A scikit-learn classifier of data frames that explains what would have to change for another decision.
 
     By default a network is trained conventionally, and a gate learns what real rows of each class look like: advice
@@ -63,6 +57,9 @@ class CounterfactualClassifier(Explains, ClassifierMixin, BaseEstimator):
 
     Where ``None`` is the default, the preset decides; ``shuffle``, ``num_std`` and the automatic sizes hold for every
     preset. Arguments about counterfactuals in training have no effect if the objective uses none.
+
+    ``set_params`` after ``fit``: new ``mutability``, ``domain`` and ``num_std`` hold from the next explanation on; the
+    gate still takes as given what could not change in ``fit``. Other rules need another ``fit``.
 
     Args:
         model: ``"mlp"``, ``"linear"``, or a function ``(num_features, num_classes)`` that returns a module for logits.
@@ -94,7 +91,9 @@ class CounterfactualClassifier(Explains, ClassifierMixin, BaseEstimator):
         domain: by column, where advice may lead: ``(lower, upper)`` in its own units, ``None`` where open. Rows outside
             may stay there or move towards it.
         schema: see above: a dict with a table per column, a TOML or JSON file with the same, or a :class:`Schema`,
-            such as ``load_dataset("adult").schema``. ``mutability`` and ``domain`` win over it.
+            such as ``load_dataset("adult").schema``. ``mutability``, ``domain`` and ``special`` win over it.
+        special: by column, codes such as −9 for "no record": states of their own beside the number, never advised. A
+            cell that holds one keeps it.
         num_std: n_σ of Eq. 12, how far columns without a stated domain may leave the range of the training data. 0
             keeps advice inside its bulk, from the 0.5th to the 99.5th percentile; ``None`` follows the preset.
         unseen: a category not seen in training counts as no category, with a warning (``"warn"``) or without one
@@ -103,7 +102,10 @@ class CounterfactualClassifier(Explains, ClassifierMixin, BaseEstimator):
         device, random_state: the CPU by default; a number makes ``fit`` repeatable.
         n_restarts: trainings from different seeds, as one fleet. With more than one, a fifth of the rows is held out to
             keep the most plausible model among those within one standard error of the best accuracy.
+        warm_start: another ``fit`` goes on from the present weights, with the encoder as it is and the same classes.
         progress: show a bar; by default on a terminal.
+        verbose: print the loss of every epoch instead.
+        callbacks: called by the training loop, see :class:`Callback`; a file does not hold them.
 
     Attributes:
         classes_: labels, in the order of ``predict_proba``.
@@ -149,78 +151,23 @@ class CounterfactualClassifier(Explains, ClassifierMixin, BaseEstimator):
         mutability: Mapping[str, object] | Sequence[object] | None = None,
         domain: Mapping[str, tuple[Any, Any]] | None = None,
         schema: Schema | Mapping[str, Any] | str | Path | None = None,
+        special: Mapping[str, Any] | None = None,
         num_std: float | None = 0.0,
         unseen: Unseen = "warn",
         missing: Missing = "error",
         device: str | torch.device | None = None,
         random_state: int | np.random.RandomState | None = None,
         n_restarts: int = 1,
+        warm_start: bool = False,
         progress: bool | None = None,
+        verbose: bool = False,
+        callbacks: Sequence[Callback] | None = None,
     ) -> None:
         # scikit-learn needs the explicit signature, and each argument stored as it came.
         for name, value in list(locals().items())[1:]:
             setattr(self, name, value)
 
     # ---- scikit-learn ----------------------------------------------------------------------------------------------
-
-    def fit(self, X: Any, y: Any) -> CounterfactualClassifier:  # noqa: N803 - scikit-learn's name
-        """Train on rows X, a frame or an array, and their classes y."""
-        num_restarts = check_count("n_restarts", self.n_restarts)
-        prepared = prepare(self.get_params(deep=False), *training_rows(self, X, y), self._seed())
-        setting, model = prepared.setting, prepared.model
-        if num_restarts > 1:
-            model, history = best_restart(prepared, num_restarts, self.progress)
-        else:
-            history = prepared.train(self.progress)
-        gate = prepared.fit_gate(model)
-        # Only now: a fit that fails or is interrupted leaves what was learned before.
-        self._adopt(prepared.encoder, prepared.classes, model.eval(), history, setting.num_std, setting.generator, gate)
-        return self
-
-    def tune(
-        self,
-        X: Any,  # noqa: N803
-        y: Any,
-        *,
-        n_trials: int = TuningPlan.num_trials,
-        objectives: str | Sequence[str] = "ip",
-        at_most_lost: float | None = 1.0,
-        space: Mapping[str, Any] | str | Path | None = None,
-        batch: int = TuningPlan.batch,
-        n_seeds: int = 1,
-        validation_share: float = VALIDATION_SHARE,
-        storage: str | Path | None = None,
-        study: str = TuningPlan.study,
-    ) -> CounterfactualClassifier:
-        """Search for better settings of counterfactual training; return a new classifier fitted with them to all rows.
-
-        Needs ``preset="as_run"`` or a stated objective, because the default trains without counterfactuals. Trials
-        train in batches, each as one fleet, on a part of the rows and are measured on the rest. This classifier's
-        settings are the first trial, so the result is never worse on the validation rows. Keep the rows of a final
-        test out of X. ``tuning_`` of the result is the table of all trials.
-
-        Args:
-            n_trials: trials in total; an existing study in the storage is resumed.
-            objectives: one or more of ``"ip"`` (implausibility), ``"cost"``, ``"accuracy"`` and ``"robustness"``.
-            at_most_lost: points of accuracy that may be lost against the same model trained conventionally.
-            space: ranges that differ from :data:`counterfactual_training.tuning.RANGES`: by parameter, a pair
-                ``(low, high)``, a list of choices or ``"published"``, which leaves it as it is; or a TOML file.
-            batch: trials per fleet.
-            n_seeds: trainings per trial, averaged.
-            validation_share: share of the rows to measure on.
-            storage: a journal file or the URL of a database, to resume later or to share with other processes.
-            study: its name there.
-        """
-        wanted = (objectives,) if isinstance(objectives, str) else tuple(objectives)
-        best = clone(self)
-        params = best.get_params(deep=False)
-        seed = 0 if self.random_state is None else self._seed()
-        prepared = prepare(params, *training_rows(best, X, y), seed)
-        goal, plan = Goal(wanted, at_most_lost), TuningPlan(n_trials, batch, storage, study)
-        found = tune_settings(prepared, params, goal, plan, space, validation_share, n_seeds)
-        best.set_params(**found.best.settings).fit(X, y)
-        best.tuning_ = found.table()
-        return best
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """The most probable class of each row."""
@@ -259,6 +206,7 @@ class CounterfactualClassifier(Explains, ClassifierMixin, BaseEstimator):
     def save(self, path: str | Path) -> None:
         """Write one file for :meth:`load`: weights and JSON, nothing executable."""
         check_is_fitted(self, "model_")
+        self._follow_rules()
         save_classifier(path, self)
 
     @classmethod
@@ -312,6 +260,15 @@ class CounterfactualClassifier(Explains, ClassifierMixin, BaseEstimator):
         self.encoder_, self.schema_, self.classes_, self.generator_ = encoder, encoder.schema_, classes, generator
         self.num_std_, self.constraints_ = num_std, advice_constraints(encoder, num_std)
         self.model_, self.history_, self.gate_ = model, history, gate
+        self._stated = stated_rules(self.get_params(deep=False))
+
+    def _follow_rules(self) -> None:
+        """Take over rules that were changed after ``fit``."""
+        params = self.get_params(deep=False)
+        if self._stated != stated_rules(params):
+            encoder, num_std = restate(params, self._stated, self.encoder_)
+            learned = (self.classes_, self.model_, self.history_)
+            self._adopt(encoder, *learned, num_std, self.generator_, self.gate_)
 
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
@@ -321,6 +278,7 @@ class CounterfactualClassifier(Explains, ClassifierMixin, BaseEstimator):
 
     def _asked(self, rows: Any) -> pd.DataFrame:
         check_is_fitted(self, "model_")
+        self._follow_rules()
         return frame_of(self, rows)
 
     def _explainer(

@@ -12,6 +12,7 @@ from counterfactual_training.estimator.answer import explain_rows
 from counterfactual_training.estimator.explanation import Explanation
 from counterfactual_training.estimator.find import Finder
 from counterfactual_training.estimator.inputs import check_count
+from counterfactual_training.estimator.native import in_kind
 from counterfactual_training.estimator.options import Question
 from counterfactual_training.estimator.rules import ask
 from counterfactual_training.search import Generator
@@ -63,7 +64,7 @@ class Explains:
         once for all rows, or as a list with one entry per row.
 
         Args:
-            X: rows like those of ``fit``.
+            X: rows like those of ``fit``. Of a polars frame, the frames of the answer are polars too.
             target: a label for all rows, or one per row; by default the most probable class that is not predicted.
             n_options: how many answers per row, at most; each changes other columns. With a gate, one of them is what
                 the model alone asks for, if that differs.
@@ -89,4 +90,5 @@ class Explains:
         # A generator that is named here is used alone, without falling back on others.
         question = Question(chosen, generator is None, sparsify)
         finder = replace(self._finder(), decision=decides)
-        return explain_rows(finder, frame, self.classes_, target, question, groups, options, self.num_std_)
+        told = explain_rows(finder, frame, self.classes_, target, question, groups, options, self.num_std_)
+        return in_kind(told, X)

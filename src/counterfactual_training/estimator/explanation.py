@@ -13,6 +13,7 @@ import pandas as pd
 from counterfactual_training.estimator.why import Obstacles, in_words, listed
 from counterfactual_training.estimator.words import (
     is_missing,
+    is_special,
     plain_value,
     say_cell,
     say_change,
@@ -239,8 +240,11 @@ class Explanation:
 
     def _hurdles(self, i: int) -> str:
         columns = range(self.frame.shape[1])
+        values = [self._value(i, j) for j in columns]
         names = [self._feature(j).name for j in columns]
-        return in_words(self.obstacles[i], names, [self._value(i, j) for j in columns])
+        coded = [is_special(self._feature(j), self.frame.iat[i, j]) for j in columns]
+        names = [f"{name} with {v}" if special else name for name, v, special in zip(names, values, coded, strict=True)]
+        return in_words(self.obstacles[i], names, values)
 
     def _value(self, i: int, j: int) -> str:
         """A cell of the counterfactual, with its unit."""

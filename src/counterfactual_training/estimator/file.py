@@ -166,8 +166,8 @@ def _to_json(name: str, value: Any) -> Any:
         return value is not None  # the encoder holds the complete one
     if name == "random_state" and not isinstance(value, (int, np.integer, type(None))):
         return None
-    if name == "device":
-        return None  # the machine that loads may have others
+    if name in ("device", "callbacks"):
+        return None  # the machine that loads may have other devices; callbacks are done
     return _plain(value)
 
 

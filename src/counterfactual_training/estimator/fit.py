@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import sys
 import warnings
@@ -9,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,6 +25,7 @@ from counterfactual_training.gates import Gate, few_rows, gate_of
 from counterfactual_training.models import bend
 from counterfactual_training.search import Generator
 from counterfactual_training.tabular.encode import Encoder, Scale
+from counterfactual_training.tabular.special import codes_in_words, find_codes
 from counterfactual_training.training import Callback, EarlyStopping, Fleet, History, Member, Setting, train
 from counterfactual_training.tuning import Goal, Measure, Task, Tuning, TuningPlan, make_space, tune
 from counterfactual_training.tuning.space import FIXED
@@ -51,6 +53,8 @@ class PreparedFit:
         class_weight: the weight of rows by class index, or ``"balanced"``.
         patience: epochs without a lower loss on the rows held out before training stops; ``None``: never.
         gate: the kind to fit after training, or ``"none"``.
+        sample_weight: ``(n,)`` of the rows in the losses; ``None`` weighs all alike.
+        listeners: callbacks beside early stopping.
     """
 
     model: nn.Module
@@ -65,23 +69,30 @@ class PreparedFit:
     class_weight: dict[int, float] | str | None
     patience: int | None
     gate: str
+    sample_weight: Tensor | None = None
+    listeners: tuple[Callback, ...] = ()
 
     def callbacks(self) -> list[Callback]:
-        """Early stopping, if there is any; it restores the best epoch."""
-        return [] if self.patience is None else [EarlyStopping(self.patience, metric="validation_loss", mode="min")]
+        """Early stopping, if there is any, which restores the best epoch; and the user's own."""
+        if self.patience is None:
+            return list(self.listeners)
+        return [EarlyStopping(self.patience, metric="validation_loss", mode="min"), *self.listeners]
 
-    def train(self, progress: bool | None) -> History:
+    def one_epoch(self) -> PreparedFit:
+        """The same with one epoch on all rows."""
+        once = replace(self.setting, config=replace(self.setting.config, epochs=1))
+        return replace(self, setting=once, held_out=self.held_out[:0], patience=None)
+
+    def train(self, progress: bool | None, optimizer: torch.optim.Optimizer | None = None) -> History:
         """Train the model, in place."""
-        x, y, held = self.x, self.y, self.held_out
-        options: dict[str, Any] = {}
+        x, y, weight, held = self.x, self.y, self.sample_weight, self.held_out
+        options: dict[str, Any] = {"callbacks": self.callbacks(), "progress": progress, "optimizer": optimizer}
         if len(held):
             kept = torch.ones(len(y), dtype=torch.bool, device=y.device).index_fill(0, held, False)
-            options = {"validation": (x[held], y[held]), "callbacks": self.callbacks()}
-            x, y = x[kept], y[kept]
-        run = train(
-            self.model, x, y, setting=self.setting, class_weight=self.class_weight, progress=progress, **options
-        )
-        return run.history
+            options["validation"] = (x[held], y[held])
+            x, y, weight = x[kept], y[kept], None if weight is None else weight[kept]
+        options |= {"sample_weight": weight, "class_weight": self.class_weight}
+        return train(self.model, x, y, setting=self.setting, **options).history
 
     def fit_gate(self, model: nn.Module) -> Gate | None:
         """The gate of the trained model; ``None`` if it gets none."""
@@ -94,19 +105,43 @@ class PreparedFit:
         return gate
 
 
-def prepare(params: Mapping[str, Any], frame: pd.DataFrame, labels: np.ndarray, seed: int) -> PreparedFit:
-    """Fit the encoder, and translate the classifier's parameters for these rows."""
-    schema = resolve_schema(frame, params["schema"], params["mutability"], params["domain"])
+class Start(NamedTuple):
+    """What a training goes on from."""
+
+    encoder: Encoder
+    classes: np.ndarray
+    model: nn.Module
+    generator: Generator
+
+
+def prepare(
+    params: Mapping[str, Any],
+    frame: pd.DataFrame,
+    labels: np.ndarray,
+    seed: int,
+    sample_weight: np.ndarray | None = None,
+    start: Start | None = None,
+) -> PreparedFit:
+    """Fit the encoder, and translate the classifier's parameters for these rows.
+
+    Args:
+        seed: of the weights and of the training.
+        sample_weight: ``(n,)``.
+        start: goes on with this encoder and a copy of this model.
+    """
     preset, base = parameters.make_preset(params), parameters.base_setting(params)
-    scale: Scale = "robust" if preset.scaling == "robust" else True
-    encoder = Encoder(schema, unseen=params["unseen"], missing=params["missing"], scale=scale).fit(frame)
+    encoder = _fitted_encoder(params, frame, preset.scaling) if start is None else start.encoder
     classes, y_index = np.unique(labels, return_inverse=True)
+    if start is not None:
+        known = start.classes.tolist()
+        classes, y_index = start.classes, np.array([known.index(label) for label in classes.tolist()])[y_index]
     rules = encoder.constraints(base.num_std, keep_sign=True, keep_outside=True)
     plain_model = partial(_model, params, len(encoder.names_), len(classes))
-    x = encode_rows(encoder, frame, device_and_dtype(plain_model(seed)))
+    x = encode_rows(encoder, frame, device_and_dtype(plain_model(seed) if start is None else start.model))
     bent = preset.bent if params["model"] == "mlp" and preset.hidden else 0.0
-    make_model = partial(_bent, plain_model, x, bent)
-    setting = parameters.make_setting(params, x, _training_constraints(rules, base.project_categories), seed)
+    make_model = partial(_bent, plain_model, x, bent) if start is None else partial(_copied, start.model)
+    limits, vae = _training_constraints(rules, base.project_categories), start and parameters.vae_of(start.generator)
+    setting = parameters.make_setting(params, x, limits, seed, vae)
     y = torch.as_tensor(y_index.astype(np.int64), device=x.device)
     held_out = torch.tensor([], dtype=torch.long)
     if preset.early_stopping:
@@ -115,7 +150,20 @@ def prepare(params: Mapping[str, Any], frame: pd.DataFrame, labels: np.ndarray, 
     return PreparedFit(
         make_model(seed), encoder, rules, classes, x, y, setting, make_model, held_out.to(y.device),
         _by_index(params["class_weight"], classes), preset.n_iter_no_change if len(held_out) else None, preset.gate,
+        None if sample_weight is None else torch.as_tensor(sample_weight, device=x.device),
+        parameters.make_callbacks(params),
     )  # fmt: skip
+
+
+def _fitted_encoder(params: Mapping[str, Any], frame: pd.DataFrame, scaling: str) -> Encoder:
+    """The encoder of the training rows; points out what looks like special codes."""
+    schema = resolve_schema(frame, *(params[name] for name in ("schema", "mutability", "domain", "special")))
+    scale: Scale = "robust" if scaling == "robust" else True
+    encoder = Encoder(schema, unseen=params["unseen"], missing=params["missing"], scale=scale).fit(frame)
+    said = codes_in_words(find_codes(encoder.schema_, frame))
+    if said is not None:
+        warnings.warn(said, stacklevel=from_outside())
+    return encoder
 
 
 def validation_split(y: Tensor, share: float, seed: int, keep_single: bool = False) -> tuple[Tensor, Tensor]:
@@ -160,6 +208,10 @@ def _bent(make_model: Callable[[int], nn.Module], x: Tensor, share: float, seed:
     return model
 
 
+def _copied(model: nn.Module, seed: int) -> nn.Module:
+    return copy.deepcopy(model)
+
+
 def _model(params: Mapping[str, Any], num_features: int, num_classes: int, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):  # leaves the caller's randomness alone
         torch.default_generator.manual_seed(seed)
@@ -183,6 +235,7 @@ def best_restart(prepared: PreparedFit, num: int, progress: bool | None) -> tupl
     validation = (x[held_out], y[held_out])
     results = Fleet(members).train(
         x[rows], y[rows], validation=validation, class_weight=prepared.class_weight,
+        sample_weight=None if prepared.sample_weight is None else prepared.sample_weight[rows],
         callbacks=prepared.callbacks(), progress=progress,
     )  # fmt: skip
     measured = Measure(*validation, prepared.constraints)([[result.model] for result in results])

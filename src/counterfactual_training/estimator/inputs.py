@@ -10,13 +10,15 @@ import numpy as np
 import pandas as pd
 import torch
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor, nn
 
 from counterfactual_training.constraints.mutability import feature_index
 from counterfactual_training.errors import ConstraintError, InputError, unknown
 from counterfactual_training.tabular.encode import Encoder
+from counterfactual_training.tabular.feature import show
 from counterfactual_training.tabular.frame import as_frame, match_columns
+from counterfactual_training.tabular.native import to_pandas
 from counterfactual_training.tabular.schema import Schema
 
 # Standard deviations beyond which a row itself may be why numbers overflow.
@@ -26,18 +28,54 @@ _FAR = 1e6
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
 
-def training_rows(estimator: Any, x: Any, y: Any) -> tuple[pd.DataFrame, np.ndarray]:
-    """Frame and labels for ``fit``; sets ``n_features_in_`` and, for a frame, ``feature_names_in_``."""
-    labels = np.asarray(validate_data(estimator, X="no_validation", y=_without_missing(y)))
-    frame = _table(estimator, x, reset=True)
+def training_rows(estimator: Any, x: Any, y: Any, reset: bool = True) -> tuple[pd.DataFrame, np.ndarray]:
+    """Frame and labels for ``fit``; sets ``n_features_in_`` and, for a frame, ``feature_names_in_``.
+
+    Without ``reset``, columns and classes are those that the estimator knows.
+    """
+    given = _without_missing(y)
+    # validate_data forgets the names of the columns.
+    labels = np.asarray(
+        validate_data(estimator, X="no_validation", y=given) if reset else column_or_1d(given, warn=True)
+    )
+    frame = _table(estimator, x, reset=reset)
     check_classification_targets(labels)
     if len(labels) != len(frame):
         raise InputError(f"X has {len(frame)} rows but y has {len(labels)}; every row needs its class.")
     classes = np.unique(labels)
+    if not reset:
+        _must_be_known(classes.tolist(), estimator.classes_.tolist())
     if len(classes) < 2:
         found = classes[0].item() if isinstance(classes[0], np.generic) else classes[0]
         raise InputError(f"y holds one class only, {found!r}; a classifier needs at least two.")
     return frame, labels
+
+
+def _must_be_known(found: list[Any], known: list[Any]) -> None:
+    new, absent = [label for label in found if label not in known], [label for label in known if label not in found]
+    if new:
+        raise InputError(
+            f"y holds class {new[0]!r}, which this classifier was not trained on ({show(known)}). A new class needs a "
+            "new fit, with warm_start=False."
+        )
+    if absent:
+        raise InputError(f"No row is of class {absent[0]!r}: to go on with training, rows of all classes are needed.")
+
+
+def row_weights(given: Any, num_rows: int) -> np.ndarray | None:
+    """The weights of the rows ``(n,)``; one number is the weight of all."""
+    if given is None:
+        return None
+    try:
+        weights = np.array(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"sample_weight must hold one number per row, got {given!r:.80}.") from None
+    weights = np.full(num_rows, weights) if weights.ndim == 0 else weights
+    if weights.shape != (num_rows,):
+        raise InputError(f"sample_weight has shape {weights.shape}, but there are {num_rows} rows: one number per row.")
+    if not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
+        raise InputError("sample_weight must be finite, not negative, and not zero for all rows.")
+    return weights
 
 
 def frame_of(estimator: Any, x: Any) -> pd.DataFrame:
@@ -46,6 +84,7 @@ def frame_of(estimator: Any, x: Any) -> pd.DataFrame:
 
 
 def _table(estimator: Any, x: Any, reset: bool) -> pd.DataFrame:
+    x = to_pandas(x)
     if isinstance(x, pd.Series):
         raise InputError("Expected rows × columns, got a Series. One row of a frame is frame.iloc[[i]].")
     if isinstance(x, Mapping) or (isinstance(x, list) and x and isinstance(x[0], Mapping)):
@@ -56,8 +95,7 @@ def _table(estimator: Any, x: Any, reset: bool) -> pd.DataFrame:
     else:
         array = validate_data(estimator, _mixed(x), "no_validation", reset=reset, dtype=None, ensure_all_finite=False)
         frame = as_frame(array, names)
-    if estimator.missing != "impute":
-        _refuse_missing(frame)
+    _refuse_missing(frame, estimator.missing == "impute")
     return frame
 
 
@@ -82,16 +120,24 @@ def _mixed(x: Any) -> Any:
     return x
 
 
-def _refuse_missing(frame: pd.DataFrame) -> None:
-    bad = frame.isna().to_numpy(copy=True)
+def _refuse_missing(frame: pd.DataFrame, impute: bool) -> None:
+    """Raise for infinity and, unless they are imputed, for missing values."""
+    bad = np.zeros(frame.shape, dtype=bool) if impute else frame.isna().to_numpy(copy=True)
     floats = np.flatnonzero([pd.api.types.is_float_dtype(dtype) for dtype in frame.dtypes])
-    bad[:, floats] |= np.isinf(frame.iloc[:, floats].to_numpy(dtype=np.float64, na_value=np.nan))
+    infinite = np.isinf(frame.iloc[:, floats].to_numpy(dtype=np.float64, na_value=np.nan))
+    bad[:, floats] |= infinite
     found = [f"{name!r} ({count})" for name, count in zip(frame.columns, bad.sum(0), strict=True) if count]
-    if found:
-        raise InputError(
-            f"NaN, infinity or missing values in {', '.join(found)}: {int(bad.any(axis=1).sum())} of {len(frame)} "
-            "row(s). Drop these rows or columns, fill them in, or have missing ones filled by missing='impute'."
+    if not found:
+        return
+    what = "Infinity" if impute else "NaN, infinity or missing values"
+    advice = "Drop these rows or columns, fill them in, or have missing ones filled by missing='impute'."
+    if infinite.any():
+        then = "" if impute else ", and fit with missing='impute'"
+        advice = (
+            f"Only missing values can be imputed: drop these rows, or make infinity missing{then}: "
+            "frame.replace([np.inf, -np.inf], np.nan)."
         )
+    raise InputError(f"{what} in {', '.join(found)}: {int(bad.any(axis=1).sum())} of {len(frame)} row(s). {advice}")
 
 
 def _without_missing(y: Any) -> Any:
@@ -145,16 +191,17 @@ def column_owner(encoder: Encoder) -> Tensor:
 # ---- schema ----------------------------------------------------------------------------------------------------------
 
 
-def resolve_schema(frame: pd.DataFrame, schema: Any, mutability: Any, domain: Any) -> Schema:
+def resolve_schema(frame: pd.DataFrame, schema: Any, mutability: Any, domain: Any, special: Any = None) -> Schema:
     """The schema of a training frame: what the user states, and the rest inferred from the data.
 
     Args:
         schema: ``None``, a complete :class:`Schema`, a dict with a table per column (may be partial), or a TOML/JSON
             file.
-        mutability, domain: win over the schema; see :func:`by_column`.
+        mutability, domain, special: win over the schema; see :func:`by_column`.
     """
     names = tuple(frame.columns)
-    rules: dict[str, Any] = {"mutability": by_column(mutability, names), "domain": by_column(domain, names)}
+    stated = {"mutability": mutability, "domain": domain, "special": special}
+    rules: dict[str, Any] = {name: by_column(given, names) for name, given in stated.items()}
     if isinstance(schema, Schema):
         return schema.override(**rules)
     return Schema.infer(frame, schema, **rules)

@@ -19,7 +19,8 @@ from counterfactual_training.models import VAE, linear, mlp
 from counterfactual_training.search import GENERATORS, Generator, LatentSpace, line
 from counterfactual_training.search.recipes import make_alike
 from counterfactual_training.tabular.encode import Encoder
-from counterfactual_training.training import Objective, Setting, TrainConfig, make_objective, preset
+from counterfactual_training.training import Callback, Objective, Setting, TrainConfig, make_objective, preset
+from counterfactual_training.training.callbacks import PrintLoss
 from counterfactual_training.training.setting import OF_OBJECTIVE, in_parts
 
 MODELS = ("mlp", "linear")
@@ -144,8 +145,12 @@ def make_device(spec: Any) -> torch.device:
 # ---- training --------------------------------------------------------------------------------------------------------
 
 
-def make_setting(params: Params, x_train: Tensor, constraints: Constraints, seed: int) -> Setting:
-    """Everything that decides the training on rows ``(n, d)``."""
+def make_setting(
+    params: Params, x_train: Tensor, constraints: Constraints, seed: int, vae: VAE | None = None
+) -> Setting:
+    """Everything that decides the training on rows ``(n, d)``; ``vae`` as in :func:`make_training_generator`."""
+    if params["epochs"] == 0:
+        raise InputError("epochs=0 would leave the random weights that training starts from; state at least 1.")
     base, num_rows = base_setting(params), len(x_train)
     config = replace(
         base.config,
@@ -154,9 +159,17 @@ def make_setting(params: Params, x_train: Tensor, constraints: Constraints, seed
         seed=seed,
         **_stated(params, ("epochs", "learning_rate", "burn_in", "shuffle")),
     )
-    generator = make_training_generator(params, x_train)
+    generator = make_training_generator(params, x_train, vae)
     objective = _objective(params, base.objective)
     return replace(base, generator=generator, constraints=constraints, objective=objective, config=config)
+
+
+def make_callbacks(params: Params) -> tuple[Callback, ...]:
+    """The user's callbacks, and the one that prints."""
+    given = params["callbacks"] or ()
+    if not isinstance(given, list | tuple):
+        raise InputError(f"callbacks is a list of ct.Callback, got {type(given).__name__}; write [callback].")
+    return (*given, *([PrintLoss()] if params["verbose"] else []))
 
 
 def usual_batch_size(num_rows: int) -> int:

@@ -38,6 +38,10 @@ def find_obstacles(
         stuck, gain, kind = diagnose_points(model, x, x_cf, y_target, constraints, doubted)
     # The columns of a one-hot group share one answer: the first speaks for the feature.
     gain, kind = gain[:, first].cpu(), kind[:, first].cpu()
+    for j, column in enumerate(encoder.columns_):
+        if column.feature.special:  # the limit of a cell with a special code is the code
+            stays = (x[:, first[j] + 1 : first[j] + column.width] > 0.5).any(-1).cpu()
+            kind[stays & (kind[:, j] == int(Obstacle.LIMIT)), j] = int(Obstacle.FIXED)
     orders = gain.argsort(dim=-1, descending=True).tolist()
     found = [
         [(j, Obstacle(codes[j])) for j in order if codes[j]] for order, codes in zip(orders, kind.tolist(), strict=True)

@@ -13,10 +13,17 @@ from counterfactual_training.tabular.feature import Feature
 # Columns with at most this many decimals are written out; of longer ones, as many digits as the change needs.
 _SHORT_DECIMALS = 4
 _DIGITS_OF_CHANGE = 3
+# What a special code stands for.
+_NO_RECORD = "no record"
 
 
 def is_missing(value: Any) -> bool:
     return bool(pd.isna(value))
+
+
+def is_special(feature: Feature, value: Any) -> bool:
+    """Whether a cell holds a special code."""
+    return bool(feature.special) and not is_missing(value) and bool(feature.coded(np.array([float(value)])).any())
 
 
 def say_cell(feature: Feature, value: Any, decimals: int | None, change: float | None = None) -> str:
@@ -25,6 +32,8 @@ def say_cell(feature: Feature, value: Any, decimals: int | None, change: float |
         return "missing"
     if feature.is_category:
         return say_label(value)
+    if is_special(feature, value):
+        return f"{_NO_RECORD} ({say_number(float(value), _SHORT_DECIMALS)})"
     return say_number(float(value), _decimals(decimals, change))
 
 
@@ -48,7 +57,8 @@ def say_confidence(value: float) -> str:
 
 
 def with_unit(feature: Feature, text: str) -> str:
-    return f"{text} {feature.unit}" if feature.unit and text != "missing" else text
+    bare = not feature.unit or text == "missing" or text.startswith(_NO_RECORD)
+    return text if bare else f"{text} {feature.unit}"
 
 
 def say_change(feature: Feature, before: Any, after: Any, decimals: int | None) -> str:

@@ -29,7 +29,8 @@ class Column:
     """How a feature is written in model space.
 
     One number v per row (the value, the rank of an ordinal) becomes ``z = (v − center) / scale``; a binary feature is
-    its position 0 or 1; a categorical one a one-hot vector, or all zeros for an unseen category.
+    its position 0 or 1; a categorical one a one-hot vector, or all zeros for an unseen category. Each special code of a
+    number adds a column, 1 in the rows that hold it; their number is then the median.
     """
 
     feature: Feature
@@ -51,9 +52,11 @@ class Column:
     @classmethod
     def fit(cls, feature: Feature, dtype: Any, numbers: np.ndarray, scale: bool | str) -> Column:
         """Learn from the training column, read as numbers ``(n,)`` with NaN for missing; ``scale`` as in Encoder."""
+        numbers = numbers[~feature.coded(numbers).any(1)]
         present = numbers[~np.isnan(numbers)]
         if len(present) == 0:
-            raise InputError(f"{feature.name!r} holds no value to learn from; drop the column")
+            beside = " but special codes; state kind 'categorical' or" if feature.special else ";"
+            raise InputError(f"{feature.name!r} holds no value to learn from{beside} drop the column")
         counts = feature.kind in ("binary", "categorical", "ordinal")
         fill = np.bincount(present.astype(int)).argmax() if counts else np.quantile(present, 0.5, method="lower")
         v = np.where(np.isnan(numbers), fill, numbers)
@@ -79,7 +82,7 @@ class Column:
     @property
     def width(self) -> int:
         """Columns in model space."""
-        return len(self.feature.levels) if self.one_hot else 1
+        return len(self.feature.levels) if self.one_hot else 1 + len(self.feature.special)
 
     @property
     def names(self) -> list[str]:
@@ -89,11 +92,11 @@ class Column:
             return [f"{name}={level}" for level in self.feature.levels]
         if self.feature.kind == "binary" and self.feature.levels != (0, 1):
             return [f"{name}={self.feature.levels[1]}"]
-        return [name]
+        return [name, *(f"{name}={code}" for code in self.feature.special)]
 
     @property
     def constant(self) -> bool:
-        """Whether the training data holds only one value; such a column never moves."""
+        """Whether the training data holds only one value, special codes aside; such a column never moves."""
         return self.low == self.high
 
     @property
@@ -115,7 +118,11 @@ class Column:
             return np.where(v == UNSEEN, 0.5, v)[:, None]
         if self.feature.kind == "ordinal":
             v = np.where(v == UNSEEN, self.mean, v)
-        return ((v - self.center) / self.scale)[:, None]
+        if not self.feature.special:
+            return ((v - self.center) / self.scale)[:, None]
+        coded = self.feature.coded(numbers)
+        v = np.where(coded.any(1), self.fill, v)
+        return np.column_stack([(v - self.center) / self.scale, coded])
 
     def decode(self, z: np.ndarray, precision: float, unseen: bool = False) -> np.ndarray:
         """Model space ``(n, width)``, exact to the given relative precision, to numbers ``(n,)``.
@@ -124,11 +131,11 @@ class Column:
         """
         if self.one_hot:
             return np.where((z == 0).all(1) & unseen, UNSEEN, z.argmax(1))
-        z = z[:, 0]
+        number = z[:, 0]
         if self.feature.kind == "binary":
-            return np.where((z == 0.5) & unseen, UNSEEN, (z >= 0.5).astype(np.float64))
-        v, error = self._affine_back(z, precision)
-        return self._round(v, error, slack=error)
+            return np.where((number == 0.5) & unseen, UNSEEN, (number >= 0.5).astype(np.float64))
+        v, error = self._affine_back(number, precision)
+        return self._with_codes(self._round(v, error, slack=error), z, self.fill)
 
     def decode_like(self, z: np.ndarray, precision: float, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """As :meth:`decode`, for counterfactuals of people whose numbers are ``own`` ``(n,)``.
@@ -143,7 +150,8 @@ class Column:
         v, error = self._affine_back(z[:, 0], precision)
         slack = error + self.scale * _OVERSHOOT * (1 + np.abs(z[:, 0])) + self._resolution
         v = self._round(v, error, slack)
-        base = np.where(np.isnan(own), self.fill, own)
+        coded = self.feature.coded(own).any(1)
+        base = np.where(np.isnan(own) | coded, self.fill, own)
         if self.feature.kind == "ordinal":  # an unseen category has no rank to compare with
             base = np.where(base == UNSEEN, np.nan, base)
         # A change within the slack and against the direction is an artefact of rounding: undo it.
@@ -151,7 +159,25 @@ class Column:
         may = self.feature.mutability
         v = np.where(rose & (may not in ("both", "increase")), base, v)
         v = np.where(fell & (may not in ("both", "decrease")), base, v)
-        return v, same | (v == base)
+        v = self._with_codes(v, z, base)
+        return v, same | (v == np.where(coded, own, base))
+
+    def _with_codes(self, v: np.ndarray, z: np.ndarray, base: np.ndarray | float) -> np.ndarray:
+        """Numbers ``(n,)`` decoded from z ``(n, width)``, with the special codes that z says.
+
+        Any other number that happens to be a code moves off it, one step of the grid back towards ``base`` ``(n,)``.
+        """
+        feature = self.feature
+        if not feature.special:
+            return v
+        step = self.grid or 1e-3 * self.scale
+        for _ in feature.special:  # the next number may be a code too
+            lands = feature.coded(v).any(1)
+            back = v + step * np.sign(base - v)
+            back = back if self.decimals is None else round_to(back, self.decimals)
+            v = np.where(lands, np.where(np.abs(base - v) > step, back, base), v)
+        flags = z[:, 1:]
+        return np.where((flags >= 0.5).any(1), np.array(feature.special, dtype=np.float64)[flags.argmax(1)], v)
 
     def is_unchanged(self, z: np.ndarray, own: np.ndarray) -> np.ndarray:
         """Mask ``(n,)`` of the points ``(n, width)`` that encode the numbers ``own`` ``(n,)``, up to float32."""

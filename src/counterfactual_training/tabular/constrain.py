@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,8 +60,8 @@ def build_constraints(
     """Constraints on the encoded columns; arguments as in :meth:`Encoder.constraints`."""
     widths = [column.width for column in columns]
     placed = list(zip(columns, np.cumsum([0, *widths[:-1]]).tolist(), strict=True))
-    directions = [direction for column in columns for direction in [_direction(column)] * column.width]
-    boxes = [box for column in columns for box in [_box(column, num_std, keep_sign, bulk)] * column.width]
+    directions = [direction for column in columns for direction in _directions(column)]
+    boxes = [box for column in columns for box in _boxes(column, num_std, keep_sign, bulk)]
     lower, upper = torch.tensor(boxes, dtype=torch.float64).unbind(1)
     # An open side is inferred, so factuals beyond it are allowed; Schema.check rejects those beyond a stated one.
     inferred = [c.feature.domain is None or None in c.feature.domain for c in columns for _ in range(c.width)]
@@ -75,7 +76,8 @@ def build_constraints(
     )
     most = [(c.feature.max_change or np.inf) / c.scale for c in columns for _ in range(c.width)]
     reach = torch.tensor(most, dtype=torch.float64) if np.isfinite(most).any() else None
-    return replace(built, reach=reach, keep_outside=keep_outside)
+    coded = tuple((start, tuple(range(start + 1, start + c.width))) for c, start in placed if c.feature.special)
+    return replace(built, reach=reach, keep_outside=keep_outside, coded=coded)
 
 
 def _targets(column: Column) -> np.ndarray:
@@ -103,8 +105,20 @@ def transition_matrix(column: Column) -> np.ndarray:
     return may
 
 
+def _directions(column: Column) -> list[Direction]:
+    """Direction of each encoded column. Special codes are no aim, and cells that hold one keep it."""
+    codes = len(column.feature.special)
+    return [_direction(column)] * (column.width - codes) + ["none"] * codes
+
+
+def _boxes(column: Column, *rules: Any) -> list[tuple[float, float]]:
+    """Box of each encoded column."""
+    codes = len(column.feature.special)
+    return [_box(column, *rules)] * (column.width - codes) + [(0.0, 1.0)] * codes
+
+
 def _direction(column: Column) -> Direction:
-    """Direction of the encoded columns; for one-hot columns the transition matrix holds it."""
+    """Direction of the feature; for one-hot columns the transition matrix holds it."""
     feature = column.feature
     if column.constant:
         return "none"
@@ -140,8 +154,8 @@ def _box(column: Column, num_std: float, keep_sign: bool, bulk: bool) -> tuple[f
             f"The domain of {column.feature.name!r} is empty: stated {column.feature.domain}, "
             f"the data reaches from {column.low:g} to {column.high:g}."
         )
-    z = column.encode(np.array([low, high]))[:, 0]
-    return float(z[0]), float(z[1])
+    # Not by encode: a bound may be a special code.
+    return float((low - column.center) / column.scale), float((high - column.center) / column.scale)
 
 
 def _group(column: Column, start: int) -> OneHotGroup | None:

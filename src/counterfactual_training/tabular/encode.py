@@ -32,8 +32,8 @@ class Encoder(TransformerMixin, BaseEstimator):
     """Features in their units ↔ numbers for a model.
 
     Numbers are z-scored with the sample SD of the training data; an ordinal is its rank, z-scored; a binary feature is
-    one column of {0, 1}; a categorical one is one-hot, no level dropped; a pixel's range becomes [−1, 1]. Columns
-    are matched by name and keep their order.
+    one column of {0, 1}; a categorical one is one-hot, no level dropped; a pixel's range becomes [−1, 1]. Each special
+    code of a number is one more column of {0, 1}. Columns are matched by name and keep their order.
 
     **Exactness.** ``inverse_transform(transform(frame), like=frame)`` always returns the frame: every value, dtype and
     index, also from float32 points. Without ``like``, float64 points return every integer, category, ordinal and
@@ -94,7 +94,7 @@ class Encoder(TransformerMixin, BaseEstimator):
             schema,
             [Column.fit(f, frame[f.name].dtype, read(f, frame[f.name]), self._plain_scale()) for f in schema.features],
         )
-        constant = [column.feature.name for column in self.columns_ if column.constant]
+        constant = [column.feature.name for column in self.columns_ if column.constant and not column.feature.special]
         if constant:
             warnings.warn(
                 f"Constant in the training data: {show(constant)}. They carry no information and will not move.",

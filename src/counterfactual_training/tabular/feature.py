@@ -15,6 +15,8 @@ from counterfactual_training.errors import ConstraintError, InputError, check_na
 
 Kind = Literal["numeric", "integer", "ordinal", "binary", "categorical", "pixel"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+# Share by which a stored number may differ from a code and still be it.
+_SAME_CODE = 1e-7
 CATEGORY_KINDS: tuple[Kind, ...] = ("ordinal", "binary", "categorical")
 
 
@@ -36,6 +38,8 @@ class Feature:
         max_change: the largest change, in the column's units (for an ordinal, in ranks).
         difficulty: how much dearer than usual a change of this column is; counts in the cost of advice and in the
             choice of the columns to change.
+        special: codes such as −9 for "no record": states of their own beside the number, never an aim. A cell that
+            holds one keeps it. Means, ranges and decimals are learned from the other values.
     """
 
     name: str
@@ -49,6 +53,7 @@ class Feature:
     step: float | None = None
     max_change: float | None = None
     difficulty: float = 1.0
+    special: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -56,8 +61,10 @@ class Feature:
         check_name(f"kind of {self.name!r}", self.kind, KINDS)
         if self.unit is not None and not isinstance(self.unit, str):
             raise InputError(f"The unit of {self.name!r} must be text, got {self.unit!r}.")
-        # In this order: domain, allowed and forbidden are checked against the categories.
-        for field in ("mutability", "categories", "domain", "allowed", "forbidden", "step", "max_change", "difficulty"):
+        # In this order: domain, allowed and forbidden are checked against the categories, codes against allowed.
+        for field in (
+            "mutability", "categories", "domain", "allowed", "forbidden", "step", "max_change", "difficulty", "special",
+        ):  # fmt: skip
             object.__setattr__(self, field, getattr(self, f"_{field}")())
 
     # ---- questions -------------------------------------------------------------------------------------------------
@@ -83,6 +90,12 @@ class Feature:
         if self.kind == "integer":
             low, high = (None if low is None else math.ceil(low)), (None if high is None else math.floor(high))
         return (-math.inf if low is None else float(low)), (math.inf if high is None else float(high))
+
+    def coded(self, numbers: np.ndarray) -> np.ndarray:
+        """Mask ``(n, k)``: which of the k special codes each of the numbers ``(n,)`` is."""
+        codes = np.array(self.special, dtype=np.float64)
+        # Within float32, because a narrow column holds 0.1 as 0.10000000149.
+        return np.abs(np.asarray(numbers)[:, None] - codes) <= _SAME_CODE * np.abs(codes)
 
     # ---- what the user wrote, checked ------------------------------------------------------------------------------
 
@@ -205,6 +218,29 @@ class Feature:
 
     def _difficulty(self) -> float:
         return self._positive("difficulty")
+
+    def _special(self) -> tuple[float, ...]:
+        given = () if self.special is None else plain(self.special)
+        codes = (given,) if _is_number(given) else _plain_tuple(given, f"special codes of {self.name!r}")
+        if not codes:
+            return ()
+        if self.is_category:
+            raise ConstraintError(
+                f"{self.name!r} is {self.kind}: a code such as {codes[0]!r} is one of its categories; list it in "
+                "categories=, and keep it out of allowed= if it is never to be advised."
+            )
+        if self.kind == "pixel":
+            raise ConstraintError(f"{self.name!r} is a pixel: only numeric and integer columns have special codes.")
+        for code in codes:
+            if isinstance(code, float) and math.isnan(code):
+                raise ConstraintError(
+                    f"NaN is no special code of {self.name!r}: it is a missing value, see missing='impute'."
+                )
+            if not _is_number(code) or not math.isfinite(code) or (self.kind == "integer" and code % 1):
+                raise ConstraintError(f"special codes of {self.name!r} must be {self.kind} values, got {code!r}.")
+            if self.allowed is not None and code in self.allowed:
+                raise ConstraintError(f"{code!r} is a special code of {self.name!r}; it cannot be allowed as an aim.")
+        return tuple(sorted({int(code) if code % 1 == 0 else code for code in codes}))
 
     def _positive(self, field: str) -> float:
         value = plain(getattr(self, field))

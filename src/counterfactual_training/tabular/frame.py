@@ -138,7 +138,10 @@ def _numbers(feature: Feature, series: pd.Series, strict: bool) -> np.ndarray:
     infinite = np.isinf(values)
     if infinite.any():
         row = series.index[int(infinite.argmax())]
-        raise InputError(f"{name!r}: {int(infinite.sum())} infinite value(s), the first in row {row!r}; remove them")
+        raise InputError(
+            f"{name!r}: {int(infinite.sum())} infinite value(s), the first in row {row!r}; drop these rows, or make "
+            "them missing with .replace([np.inf, -np.inf], np.nan)"
+        )
     if feature.kind == "integer":
         broken = np.isfinite(values) & (np.rint(values) != values)
         if strict and broken.any():

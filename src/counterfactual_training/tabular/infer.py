@@ -19,6 +19,7 @@ from counterfactual_training.tabular.frame import is_number_like, read, to_float
 MANY_LEVELS, MANY_SHARE = 50, 0.2
 # More than this are too many one-hot columns, however long the table.
 TOO_MANY_LEVELS = 1000
+_ISO_DATE = r"\d{4}-\d{2}-\d{2}"
 # pandas' names for dates and times, which no model takes as they are.
 _TIMES = ("date", "datetime", "datetime64", "time", "timedelta", "timedelta64", "period")
 
@@ -29,7 +30,10 @@ def infer_feature(series: pd.Series, stated: Mapping[str, Any]) -> Feature:
     if series.isna().all():
         raise InputError(f"{name!r} holds nothing but missing values; drop the column")
     fields = dict(stated)
-    kind = fields.pop("kind", None) or _guess_kind(series, "categories" in fields)
+    kind = fields.pop("kind", None)
+    if kind is None and fields.get("special") is not None and is_number_like(series):
+        kind = _guess_beside(series, fields["special"])
+    kind = kind or _guess_kind(series, "categories" in fields)
     return complete_feature(Feature(name, kind, **fields), series)
 
 
@@ -87,7 +91,7 @@ def _outside(feature: Feature, series: pd.Series, numbers: np.ndarray) -> str | 
     if feature.domain is None:
         return None
     low, high = feature.limits
-    outside = (numbers < low) | (numbers > high)
+    outside = ((numbers < low) | (numbers > high)) & ~feature.coded(numbers).any(1)
     if not outside.any():
         return None
     first = plain(series[outside].iloc[0])
@@ -133,13 +137,23 @@ def _guess_number(series: pd.Series) -> Kind:
     return "integer" if whole else "numeric"
 
 
+def _guess_beside(series: pd.Series, special: Any) -> Kind | None:
+    """The kind of a column of numbers beside its special codes; ``None`` if it has none, or holds categories."""
+    numbers = Feature(str(series.name), "numeric", special=special)  # checks the codes
+    if not numbers.special or isinstance(series.dtype, pd.CategoricalDtype) or types.is_bool_dtype(series.dtype):
+        return None
+    ordinary = series.iloc[np.flatnonzero(~numbers.coded(to_float(series)).any(1))]
+    # 0, 1 and −9: a whole number of two values.
+    return "integer" if _guess_number(ordinary) in ("binary", "integer") else "numeric"
+
+
 def _guess_text(series: pd.Series, has_categories: bool) -> Kind:
     name, dtype = str(series.name), series.dtype
     content = types.infer_dtype(series, skipna=True)
     if content in _TIMES or not (types.is_object_dtype(dtype) or types.is_string_dtype(dtype)):
         raise InputError(
-            f"{name!r} is {content if types.is_object_dtype(dtype) else dtype}, which no model takes as it is; turn it "
-            "into numbers (for example days since a fixed date) or drop it"
+            f"{name!r} is {content if types.is_object_dtype(dtype) else dtype}, which no model takes as it is; drop it "
+            f"or turn it into numbers: {_as_numbers(series, content)}"
         )
     present = series.dropna()
     try:
@@ -151,13 +165,35 @@ def _guess_text(series: pd.Series, has_categories: bool) -> Kind:
     return "binary" if distinct == 2 else "categorical"
 
 
+def _as_numbers(series: pd.Series, content: str) -> str:
+    """The line of code that turns dates or times into numbers; ``content`` is pandas' word for what there is."""
+    name, zone = f'frame["{series.name}"]', ""
+    if content.startswith("timedelta"):
+        times = f"pd.to_timedelta({name})" if types.is_object_dtype(series.dtype) else name
+        return f"{name} = {times}.dt.total_seconds()"
+    if content == "time":
+        return f"{name} = pd.to_timedelta({name}.astype(str)).dt.total_seconds()"
+    dates = name
+    if content == "period":
+        dates = f"{name}.dt.to_timestamp()"
+    elif not types.is_datetime64_any_dtype(series.dtype):
+        dates = f"pd.to_datetime({name})"
+    elif isinstance(series.dtype, pd.DatetimeTZDtype):
+        zone = f', tz="{series.dtype.tz}"'
+    return f'{name} = ({dates} - pd.Timestamp("2020-01-01"{zone})).dt.days'
+
+
 def _refuse_many(series: pd.Series, distinct: int, what: str) -> None:
     """Raise an error for names and identifiers, unless the user states that they are categories."""
     name, rows = str(series.name), int(series.notna().sum())
     many = distinct > MANY_LEVELS and distinct > MANY_SHARE * rows
     if not many and distinct <= TOO_MANY_LEVELS:
         return
-    numbers = pd.to_numeric(series.dropna().astype(object), errors="coerce").notna().all()
+    present = series.dropna().astype(object)
+    if present.astype(str).str.match(_ISO_DATE).all():
+        days = _as_numbers(series, "date")
+        raise InputError(f"{name!r} holds dates as text, which no model takes; drop it or turn it into numbers: {days}")
+    numbers = pd.to_numeric(present, errors="coerce").notna().all()
     advice = (
         "every value reads as a number, so convert it with pd.to_numeric"
         if numbers

@@ -54,6 +54,7 @@ class Schema:
         *,
         mutability: Mapping[str, object] | None = None,
         domain: Mapping[str, tuple[Any, Any]] | None = None,
+        special: Mapping[str, Any] | None = None,
     ) -> Schema:
         """A schema from a frame (or array) and what the user states; the data decides the rest.
 
@@ -65,13 +66,13 @@ class Schema:
             frame: the data.
             schema: a dict with a table per column, such as ``{"age": {"unit": "years"}}``, or a ``.toml`` or ``.json``
                 file of the same form, as :meth:`save` writes it. Its fields are those of :class:`Feature`.
-            mutability, domain: by column; they win over the schema. A direction may also be −1, 0 or +1, as in
-                scikit-learn's ``monotonic_cst``.
+            mutability, domain, special: by column; they win over the schema. A direction may also be −1, 0 or +1, as
+                in scikit-learn's ``monotonic_cst``.
         """
         table = as_frame(frame)
         if len(table) == 0:
             raise InputError("There are no rows to infer a schema from: the frame has 0.")
-        stated = _stated(schema, mutability, domain, list(table.columns))
+        stated = _stated(schema, list(table.columns), mutability=mutability, domain=domain, special=special)
         features, problems = [], []
         for name in table.columns:
             try:
@@ -92,9 +93,10 @@ class Schema:
         *,
         mutability: Mapping[str, object] | None = None,
         domain: Mapping[str, tuple[Any, Any]] | None = None,
+        special: Mapping[str, Any] | None = None,
     ) -> Schema:
         """The schema with the stated parts replaced and everything else kept; arguments as in :meth:`infer`."""
-        stated = _stated(schema, mutability, domain, self.names)
+        stated = _stated(schema, self.names, mutability=mutability, domain=domain, special=special)
         return Schema(tuple(_override(feature, stated[feature.name]) for feature in self.features))
 
     # ---- against data ----------------------------------------------------------------------------------------------
@@ -164,13 +166,8 @@ class Schema:
         write_features(path, self.to_dict())
 
 
-def _stated(
-    schema: Stated,
-    mutability: Mapping[str, object] | None,
-    domain: Mapping[str, tuple[Any, Any]] | None,
-    names: Sequence[str],
-) -> dict[str, dict[str, Any]]:
-    """What the user states, with an entry for every column; mutability and domain win over the schema."""
+def _stated(schema: Stated, names: Sequence[str], **by_column: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """What the user states, with an entry for every column; fields stated by column win over the schema."""
     if isinstance(schema, (str, Path)):
         schema = read_features(schema)
     elif isinstance(schema, Mapping):
@@ -180,7 +177,7 @@ def _stated(
     stated: dict[str, dict[str, Any]] = {name: {} for name in names}
     for name, fields in (schema or {}).items():
         lookup("column", name, stated).update(fields)
-    for field, values in (("mutability", mutability), ("domain", domain)):
+    for field, values in by_column.items():
         if values is not None and not isinstance(values, Mapping):
             raise InputError(f"{field} must be a dict by column, got {values!r}.")
         for name, value in (values or {}).items():
@@ -195,7 +192,7 @@ def _override(feature: Feature, stated: Mapping[str, Any]) -> Feature:
         # Rules that only made sense for the old kind are dropped, unless they are stated again.
         blank = Feature(feature.name, kind)
         if not (blank.is_category and feature.is_category):
-            fields = {"categories": None, "domain": None, "allowed": None, "forbidden": (), **fields}
+            fields = {"categories": None, "domain": None, "allowed": None, "forbidden": (), "special": (), **fields}
         elif kind != "ordinal":
             fields = {"domain": None, **fields}
     changed = replace(feature, **fields)
@@ -224,6 +221,8 @@ def _values(feature: Feature) -> str:
         parts.append(f"in {show_domain(feature)}")
     if feature.allowed is not None:
         parts.append(f"to {show(feature.allowed)} only")
+    if feature.special:
+        parts.append(f"besides {show(feature.special)}")
     if feature.forbidden:
         parts.append("never " + ", ".join(f"{a!r} → {b!r}" for a, b in feature.forbidden[:4]))
         parts[-1] += " …" if len(feature.forbidden) > 4 else ""

@@ -30,7 +30,7 @@ FIELDS = tuple(field.name for field in fields(Feature) if field.name != "name")
 def feature_to_dict(feature: Feature) -> dict[str, Any]:
     """The fields that differ from their defaults, as JSON."""
     stated = {f.name: getattr(feature, f.name) for f in fields(feature) if getattr(feature, f.name) != f.default}
-    for name in {"domain", "categories", "allowed"} & set(stated):
+    for name in {"domain", "categories", "allowed", "special"} & set(stated):
         stated[name] = [None if value is None else to_plain(value) for value in stated[name]]
     if "forbidden" in stated:
         stated["forbidden"] = [[to_plain(a), to_plain(b)] for a, b in feature.forbidden]

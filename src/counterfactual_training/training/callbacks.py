@@ -72,6 +72,9 @@ def overrides(callback: Callback, name: str) -> bool:
 _SHOWN = {"loss": "loss", "accuracy": "acc", "validation_accuracy": "val", "share_mature": "mature"}
 
 
+_PRINTED = ("loss", "validation_loss")
+
+
 class EpochProgress(Callback):
     """A status line with the epochs done, the time left and, for one model, loss and accuracy.
 
@@ -98,6 +101,16 @@ class EpochProgress(Callback):
 
     def on_train_end(self, run: Run) -> None:
         self.status.close()
+
+
+class PrintLoss(Callback):
+    """A line on standard output per epoch, as scikit-learn's networks print with ``verbose``."""
+
+    def on_epoch_end(self, run: Run) -> None:
+        for i in run.running if run.ranks.rank == 0 else ():
+            record, who = run.histories[i].records[-1], "" if len(run.members) == 1 else f"Model {run.members[i]}, "
+            told = [f"{k.replace('_', ' ')} = {record[k]:.8f}" for k in _PRINTED if not math.isnan(record[k])]
+            print(f"{who}Epoch {record['epoch']}, {', '.join(told)}")
 
 
 class Schedule(Callback):

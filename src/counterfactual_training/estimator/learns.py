@@ -1,0 +1,184 @@
+"""How the classifier learns: from all rows, from more rows, and with better settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import clone
+from torch import nn
+
+from counterfactual_training.errors import InputError
+from counterfactual_training.estimator.fit import (
+    VALIDATION_SHARE,
+    PreparedFit,
+    Start,
+    best_restart,
+    prepare,
+    tune_settings,
+)
+from counterfactual_training.estimator.inputs import check_count, row_weights, training_rows
+from counterfactual_training.gates import Gate
+from counterfactual_training.search import Generator
+from counterfactual_training.tabular.encode import Encoder
+from counterfactual_training.training import History
+from counterfactual_training.tuning import Goal, TuningPlan
+
+
+class Learns:
+    """The methods ``fit``, ``partial_fit`` and ``tune`` of the classifier."""
+
+    n_restarts: int
+    random_state: Any
+    progress: bool | None
+    warm_start: bool
+    verbose: bool
+    classes_: np.ndarray
+    encoder_: Encoder
+    model_: nn.Module
+    generator_: Generator
+    gate_: Gate | None
+    history_: History
+    tuning_: Any
+    get_params: Callable[..., dict[str, Any]]
+
+    def _seed(self) -> int:
+        raise NotImplementedError
+
+    def _follow_rules(self) -> None:
+        raise NotImplementedError
+
+    def _adopt(self, *fitted: Any) -> None:
+        raise NotImplementedError
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803 - scikit-learn's name
+        """Train on rows X, a frame or an array, and their classes y.
+
+        Args:
+            sample_weight: ``(n,)`` weights of the rows in the losses. Encoder, gate and rows held out ignore them.
+        """
+        num_restarts = check_count("n_restarts", self.n_restarts)
+        going_on = self.warm_start and hasattr(self, "model_")
+        if going_on and num_restarts > 1:
+            raise InputError("warm_start goes on with the weights of one model; set n_restarts=1 or warm_start=False.")
+        prepared = self._prepared(X, y, sample_weight, going_on)
+        setting, model = prepared.setting, prepared.model
+        if num_restarts > 1:
+            model, history = best_restart(prepared, num_restarts, self._shown)
+        else:
+            history = prepared.train(self._shown)
+        gate = prepared.fit_gate(model)
+        history = _joined(self.history_, history) if going_on else history
+        # Only now: a fit that fails or is interrupted leaves what was learned before.
+        self._adopt(prepared.encoder, prepared.classes, model.eval(), history, setting.num_std, setting.generator, gate)
+        vars(self).pop("_optimizer", None)
+        return self
+
+    def partial_fit(
+        self,
+        X: Any,  # noqa: N803
+        y: Any,
+        classes: Any = None,
+        sample_weight: Any = None,
+    ) -> Self:
+        """Train for one epoch on some of the rows; the next call goes on from there.
+
+        Every call needs rows of all classes, and none is held out. Encoder and gate stay as the first call, or ``fit``,
+        learned them, so let the first rows be many and typical.
+
+        Args:
+            classes: all labels, as scikit-learn wants them in the first call; checked against y.
+            sample_weight: as in ``fit``.
+        """
+        first = not hasattr(self, "model_")
+        prepared = self._prepared(X, y, sample_weight, not first).one_epoch()
+        if classes is not None and sorted(np.unique(classes).tolist()) != sorted(prepared.classes.tolist()):
+            raise InputError(
+                f"classes lists {np.unique(classes).tolist()}, but the rows of the first call hold "
+                f"{prepared.classes.tolist()}; every call needs rows of all classes."
+            )
+        model, setting = prepared.model, prepared.setting
+        # Adam's averages of gradients go on with the weights they belong to.
+        memory = None if first else getattr(self, "_optimizer", None)
+        optimizer = torch.optim.Adam(model.parameters(), lr=setting.config.learning_rate)
+        if memory is not None:
+            optimizer.load_state_dict(memory)
+            optimizer.param_groups[0]["lr"] = setting.config.learning_rate
+        history = prepared.train(self._shown, optimizer)
+        gate = prepared.fit_gate(model) if first else self.gate_
+        history = history if first else _joined(self.history_, history)
+        self._adopt(prepared.encoder, prepared.classes, model.eval(), history, setting.num_std, setting.generator, gate)
+        self._optimizer = optimizer.state_dict()
+        return self
+
+    def tune(
+        self,
+        X: Any,  # noqa: N803
+        y: Any,
+        *,
+        n_trials: int = TuningPlan.num_trials,
+        objectives: str | Sequence[str] = "ip",
+        at_most_lost: float | None = 1.0,
+        space: Mapping[str, Any] | str | Path | None = None,
+        batch: int = TuningPlan.batch,
+        n_seeds: int = 1,
+        validation_share: float = VALIDATION_SHARE,
+        storage: str | Path | None = None,
+        study: str = TuningPlan.study,
+    ) -> Self:
+        """Search for better settings of counterfactual training; return a new classifier fitted with them to all rows.
+
+        Needs ``preset="as_run"`` or a stated objective, because the default trains without counterfactuals. Trials
+        train in batches, each as one fleet, on a part of the rows and are measured on the rest. This classifier's
+        settings are the first trial, so the result is never worse on the validation rows. Keep the rows of a final
+        test out of X. ``tuning_`` of the result is the table of all trials.
+
+        Args:
+            n_trials: trials in total; an existing study in the storage is resumed.
+            objectives: one or more of ``"ip"`` (implausibility), ``"cost"``, ``"accuracy"`` and ``"robustness"``.
+            at_most_lost: points of accuracy that may be lost against the same model trained conventionally.
+            space: ranges that differ from :data:`counterfactual_training.tuning.RANGES`: by parameter, a pair
+                ``(low, high)``, a list of choices or ``"published"``, which leaves it as it is; or a TOML file.
+            batch: trials per fleet.
+            n_seeds: trainings per trial, averaged.
+            validation_share: share of the rows to measure on.
+            storage: a journal file or the URL of a database, to resume later or to share with other processes.
+            study: its name there.
+        """
+        wanted = (objectives,) if isinstance(objectives, str) else tuple(objectives)
+        best = clone(self)
+        params = best.get_params(deep=False)
+        seed = 0 if self.random_state is None else self._seed()
+        prepared = prepare(params, *training_rows(best, X, y), seed)
+        goal, plan = Goal(wanted, at_most_lost), TuningPlan(n_trials, batch, storage, study)
+        found = tune_settings(prepared, params, goal, plan, space, validation_share, n_seeds)
+        best.set_params(**found.best.settings).fit(X, y)
+        best.tuning_ = found.table()
+        return best
+
+    @property
+    def _shown(self) -> bool | None:
+        """Whether to show a bar."""
+        return False if self.verbose and self.progress is None else self.progress
+
+    def _prepared(self, x: Any, y: Any, sample_weight: Any, going_on: bool) -> PreparedFit:
+        """The training to do; ``going_on`` starts from the model as it is."""
+        if not going_on:
+            rows = training_rows(self, x, y)
+            return prepare(self.get_params(deep=False), *rows, self._seed(), row_weights(sample_weight, len(rows[1])))
+        self._follow_rules()
+        rows = training_rows(self, x, y, reset=False)
+        start = Start(self.encoder_, self.classes_, self.model_, self.generator_)
+        # Other draws than those of the epochs before.
+        seed = (self._seed() + len(self.history_.records)) % np.iinfo(np.int32).max
+        return prepare(self.get_params(deep=False), *rows, seed, row_weights(sample_weight, len(rows[1])), start)
+
+
+def _joined(before: History, after: History) -> History:
+    """Both histories, with the epochs counted on."""
+    last = int(before.last("epoch")) if before.records else 0
+    records = [{**record, "epoch": last + record["epoch"]} for record in after.records]
+    return History([*before.records, *records], after.stopped)

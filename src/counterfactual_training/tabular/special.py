@@ -1,0 +1,71 @@
+"""Numbers that look like codes, such as −9 for "no record" among ages."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from counterfactual_training.tabular.frame import read
+from counterfactual_training.tabular.schema import Schema
+
+# Codes of a column on either side of its values, at most.
+_MOST_CODES = 3
+# A code is repeated at least so often, and in at least this share of the rows.
+_REPEATED, _SHARE = 10, 1e-3
+# Fewer different values beside the codes say nothing about what is far from them.
+_FEWEST_VALUES = 5
+# A negative code beside numbers that are never negative: so many times the usual distance of neighbours away.
+_APART = 3.0
+
+Codes = dict[str, dict[int, int]]
+
+
+def find_codes(schema: Schema, frame: pd.DataFrame) -> Codes:
+    """By column, repeated whole numbers far from all others, and in how many rows each stands.
+
+    A code lies further below or above the other values than these reach from end to end. If the others are never
+    negative, a negative one need not be that far.
+    """
+    found = {}
+    for feature in schema:
+        if feature.kind not in ("numeric", "integer"):
+            continue
+        numbers = read(feature, frame[feature.name])
+        ordinary = numbers[~np.isnan(numbers) & ~feature.coded(numbers).any(1)]
+        values, counts = np.unique(ordinary, return_counts=True)
+        below = _codes_below(values, counts, negative=True)
+        above = _codes_below(-values[::-1], counts[::-1], negative=False)
+        codes = {int(v): c for v, c in below} | {int(-v): c for v, c in above[::-1]}
+        if codes:
+            found[feature.name] = codes
+    return found
+
+
+def _codes_below(values: np.ndarray, counts: np.ndarray, negative: bool) -> list[tuple[float, int]]:
+    """The codes at the lower end of different values ``(n,)``, ascending, with their counts.
+
+    With ``negative``, codes are below zero.
+    """
+    for k in range(1, _MOST_CODES + 1):
+        codes, others = values[:k], values[k:]
+        if len(others) < _FEWEST_VALUES or (negative and codes[-1] >= 0) or (codes % 1).any():
+            return []
+        often = counts[:k].max() >= _REPEATED and counts[:k].sum() >= _SHARE * counts.sum()
+        gap, span = others[0] - codes[-1], others[-1] - others[0]
+        apart = gap > span or (negative and others[0] >= 0 and gap >= _APART * np.median(np.diff(others)) and gap > 2)
+        if often and apart:
+            return list(zip(codes.tolist(), counts[:k].tolist(), strict=True))
+    return []
+
+
+def codes_in_words(found: Codes) -> str | None:
+    """What to state if these numbers are codes; ``None`` if there are none."""
+    if not found:
+        return None
+    said = []
+    for name, codes in found.items():
+        rows = " and ".join(f"{code} in {count} rows" for code, count in codes.items())
+        said.append(f'"{name}" holds {rows}, far from its other values')
+    stated = ", ".join(f'"{name}": {list(codes)}' for name, codes in found.items())
+    stands = "it stands" if len(found) == 1 and len(next(iter(found.values()))) == 1 else "they stand"
+    return f'{"; ".join(said)}: if {stands} for "no record", state special={{{stated}}}'
