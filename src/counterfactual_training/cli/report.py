@@ -7,7 +7,6 @@ import argparse
 from counterfactual_training.cli.output import emit
 from counterfactual_training.reports import write_report
 
-HELP = "write one HTML page of all that `ct reproduce` has finished"
 DESCRIPTION = """Read folders that `ct reproduce` filled and write one self-contained page: figures, sortable tables, \
 settings, and the commands to run it again. Trains nothing."""
 

@@ -6,9 +6,9 @@ import argparse
 import sys
 import time
 
+from counterfactual_training.cli.csv_file import is_file_name
 from counterfactual_training.cli.options import VARIANTS, names
 from counterfactual_training.cli.output import emit, folder, note
-from counterfactual_training.cli.parsing import is_csv
 from counterfactual_training.datasets import load_dataset
 from counterfactual_training.errors import InputError
 from counterfactual_training.experiments.trained import Recipe
@@ -19,7 +19,6 @@ from counterfactual_training.tuning import OBJECTIVES, Goal, TuningPlan, tune
 from counterfactual_training.tuning.status import StudyStatus
 from counterfactual_training.tuning.storage import is_url
 
-HELP = "find better settings for a data set"
 DESCRIPTION = "Find settings of counterfactual training that beat the published ones, on validation rows only."
 EPILOG = """\
 examples:
@@ -56,7 +55,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    if is_csv(arguments.data):
+    if is_file_name(arguments.data):
         raise InputError("ct tune takes named data sets; for a table of your own, use CounterfactualClassifier.tune.")
     goal, started = _goal(arguments), time.monotonic()
     data = load_dataset(arguments.data, arguments.variant)
