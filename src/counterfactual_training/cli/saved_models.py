@@ -85,11 +85,17 @@ class DatasetModel:
 
 @dataclass(frozen=True, eq=False)
 class LabelledRows:
-    """Rows of a file with their classes, and which rows these are, in words."""
+    """Rows of a file with their classes.
+
+    Attributes:
+        said: which rows these are, in words.
+        trained_on: the other rows of the file: those that the model was trained on.
+    """
 
     frame: pd.DataFrame
     labels: pd.Series
     said: str
+    trained_on: tuple[pd.DataFrame, pd.Series] | None = None
 
 
 class TableModel:
@@ -119,7 +125,7 @@ class TableModel:
         if target is None and self.origin is not None:
             target = self.origin.target
         target = need_target(Path(file), frame, target)
-        known = frame[frame[target].notna()].reset_index(drop=True)
+        known = frame[frame[target].notna()]
         labels = self._labels(known[target], file)
         rows = wanted(known, self._classifier.schema_.names, file)
         if self.origin is None or all_rows:
@@ -134,7 +140,28 @@ class TableModel:
             )
         kinds = ((held, "held out of training"), (~seen & ~held, "that training never saw"))
         parts = [f"{int(mask.sum()):,} rows {words}" for mask, words in kinds if mask.any()]
-        return LabelledRows(rows[~seen], labels[~seen], f"{' and '.join(parts)} (of {len(rows):,} in {file})")
+        trained_on = (rows[seen], labels[seen]) if int(seen.sum()) == len(self.origin.trained) else None
+        said = f"{' and '.join(parts)} (of {len(rows):,} in {file})"
+        return LabelledRows(rows[~seen], labels[~seen], said, trained_on)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What the model is, for people."""
+        classifier, origin = self._classifier, self.origin
+        layers = [str(part.out_features) for part in classifier.model_.modules() if isinstance(part, nn.Linear)]
+        hidden = " and ".join(layers[:-1])
+        with_cf = classifier.history_.last("share_mature")
+        gates = [] if classifier.gate_ is None else [str(part["kind"]) for part in classifier.gate_.describe()]
+        facts = [
+            ("classes", ", ".join(map(str, classifier.classes_))),
+            ("model", f"network with hidden layers of {hidden} units" if hidden else "linear classifier"),
+            ("training", "conventional" if with_cf != with_cf else "with counterfactuals"),
+            ("epochs", str(len(classifier.history_.records))),
+            ("gate", " and ".join(gates) or "none"),
+            ("blank cells", "filled in" if classifier.missing == "impute" else "not accepted"),
+        ]
+        if origin is not None:
+            facts.insert(0, ("rows", f"{len(origin.trained):,} trained on, {len(origin.held_out):,} held out"))
+        return [("file", self.path), *facts]
 
     def measurable(self, data: str | None, target: str | None, all_rows: bool) -> Measurable:
         source = self.labelled(data, target, all_rows)

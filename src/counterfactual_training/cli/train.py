@@ -63,8 +63,8 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     burn_in = "share of the epochs, at the start, trained conventionally"
     parser.add_argument("--burn-in", type=float, default=Recipe.burn_in, metavar="SHARE", help=burn_in)
     parser.add_argument("--learning-rate", type=float, default=Recipe.learning_rate, help="of Adam")
-    hidden = "widths of hidden layers; without any, the classifier is linear (default: 32)"
-    parser.add_argument("--hidden", type=int, nargs="*", default=Recipe.hidden, metavar="WIDTH", help=hidden)
+    hidden = "widths of hidden layers; without any, the classifier is linear (default: 32; for CSV files 64 64)"
+    parser.add_argument("--hidden", type=int, nargs="*", metavar="WIDTH", help=hidden)
     parser.add_argument("--seed", type=int, default=Recipe.seed, help="of everything random")
     protect = "columns that people cannot change; without names, those that the paper protects"
     parser.add_argument("--protect", "--immutable", nargs="*", metavar="COLUMNS", help=protect)
@@ -84,7 +84,7 @@ def _add_csv(group: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     writable(arguments.out)
-    arguments.hidden = tuple(arguments.hidden)
+    arguments.hidden = None if arguments.hidden is None else tuple(arguments.hidden)
     document = _train_csv(arguments) if is_file_name(arguments.data) else _train_named(arguments)
     tested, which = document["accuracy"], "held-out" if is_file_name(arguments.data) else "test"
     said = "" if tested != tested else f"accuracy {tested:.3f} on {document['test_rows']:,} {which} rows, "
@@ -132,7 +132,7 @@ def _train_csv(arguments: argparse.Namespace) -> dict[str, Any]:
     papers = arguments.objective is not None or arguments.generator is not None
     classifier = CounterfactualClassifier(
         preset="as_run" if papers else "default",
-        model="mlp" if arguments.hidden else "linear",
+        model="linear" if arguments.hidden == () else "mlp",
         gate=arguments.gate,
         random_state=arguments.seed,
         **rules(arguments, table),
