@@ -27,6 +27,10 @@ from counterfactual_training.tabular.schema_file import read_features
 _FEWEST_ROWS = 10
 _MOST_CLASSES = 50
 _ID_NAME = re.compile(r"(.*[_\W])?(id|uid|uuid|index|row|nr|no|number)|.*[a-z]I[Dd]", re.IGNORECASE)
+_CSV_ONLY = (
+    "target", "positive", "separator", "na", "drop", "keep", "increase", "decrease", "mutability", "domain", "schema",
+    "missing", "gate",
+)  # fmt: skip
 _RULES = {"protect": "none", "increase": "increase", "decrease": "decrease"}
 _FLAGS = {"protect": "--immutable", "increase": "--increase", "decrease": "--decrease"}
 
@@ -53,6 +57,8 @@ class TrainingTable:
 
     def split(self, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """Row numbers to train on and to hold out, the same share of every class."""
+        if not 0 <= share < 1:
+            raise InputError(f"--test-share must be at least 0 and below 1, got {share}.")
         if not share:
             return np.arange(len(self.frame)), np.zeros(0, dtype=np.int64)
         codes = torch.from_numpy(pd.factorize(self.labels)[0])
@@ -93,6 +99,18 @@ def add_rules(group: Any) -> None:
     group.add_argument("--schema", metavar="FILE", help=schema)
     missing = "blank cells: refuse them, or fill in the median or the most frequent category (default: error)"
     group.add_argument("--missing", choices=["error", "impute"], help=missing)
+
+
+def add_test_share(group: Any) -> None:
+    """``--test-share``."""
+    group.add_argument("--test-share", type=float, default=0.2, metavar="SHARE", help="of the rows, held out")
+
+
+def refuse_csv_options(arguments: argparse.Namespace) -> None:
+    """Raise an error if an option for CSV files was given with the name of a data set."""
+    for option in _CSV_ONLY:
+        if getattr(arguments, option, None) is not None:
+            raise InputError(f"--{option} is for CSV files; {arguments.data!r} is the name of a data set.")
 
 
 def chosen_reading(arguments: argparse.Namespace) -> Reading:

@@ -9,7 +9,14 @@ from counterfactual_training.cli.csv_file import is_file_name
 from counterfactual_training.cli.options import VARIANTS, at_least_one
 from counterfactual_training.cli.output import emit, note, writable
 from counterfactual_training.cli.parsing import columns
-from counterfactual_training.cli.table import add_columns, add_rules, rules, training_table
+from counterfactual_training.cli.table import (
+    add_columns,
+    add_rules,
+    add_test_share,
+    refuse_csv_options,
+    rules,
+    training_table,
+)
 from counterfactual_training.datasets import load_dataset
 from counterfactual_training.errors import InputError
 from counterfactual_training.estimator import CounterfactualClassifier
@@ -33,10 +40,6 @@ A named data set is trained with the paper's settings. Of a CSV file, separators
 columns, categories and ranges are found out; the options add what a file cannot tell. A fifth of its rows is held out;
 the model file remembers which, and `ct evaluate` and `ct report` measure on them."""
 
-_CSV_ONLY = (
-    "target", "positive", "separator", "na", "drop", "keep", "increase", "decrease", "mutability", "domain", "schema",
-    "missing", "gate",
-)  # fmt: skip
 # Options that mean the same for named data sets and for CSV files.
 _SHARED = ("objective", "generator", "hidden", "epochs", "learning_rate", "burn_in")
 
@@ -79,7 +82,7 @@ def _add_csv(group: Any) -> None:
         help="keeps explanations near real rows: a density of each class, a network trained with counterfactuals, or "
         "both (default: density; none if an objective or a generator is chosen)",
     )
-    group.add_argument("--test-share", type=float, default=0.2, metavar="SHARE", help="of the rows, held out")
+    add_test_share(group)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -94,10 +97,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _train_named(arguments: argparse.Namespace) -> dict[str, Any]:
-    for option in _CSV_ONLY:
-        if getattr(arguments, option) is not None:
-            flag = option.replace("_", "-")
-            raise InputError(f"--{flag} is for CSV files; {arguments.data!r} is the name of a data set.")
+    refuse_csv_options(arguments)
     data = load_dataset(arguments.data, arguments.variant)
     known = encoder_of(data).slices_ if arguments.protect else {}
     protected = (
@@ -126,8 +126,6 @@ def _train_csv(arguments: argparse.Namespace) -> dict[str, Any]:
         raise InputError("--immutable needs names of columns if the data are a CSV file.")
     if arguments.variant != Recipe.variant:
         raise InputError("--variant is for named data sets, not for CSV files.")
-    if not 0 <= arguments.test_share < 1:
-        raise InputError(f"--test-share must be at least 0 and below 1, got {arguments.test_share}.")
     table = training_table(arguments)
     papers = arguments.objective is not None or arguments.generator is not None
     classifier = CounterfactualClassifier(

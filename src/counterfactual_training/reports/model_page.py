@@ -21,7 +21,7 @@ _STATUS = {
     "infeasible": ("no answer: rules", "every change that would still help is forbidden"),
     "exhausted": ("no answer: not found", "the search ended without reaching the other decision"),
 }
-_MOST_COLUMNS, _MOST_REASONS, _MOST_CLASSES = 25, 10, 12
+_MOST_COLUMNS, _MOST_REASONS, _MOST_CLASSES, _MOST_UNEQUAL = 25, 10, 12, 4
 
 
 class Cell(NamedTuple):
@@ -128,8 +128,12 @@ def _reasons(advice: Advice) -> list[Cell]:
 
 
 def _groups(portrait: Portrait) -> list[Cell]:
-    # Where everybody is answered, groups do not differ.
-    rows = _rows(portrait.groups) if portrait.advice.answered < 1 else []
+    """The columns whose groups differ most, the most unequal first; none if everybody is answered."""
+    if portrait.groups.empty or portrait.advice.answered == 1:
+        return []
+    by_column = portrait.groups.groupby("column", sort=False)["answered"]
+    spread = (by_column.max() - by_column.min()).sort_values(ascending=False, kind="stable")
+    rows = [row for name in spread.index[:_MOST_UNEQUAL] for row in _rows(portrait.groups) if row.column == name]
     return [Cell(row.column, row.group, f"{percent(row.answered)} of {row.people}", row.answered) for row in rows]
 
 
