@@ -34,8 +34,15 @@ _SAID: tuple[tuple[str, str], ...] = (
 )
 
 
+def _codes(found: re.Match[str]) -> str:
+    """``state special={"late": [-9]}`` as ``add --special late=-9``."""
+    pairs = re.findall(r"[\"'](.+?)[\"']: \[(.*?)\]", found[1])
+    return "add --special " + " ".join(f"{name}={codes.replace(' ', '')}" for name, codes in pairs)
+
+
 def in_flags(message: str) -> str:
     """A message with the names of Python's arguments replaced by those of options."""
+    message = re.sub(r"state special=\{(.*?)\}", _codes, message)
     for pattern, words in _SAID:
         message = re.sub(pattern, words, message)
     return message

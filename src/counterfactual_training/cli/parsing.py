@@ -55,6 +55,15 @@ def assignments(items: Sequence[str] | None, option: str, form: str = "COLUMN=VA
     return pairs
 
 
+def numbers(text: str, flag: str) -> list[float | int]:
+    """``-9,-8.5`` as numbers; whole ones as such."""
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"{flag} takes numbers separated by commas, got {text!r}.") from None
+    return [int(number) if number.is_integer() else number for number in found]
+
+
 def settings(items: Sequence[str]) -> dict[str, Any]:
     """``["burn_in=0.1", "adversarial_label=predicted"]`` as a dict; text that is not a Python literal stays text."""
     found: dict[str, Any] = dict(assignments(items, "set", "NAME=VALUE"))

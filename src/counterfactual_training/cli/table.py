@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,11 @@ from pandas.api import types
 from counterfactual_training.cli.csv_file import Reading, read_table
 from counterfactual_training.cli.options import names
 from counterfactual_training.cli.output import note
-from counterfactual_training.cli.parsing import assignments, columns, interval, pick_label
+from counterfactual_training.cli.parsing import assignments, columns, interval, numbers, pick_label
 from counterfactual_training.errors import InputError, check_name
 from counterfactual_training.estimator.fit import validation_split
 from counterfactual_training.estimator.origin import Origin, row_marks
-from counterfactual_training.tabular.schema_file import read_features
+from counterfactual_training.tabular.schema_file import FIELDS, read_features
 
 # Fewer rows than this may hold different numbers by chance.
 _FEWEST_ROWS = 10
@@ -29,7 +29,7 @@ _MOST_CLASSES = 50
 _ID_NAME = re.compile(r"(.*[_\W])?(id|uid|uuid|index|row|nr|no|number)|.*[a-z]I[Dd]", re.IGNORECASE)
 _CSV_ONLY = (
     "target", "positive", "separator", "na", "drop", "keep", "increase", "decrease", "mutability", "domain", "schema",
-    "missing", "gate",
+    "missing", "special", "gate",
 )  # fmt: skip
 _RULES = {"protect": "none", "increase": "increase", "decrease": "decrease"}
 _FLAGS = {"protect": "--immutable", "increase": "--increase", "decrease": "--decrease"}
@@ -95,6 +95,9 @@ def add_rules(group: Any) -> None:
     mutability = "how a column may change: both, none, increase or decrease"
     group.add_argument("--mutability", nargs="+", metavar="COLUMN=HOW", help=mutability)
     group.add_argument("--domain", nargs="+", metavar="COLUMN=LOW:HIGH", help="where advice on a column may lead")
+    if "special" in FIELDS:
+        special = "numbers that are codes, such as late=-9,-8 for 'no record': states of their own, never advised"
+        group.add_argument("--special", nargs="+", metavar="COLUMN=CODES", help=special)
     schema = "TOML or JSON file that describes columns; `ct schema` writes a first draft"
     group.add_argument("--schema", metavar="FILE", help=schema)
     missing = "blank cells: refuse them, or fill in the median or the most frequent category (default: error)"
@@ -210,10 +213,14 @@ def rules(arguments: argparse.Namespace, table: TrainingTable) -> dict[str, Any]
     domain = {name: interval(text) for name, text in assignments(arguments.domain, "domain").items()}
     _check_columns(stated, known, "--mutability")
     _check_columns(domain, known, "--domain")
+    schema = _schema(arguments.schema, table)
+    for name, text in assignments(getattr(arguments, "special", None), "special", "COLUMN=CODES").items():
+        check_name("column in --special", name, known)
+        schema = {**(schema or {}), name: {**(schema or {}).get(name, {}), "special": numbers(text, "--special")}}
     return {
         "mutability": stated | mutability,
         "domain": domain,
-        "schema": _schema(arguments.schema, table),
+        "schema": schema,
         "missing": arguments.missing or "error",
     }
 
@@ -224,8 +231,8 @@ def _schema(file: str | None, table: TrainingTable) -> dict[str, Any] | None:
         return None
     stated = read_features(file)
     unused = {table.target, *table.left_out}
-    known = [*table.frame.columns, *unused]
-    _check_columns(stated, known, f"--schema {file}")
+    described = [name for name, spec in stated.items() if isinstance(spec, Mapping)]
+    _check_columns(described, [*table.frame.columns, *unused], f"--schema {file}")
     return {name: spec for name, spec in stated.items() if name not in unused}
 
 
@@ -238,6 +245,6 @@ def _named_in_rules(arguments: argparse.Namespace, known: Sequence[str]) -> set[
     """Columns that a rule names are meant to be used."""
     given = [getattr(arguments, option, None) for option in _RULES]
     found = {name for items, flag in zip(given, _FLAGS.values(), strict=True) for name in columns(items, known, flag)}
-    for option in ("mutability", "domain"):
+    for option in ("mutability", "domain", "special"):
         found |= set(assignments(getattr(arguments, option, None), option))
     return found
