@@ -86,6 +86,7 @@ def test_excels_first_line_names_the_separator(written):
         ("a,b\n1,2\n1,2,3\n", "line 3: 3 cells, where the first line names 2 columns"),
         ("a,b,c\n1,2,3\n\n1,2\n", "line 4: 2 cells"),
         ("a,,c\n1,2,3\n", "Column 2 of"),
+        ("a,b\n1,inf\n2,3\n", "'b' holds infinity in 1 row(s)"),
         (b"PK\x03\x04rest of a workbook", "Excel"),
         (b"\x1f\x8brest", "compressed"),
         (b"a,b\n1,2\n1,2\n1,2\n1,2\n1,2\n1,2\x00\n", "not text"),

@@ -154,11 +154,12 @@ def test_errors_speak_of_flags(tmp_path, capsys, change, options, said):
 def test_rows_without_a_class_and_empty_columns_are_left_out(tmp_path, capsys):
     people = make_people().drop(columns="home")
     people.loc[:9, "default"] = None
-    people.assign(nothing=np.nan).to_csv(tmp_path / "p.csv", index=False)
+    days = pd.date_range("2024-01-01", periods=75).repeat(2).strftime("%d.%m.%Y")
+    people.assign(nothing=np.nan, since=days).to_csv(tmp_path / "p.csv", index=False)
     options = ["--target", "default", "--epochs", "1", "--test-share", "0", "--out", str(tmp_path / "m")]
     document = ask(capsys, "train", str(tmp_path / "p.csv"), *options)
     assert document["train_rows"] == 140 and document["test_rows"] == 0 and document["accuracy"] is None
-    assert document["left_out"] == ["customer", "nothing"]
+    assert document["left_out"] == ["customer", "nothing", "since"]
     assert main(["evaluate", str(tmp_path / "m"), "--data", str(tmp_path / "p.csv")]) == 2
     assert "All 140 rows" in capsys.readouterr().err
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from pandas.api import types
 
@@ -55,6 +56,7 @@ def read_table(spec: str | Path, reading: Reading | None = None, quiet: bool = F
     frame = _cells(path, form, reading)
     said = [] if form.encoding.startswith("utf-8") else [f"read as {form.encoding.upper()}"]
     said += _understand_numbers(path, form, frame)
+    _refuse_infinity(path, form, frame)
     frame, told = _without_blanks(path, frame, form)
     for text in [] if quiet else [*said, *told]:
         note(f"{path.name}: {text}")
@@ -119,6 +121,15 @@ def _understand_numbers(path: Path, form: CsvFormat, frame: pd.DataFrame) -> lis
         for j in (j for j in range(len(form.names)) if types.is_float_dtype(frame[j].dtype)):
             frame[j] = _pointed_thousands(path, form, frame, j)
     return said
+
+
+def _refuse_infinity(path: Path, form: CsvFormat, frame: pd.DataFrame) -> None:
+    for j, name in enumerate(form.names):
+        if types.is_float_dtype(frame[j].dtype) and (count := int(np.isinf(frame[j].to_numpy()).sum())):
+            raise InputError(
+                f"{path}: {name!r} holds infinity in {count} row(s). Correct these cells; if they mean 'not known', "
+                "leave them blank."
+            )
 
 
 def _comma_means(text: pd.Series, separator: str) -> str:

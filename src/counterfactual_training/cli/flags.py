@@ -29,7 +29,9 @@ _SAID: tuple[tuple[str, str], ...] = (
     (r"\bconfidence must\b|\bdecision_threshold must\b", "--confidence must"),
     (r"\bepochs must\b", "--epochs must"),
     (r"\blearning_rate must\b", "--learning-rate must"),
-    (r"\bburn_in must\b", "--burn-in must"),
+    (r"\bburn_in (?=must|is)", "--burn-in "),
+    (r"Layer widths must", "--hidden: widths must"),
+    (r"\bin (lock|vary)\b", r"in --\1"),
     (r"\bhidden must\b", "--hidden must"),
 )
 

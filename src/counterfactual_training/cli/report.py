@@ -40,7 +40,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     need_report()
-    if Path(arguments.what[0]).is_file():
+    first = Path(arguments.what[0])
+    if first.is_file() or first.suffix == ".safetensors":
         return _about_a_model(arguments)
     if arguments.data is not None:
         raise InputError(f"--data goes with a model file, and {arguments.what[0]!r} is none.")

@@ -175,8 +175,9 @@ class TableModel:
     def _labels(self, column: pd.Series, file: str) -> pd.Series:
         """Classes as the model knows them: a file may write 1 as 1.0, or a column of yes and no may hold yes only."""
         classes = self._classifier.classes_.tolist()
-        by_text = {str(label): label for label in classes} | {f"{label}.0": label for label in classes}
-        found = [lookup(f"class in {file}", str(label), by_text) for label in column.tolist()]
+        by_text = {str(label): label for label in classes}
+        texts = [text if text in by_text else text.removesuffix(".0") for text in map(str, column.tolist())]
+        found = [lookup(f"class in {file}", text, by_text) for text in texts]
         return pd.Series(found, index=column.index, dtype=object)
 
     def _file(self, data: str | None) -> str:

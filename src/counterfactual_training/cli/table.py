@@ -26,6 +26,7 @@ from counterfactual_training.tabular.schema_file import FIELDS, read_features
 # Fewer rows than this may hold different numbers by chance.
 _FEWEST_ROWS = 10
 _MOST_CLASSES = 50
+_DATE = r"(?:\d{4}-\d{1,2}-\d{1,2}|\d{1,2}([./])\d{1,2}\1(?:\d{4}|\d{2}))(?:[T ].*)?"
 _ID_NAME = re.compile(r"(.*[_\W])?(id|uid|uuid|index|row|nr|no|number)|.*[a-z]I[Dd]", re.IGNORECASE)
 _CSV_ONLY = (
     "target", "positive", "separator", "na", "drop", "keep", "increase", "decrease", "mutability", "domain", "schema",
@@ -167,10 +168,12 @@ def usable(
 
 
 def _useless(column: pd.Series) -> str | None:
-    """Why a column tells nothing but which row it is, if so."""
+    """Why nothing can be learned from a column as it is: it is empty, holds dates, or only tells rows apart."""
     present = column.dropna()
     if len(present) == 0:
         return "is empty"
+    if types.is_string_dtype(column.dtype) and present.str.fullmatch(_DATE).all():
+        return "holds dates, which no model takes as they are,"
     if len(column) < _FEWEST_ROWS or len(present) < len(column) or not present.is_unique:
         return None
     if types.is_bool_dtype(column.dtype):
