@@ -1,5 +1,6 @@
 """What ``import counterfactual_training as ct`` offers, and what it does not load."""
 
+import ast
 import inspect
 import re
 import subprocess
@@ -79,3 +80,47 @@ print([m for m in {heavy!r} if m in sys.modules], host() == before)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.strip() == "[] True"
+
+
+def test_a_function_keeps_its_name_when_the_folder_of_the_same_name_is_imported():
+    code = """
+import counterfactual_training as ct
+from counterfactual_training.search import line
+import counterfactual_training.search.penalties
+from counterfactual_training import search
+print(callable(ct.search), search is ct.search, ct.line is line, "search" in dir(ct))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout.split() == ["True"] * 4
+
+
+def test_the_package_alone_and_the_help_of_the_command_load_nothing_heavy():
+    code = """
+import sys
+import counterfactual_training
+from counterfactual_training.cli import main
+try:
+    main(["--help"])
+except SystemExit:
+    pass
+print([m for m in ("torch", "sklearn", "pandas", "numpy", "scipy") if m in sys.modules], file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    assert done.stderr.strip() == "[]" and "evaluate" in done.stdout
+
+
+def test_type_checkers_and_users_see_the_same_names():
+    tree = ast.parse(Path(ct.__file__).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
+    stated = {
+        alias.name: str(node.module).removeprefix("counterfactual_training.")
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert stated == ct._HOME and set(stated) == set(ct.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'serch'"):
+        ct.serch  # noqa: B018

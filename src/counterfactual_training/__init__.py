@@ -7,66 +7,74 @@
 * :func:`search` and :class:`Objective` for your own training loop.
 """
 
-from counterfactual_training.constraints import Constraints, Domain, OneHotGroup
-from counterfactual_training.datasets import Dataset, load_dataset
-from counterfactual_training.datasets.synthetic import loan
-from counterfactual_training.errors import (
-    ConstraintError,
-    CounterfactualTrainingError,
-    FileError,
-    InputError,
-    MissingExtraError,
-    ModelError,
-)
-from counterfactual_training.estimator import CounterfactualClassifier, Explanation
-from counterfactual_training.evaluation import (
-    PAIRED,
-    PUBLISHED,
-    EvaluationProtocol,
-    evaluate,
-    fgsm,
-    implausibility,
-    pgd,
-    summarise,
-)
-from counterfactual_training.gates import Gate, GateConfig, Gated, fit_gate, search_gated
-from counterfactual_training.models import cnn, fit_vae, linear, mlp
-from counterfactual_training.search import (
-    Binding,
-    Generator,
-    SearchResult,
-    SearchState,
-    Status,
-    ecco,
-    generic,
-    line,
-    make_generator,
-    register_generator,
-    revise,
-    search,
-)
-from counterfactual_training.tabular import Encoder, Feature, Schema
-from counterfactual_training.training import (
-    AccuracyBudget,
-    AverageWeights,
-    BestEpoch,
-    Callback,
-    ClipGradient,
-    CounterfactualBatch,
-    EarlyStopping,
-    Fleet,
-    History,
-    Member,
-    Objective,
-    Run,
-    Schedule,
-    Setting,
-    TrainConfig,
-    TrainResult,
-    make_objective,
-    preset,
-    train,
-)
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from counterfactual_training.constraints import Constraints, Domain, OneHotGroup
+    from counterfactual_training.datasets import Dataset, load_dataset
+    from counterfactual_training.datasets.synthetic import loan
+    from counterfactual_training.errors import (
+        ConstraintError,
+        CounterfactualTrainingError,
+        FileError,
+        InputError,
+        MissingExtraError,
+        ModelError,
+    )
+    from counterfactual_training.estimator import CounterfactualClassifier, Explanation
+    from counterfactual_training.evaluation import (
+        PAIRED,
+        PUBLISHED,
+        EvaluationProtocol,
+        evaluate,
+        fgsm,
+        implausibility,
+        pgd,
+        summarise,
+    )
+    from counterfactual_training.gates import Gate, GateConfig, Gated, fit_gate, search_gated
+    from counterfactual_training.models import cnn, fit_vae, linear, mlp
+    from counterfactual_training.search import (
+        Binding,
+        Generator,
+        SearchResult,
+        SearchState,
+        Status,
+        ecco,
+        generic,
+        line,
+        make_generator,
+        register_generator,
+        revise,
+        search,
+    )
+    from counterfactual_training.tabular import Encoder, Feature, Schema
+    from counterfactual_training.training import (
+        AccuracyBudget,
+        AverageWeights,
+        BestEpoch,
+        Callback,
+        ClipGradient,
+        CounterfactualBatch,
+        EarlyStopping,
+        Fleet,
+        History,
+        Member,
+        Objective,
+        Run,
+        Schedule,
+        Setting,
+        TrainConfig,
+        TrainResult,
+        make_objective,
+        preset,
+        train,
+    )
 
 __version__ = "0.1.0"
 
@@ -137,3 +145,49 @@ __all__ = [
     "summarise",
     "train",
 ]
+
+# Names come from their modules when they are first asked for: torch and scikit-learn take seconds to import.
+_MODULES = {
+    "constraints": "Constraints Domain OneHotGroup",
+    "datasets": "Dataset load_dataset",
+    "datasets.synthetic": "loan",
+    "errors": "ConstraintError CounterfactualTrainingError FileError InputError MissingExtraError ModelError",
+    "estimator": "CounterfactualClassifier Explanation",
+    "evaluation": "PAIRED PUBLISHED EvaluationProtocol evaluate fgsm implausibility pgd summarise",
+    "gates": "Gate GateConfig Gated fit_gate search_gated",
+    "models": "cnn fit_vae linear mlp",
+    "search": (
+        "Binding Generator SearchResult SearchState Status ecco generic line make_generator "
+        "register_generator revise search"
+    ),
+    "tabular": "Encoder Feature Schema",
+    "training": (
+        "AccuracyBudget AverageWeights BestEpoch Callback ClipGradient CounterfactualBatch EarlyStopping "
+        "Fleet History Member Objective Run Schedule Setting TrainConfig TrainResult make_objective preset "
+        "train"
+    ),
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+
+class _Package(ModuleType):
+    """A package whose functions keep their names: importing the folder ``search`` does not hide the function."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+if not TYPE_CHECKING:  # a type checker would take every name for defined
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

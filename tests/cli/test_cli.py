@@ -13,7 +13,7 @@ import counterfactual_training
 from counterfactual_training import cli
 from counterfactual_training.cli import data as data_command
 from counterfactual_training.cli.output import plain
-from counterfactual_training.cli.parsing import assignments, interval, pick_rows, settings
+from counterfactual_training.cli.parsing import assignments, columns, interval, pick_rows, settings
 from counterfactual_training.datasets.synthetic import loan
 from counterfactual_training.errors import InputError
 from counterfactual_training.estimator import CounterfactualClassifier
@@ -132,8 +132,9 @@ def test_a_csv_file_is_trained_explained_and_measured(capsys, people):
     assert changed <= {"debt", "job"}
     falls = [row["changes"]["debt"] for row in document["rows"] if "debt" in row["changes"]]
     assert falls and all(0 <= change["to"] < change["from"] for change in falls)
-    numbers = ask(capsys, "evaluate", model, "--data", csv, "--target-column", "granted", "--individuals", "20")
+    numbers = ask(capsys, "evaluate", model, "--data", csv, "--individuals", "20")
     assert set(numbers) >= METRICS and numbers["accuracy"] > 0.9
+    assert numbers["test_rows"] == 40 and numbers["rows"] == f"40 rows held out of training (of 200 in {csv})"
 
 
 @pytest.mark.parametrize("gate", [None, "none", "both", *repeats("density", "learned")])
@@ -192,7 +193,7 @@ def test_data_fetch_tells_where_files_are(capsys, monkeypatch):
         (["trian"], "invalid choice"),
         (["train"], "DATASET"),
         (["train", "moons", "--epochs", "many"], "--epochs"),
-        (["train", "moons", "--epochs", "-3"], "at least 0"),
+        (["train", "moons", "--epochs", "0"], "argument --epochs: must be at least 1, got 0"),
         (["train", "moons", "--objective", "ful"], "full"),
         (["train", "lon"], "Did you mean 'loan'"),
         (["train", "moons", "--protect", "x9"], "'x1', 'x2'"),
@@ -219,9 +220,14 @@ def test_a_bad_command_ends_with_one_line(capsys, argv, said, tmp_path, monkeypa
         (["explain", "MODEL", "--data", "CSV", "--rows", "first"], "--rows"),
         (["explain", "MODEL", "--data", "CSV", "--target", "perhaps"], "'yes'"),
         (["explain", "CSV"], "not a file of this package"),
-        (["evaluate", "MODEL", "--data", "CSV"], "--target-column"),
-        (["evaluate", "MODEL", "--data", "CSV", "--target-column", "job"], "class"),
-        (["train", "CSV"], "--target-column"),
+        (["evaluate", "MODEL", "--data", "CSV", "--target", "job"], "class"),
+        (["train", "CSV"], "--target COLUMN, one of age, debt, job, granted"),
+        (["train", "CSV", "--target", "debt"], "too many for classes"),
+        (["train", "CSV", "--target", "granted", "--positive", "maybe"], "Unknown class in --positive 'maybe'"),
+        (["train", "CSV", "--target", "granted", "--immutable", "agee"], "column in --immutable 'agee'"),
+        (["train", "CSV", "--target", "granted", "--immutable", "age", "--increase", "age"], "--increase"),
+        (["train", "CSV", "--target", "granted", "--drop", "granted"], "--target and by --drop"),
+        (["train", "CSV", "--target", "granted", "--drop", "age,debt,job"], "Nothing is left"),
         (["train", "CSV", "--target-column", "grnted"], "Did you mean 'granted'"),
         (["train", "CSV", "--target-column", "granted", "--mutability", "age"], "COLUMN=VALUE"),
         (["train", "CSV", "--target-column", "granted", "--mutability", "agee=none"], "age"),
@@ -319,6 +325,11 @@ def test_assignments_and_intervals():
     assert interval("18:90") == (18.0, 90.0)
     assert interval(":5") == (None, 5.0)
     assert interval("0:") == (0.0, None)
+
+
+def test_columns_are_separated_by_commas_unless_that_is_their_name():
+    assert columns(["age,sex", "debt"], ["age", "sex", "debt"], "--drop") == ["age", "sex", "debt"]
+    assert columns(["debt, in EUR"], ["debt, in EUR", "age"], "--drop") == ["debt, in EUR"]
 
 
 def test_settings_are_python_literals_or_text():

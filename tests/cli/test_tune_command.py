@@ -1,11 +1,14 @@
 """``ct tune``: what it prints and writes, and what it refuses."""
 
 import json
+import sys
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from counterfactual_training.cli import main
+from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.tuning import RANGES
 from covering import repeats
 
@@ -63,11 +66,11 @@ def test_a_gate_is_tuned_and_named_in_the_grid_file(tmp_path, capsys, confirm):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["moon.csv"], "CounterfactualClassifier.tune"),
+        (["moon.csv", "--target", "y"], "There is no file 'moon.csv'"),
+        (["loan", "--target", "y"], "--target is for CSV files"),
         (["moonz"], "Did you mean"),
         (["loan", "--minimise", "costt"], "Did you mean 'cost'"),
         (["loan", "--objectives", "ip,ip"], "different"),
-        (["loan", "--trials", "0"], "1 or more"),
         (["loan", "--space", "no-such-file.toml"], "cannot be read"),
         (["loan", "--storage", "postgresql://a:secret@127.0.0.1:1/b"], "does not answer"),
     ],
@@ -76,3 +79,43 @@ def test_bad_input_is_refused_in_a_sentence(tmp_path, capsys, options, message):
     assert main(["tune", *options, "--epochs", "1", "--out", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert message in said and "secret" not in said and "Traceback" not in said
+
+
+def test_a_csv_file_is_tuned_like_a_named_data_set(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    people = pd.DataFrame(
+        {"id": np.arange(120), "age": rng.integers(20, 70, 120), "debt": rng.gamma(2, 2, 120).round(1)}
+    )
+    people["paid"] = np.where(people["debt"] < 3, "yes", "no")
+    people.to_csv(tmp_path / "people.csv", index=False, sep=";", decimal=",")
+    space = tmp_path / "space.toml"
+    fixed = [f'{name} = "published"' for name in RANGES if name != "lambda_reg"]
+    space.write_text("\n".join([*fixed, "lambda_reg = [0.01, 0.02]"]))
+    csv, out = str(tmp_path / "people.csv"), tmp_path / "tuned"
+    command = ["tune", csv, "--target", "paid", "--positive", "yes", "--immutable", "age", "--space", str(space)]
+    more = ["--trials", "2", "--batch", "2", "--epochs", "3", "--at-most-lost", "90", "--confirm", "--out", str(out)]
+    assert main([*command, *more, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["data"] == "people" and document["trials"] == 2 and document["confirmation"]["test_rows"] == 24
+    for name in ("trials.csv", "front.png", "importance.png", "confirmation.json", "study.journal"):
+        assert (out / name).stat().st_size > 0
+    assert not (out / "best.toml").exists()
+    classifier = CounterfactualClassifier.load(out / "model.safetensors")
+    assert classifier.lambda_reg == document["best"]["settings"]["lambda_reg"]
+    assert main(["evaluate", str(out / "model.safetensors"), "--data", csv, "--individuals", "4", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"].startswith("24 rows held out of training (of 120")
+
+
+def test_without_its_extra_it_names_the_extra(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert main(["tune", "loan", "--storage", "postgresql://a@127.0.0.1:1/b", "--out", str(tmp_path)]) == 2
+    said = 'optuna is not installed. Install it with: pip install "counterfactual-training[tune]".'
+    assert capsys.readouterr().err == f"ct: {said}\n"
+
+
+@pytest.mark.parametrize("option", ["--epochs", "--trials", "--seeds"])
+def test_nothing_is_trained_for_no_time(capsys, option):
+    with pytest.raises(SystemExit) as stop:
+        main(["tune", "loan", option, "0"])
+    assert stop.value.code == 2
+    assert f"argument {option}: must be at least 1, got 0" in capsys.readouterr().err

@@ -4,9 +4,13 @@ import math
 
 import pandas as pd
 import pytest
+import torch
 
+from counterfactual_training.evaluation.evaluate import evaluate, summarise
 from counterfactual_training.evaluation.metrics import METRICS
-from counterfactual_training.reports.comparison import change, metrics_text, pairs, pairs_text
+from counterfactual_training.evaluation.protocol import protocol_named
+from counterfactual_training.models import linear
+from counterfactual_training.reports.comparison import change, metrics_text, other_meaning, pairs, pairs_text
 
 
 def make_table(**changes: float) -> pd.DataFrame:
@@ -73,4 +77,14 @@ def test_every_metric_of_one_model_is_explained_and_others_come_last():
     header, _, *lines = metrics_text(numbers).splitlines()
     assert header.split() == ["metric", "value", "better", "meaning"]
     assert all(m.name in line and m.meaning in line for m, line in zip(METRICS.values(), lines, strict=False))
-    assert lines[-1].split() == ["share_mature", "0.250"] and len(lines) == len(METRICS) + 1
+    assert lines[-1].split()[:3] == ["share_mature", "0.250", "higher"] and len(lines) == len(METRICS) + 1
+
+
+def test_whatever_is_measured_has_a_meaning():
+    torch.manual_seed(0)
+    x, y = torch.randn(40, 2), torch.arange(40) % 2
+    table = evaluate(linear(2, 2), (x, y), protocol_named("paired", num_individuals=5))
+    names = summarise(table).index
+    assert {"unfaithfulness", "robust_accuracy_random@0.1", "f1"} <= set(names)
+    for name in names:
+        assert name in METRICS or all(other_meaning(name)), name

@@ -1,9 +1,11 @@
-"""The command ``ct``. Each command is a file of this folder: its line in the list of commands (``HELP``), its
-description, what follows its help (``EPILOG``), its options (``add``), and what it does (``run``)."""
+"""The command ``ct``. Each command is a file of this folder: its ``DESCRIPTION``, what follows its help (``EPILOG``),
+its options (``add``), and what it does (``run``). Only the file of the command that was typed is imported: the packages
+that it needs take seconds."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import shlex
 import sys
@@ -14,12 +16,24 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import counterfactual_training
-from counterfactual_training.cli import data, demo, evaluate, explain, grid, report, reproduce, train, truth, tune
+from counterfactual_training.cli.flags import in_flags
 from counterfactual_training.cli.options import add_common
 from counterfactual_training.cli.output import note
 from counterfactual_training.errors import CounterfactualTrainingError
 
-COMMANDS = (demo, train, explain, evaluate, data, tune, reproduce, truth, grid, report)
+COMMANDS = {
+    "demo": "compare conventional and counterfactual training on two small data sets: a table, figures, a page",
+    "schema": "write a first draft of the rules for a CSV file",
+    "train": "train a classifier and save it",
+    "explain": "say what would have to change for chosen rows",
+    "evaluate": "measure a saved model on rows it was not trained on",
+    "report": "write one HTML page about a saved model, or of all that `ct reproduce` has finished",
+    "data": "the paper's data sets: list, info, fetch",
+    "tune": "find better settings for a data set or a CSV file",
+    "reproduce": "run the paper's experiments and compare with the published numbers",
+    "truth": "compare methods independently of step size and scale of the logits",
+    "grid": "train hundreds of settings: the paper's grids, or your own",
+}
 
 _DESCRIPTION = """\
 Counterfactual training: classifiers whose counterfactual explanations are plausible and actionable."""
@@ -30,8 +44,12 @@ examples:
   ct train loan --protect age --out loan.safetensors    train on one of the data sets of `ct data list`
   ct explain loan.safetensors --rows 0,1,2              what would have to change for the first test rows
   ct evaluate loan.safetensors                          plausibility, cost, accuracy, robustness
-  ct train people.csv --target-column granted --mutability age=none --out people.safetensors
-  ct explain people.safetensors --data people.csv --rows 0,4 --target yes
+
+a table of your own:
+  ct schema people.csv --target granted > rules.toml    a draft of what may change, to be edited
+  ct train people.csv --target granted --positive yes --schema rules.toml --out people.safetensors
+  ct explain people.safetensors --data people.csv --rows 0,4 --options 3
+  ct report people.safetensors --data people.csv --out people.html
 
 Every command has --help, and --json, which prints one JSON document and nothing else."""
 
@@ -54,24 +72,30 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The parser, with the options of the command that the words of the command line name."""
     parser = Parser(prog="ct", description=_DESCRIPTION, epilog=_EXAMPLES)
     parser.add_argument("--version", action="version", version=f"ct {counterfactual_training.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        name, description = command.__name__.rpartition(".")[2], textwrap.fill(command.DESCRIPTION, 100)
-        epilog = getattr(command, "EPILOG", None)
-        added = commands.add_parser(name, help=command.HELP, description=description, epilog=epilog)
-        if hasattr(command, "run"):  # others have actions, each with its own options
-            add_common(added).set_defaults(run=command.run)
-        command.add(added)
+    chosen = next((word for word in words if not word.startswith("-")), None)
+    for name, purpose in COMMANDS.items():
+        if name == chosen:
+            command = importlib.import_module(f"{__name__}.{name}")
+            description, epilog = textwrap.fill(command.DESCRIPTION, 100), getattr(command, "EPILOG", None)
+            added = commands.add_parser(name, help=purpose, description=description, epilog=epilog)
+            if hasattr(command, "run"):  # others have actions, each with its own options
+                add_common(added).set_defaults(run=command.run)
+            command.add(added)
+        else:
+            commands.add_parser(name, help=purpose)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command. Exit codes: 0 success, 2 an expected error, 1 an unexpected one, 130 after Ctrl-C."""
-    arguments = make_parser().parse_args(argv)
-    arguments.command_line = shlex.join(["ct", *(sys.argv[1:] if argv is None else argv)])
+    words = sys.argv[1:] if argv is None else argv
+    arguments = make_parser(words).parse_args(words)
+    arguments.command_line = shlex.join(["ct", *words])
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _one_line
@@ -102,9 +126,9 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, CounterfactualTrainingError):
-        return str(error).strip()
+        return in_flags(str(error).strip())
     return " ".join(str(error).split())
 
 
 def _one_line(message: Warning | str, *_: Any, **__: Any) -> None:
-    note(f"note: {' '.join(str(message).split())}")
+    note(f"note: {in_flags(' '.join(str(message).split()))}")

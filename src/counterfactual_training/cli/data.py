@@ -12,7 +12,6 @@ from counterfactual_training.reports.text_table import ruled
 from counterfactual_training.tabular.schema import Schema
 from counterfactual_training.text import align
 
-HELP = "the paper's data sets: list, info, fetch"
 DESCRIPTION = "The paper's nine data sets and the loan example."
 EPILOG = """\
 examples:

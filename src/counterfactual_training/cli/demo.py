@@ -11,7 +11,6 @@ from counterfactual_training.experiments.demo import run_demo
 from counterfactual_training.reports import RunInfo, write_demo
 from counterfactual_training.reports.comparison import pairs_text
 
-HELP = "compare conventional and counterfactual training on two small data sets: a table, figures, a page"
 DESCRIPTION = """Train six small classifiers, conventionally and by counterfactual training, with and without a \
 protected feature. Prints a table; writes report.html, figure1.png (the four panels of the paper's Figure 1) and \
 moons.png. Takes about half a minute."""

@@ -11,20 +11,23 @@ from counterfactual_training.evaluation.evaluate import evaluate, summarise
 from counterfactual_training.evaluation.protocol import PROTOCOLS, protocol_named
 from counterfactual_training.reports.comparison import metrics_text
 
-HELP = "measure a saved model on test rows"
 DESCRIPTION = """Measure the plausibility, cost and validity of a model's counterfactuals, its accuracy, and its \
-accuracy under attack. Counterfactuals are searched with the fixed steps of the protocol, without a gate; `ct truth` \
-compares methods, gates among them, without fixed steps."""
+accuracy under attack, on rows that it was not trained on. Counterfactuals are searched with the fixed steps of the \
+protocol, without a gate; `ct truth` compares methods, gates among them, without fixed steps."""
 EPILOG = """\
 examples:
   ct evaluate moons.safetensors
   ct evaluate moons.safetensors --protocol published --runs 20 --json
-  ct evaluate people.safetensors --data test.csv --target-column granted"""
+  ct evaluate people.safetensors --data people.csv
+  ct evaluate people.safetensors --data others.csv --all-rows"""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    parser.add_argument("--target-column", metavar="NAME", help="column of the CSV file that holds the class")
+    target = "the column of the CSV file that holds the class (default: as in training)"
+    parser.add_argument("--target", "--target-column", metavar="COLUMN", help=target)
+    every = "measure on all rows of the CSV file, those of the training among them (default: only on others)"
+    parser.add_argument("--all-rows", action="store_true", help=every)
     parser.add_argument(
         "--protocol",
         default="paired",
@@ -45,7 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
     given = {name: getattr(arguments, name) for name in ("num_individuals", "num_runs", "epsilons", "attacks", "seed")}
     changes = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     protocol = protocol_named(arguments.protocol, **{n: value for n, value in changes.items() if value is not None})
-    model, x, y, constraints = opened.measurable(arguments.data, arguments.target_column)
+    model, x, y, constraints, rows = opened.measurable(arguments.data, arguments.target, arguments.all_rows)
     table = evaluate(model, (x, y), protocol, constraints)
     numbers = summarise(table)
     document = {
@@ -53,9 +56,10 @@ def run(arguments: argparse.Namespace) -> None:
         "data": arguments.data or opened.name,
         "protocol": protocol.name,
         "test_rows": len(y),
+        "rows": rows,
         "epsilons": protocol.epsilons,
         **{str(name): float(value) for name, value in numbers.items()},
         "by_lambda_energy": table.to_dict("records"),
     }
     attack = f"robust_accuracy: {protocol.attacks[0].upper()} with ε = {protocol.epsilons[0]:g}."
-    emit(arguments, document, f"{metrics_text(numbers)}\n\n{attack} Protocol: {protocol.name}, {len(y):,} test rows.")
+    emit(arguments, document, f"{metrics_text(numbers)}\n\nMeasured on {rows}. {attack} Protocol: {protocol.name}.")

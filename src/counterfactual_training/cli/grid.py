@@ -20,7 +20,6 @@ from counterfactual_training.reports import write_grid
 from counterfactual_training.reports.grid_report import grid_text
 from counterfactual_training.text import align, duration
 
-HELP = "train hundreds of settings: the paper's grids, or your own"
 DESCRIPTION = """\
 A grid is a TOML file of settings; a list makes an axis, and every combination is a model. Models of one shape train \
 together as a fleet. Finished models are never trained again: stop at any time, edit the file, and run it again."""

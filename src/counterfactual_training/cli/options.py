@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from counterfactual_training.errors import CounterfactualTrainingError, need_extra
-from counterfactual_training.experiments.engine.launch import Engine, EngineName
 
-_DEFAULT = Engine()
+if TYPE_CHECKING:
+    from counterfactual_training.experiments.engine.launch import Engine
+
 VARIANTS = "default (the paper's rows), as_run (with the quirks of the published run), or full (all rows)"
 
 
@@ -29,8 +30,11 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """``--workers``, ``--engine`` and ``--address``."""
-    parser.add_argument("--workers", type=int, default=_DEFAULT.workers, metavar="N", help="tasks at once")
-    where = f"run in processes of this machine or on a Ray cluster (default: {_DEFAULT.name}; ray with --address)"
+    from counterfactual_training.experiments.engine.launch import Engine, EngineName
+
+    usual = Engine()
+    parser.add_argument("--workers", type=int, default=usual.workers, metavar="N", help="tasks at once")
+    where = f"run in processes of this machine or on a Ray cluster (default: {usual.name}; ray with --address)"
     parser.add_argument("--engine", choices=get_args(EngineName), help=where)
     cluster = "of the Ray cluster: auto, host:port or ray://host:port (default: a local Ray)"
     parser.add_argument("--address", metavar="A", help=cluster)
@@ -38,8 +42,21 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
 
 def chosen_engine(arguments: argparse.Namespace) -> Engine:
     """The engine that the options name; an address means Ray."""
-    name = arguments.engine or (_DEFAULT.name if arguments.address is None else "ray")
+    from counterfactual_training.experiments.engine.launch import Engine
+
+    name = arguments.engine or (Engine.name if arguments.address is None else "ray")
     return Engine(name, arguments.workers, arguments.address)
+
+
+def at_least_one(text: str) -> int:
+    """A whole number from 1; argparse names the option in its message."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
+at_least_one.__name__ = "whole number"  # argparse: "invalid whole number value"
 
 
 def names(text: str | None) -> list[str] | None:

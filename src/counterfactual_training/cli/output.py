@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from counterfactual_training.errors import InputError
 
 
@@ -35,7 +33,7 @@ def plain(value: Any) -> Any:
         return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple, set, frozenset, range)):
         return [plain(entry) for entry in value]
-    if isinstance(value, (np.ndarray, np.generic)):
+    if hasattr(value, "tolist"):  # an array or a scalar of numpy
         return plain(value.tolist())
     if isinstance(value, float):
         return value if math.isfinite(value) else None

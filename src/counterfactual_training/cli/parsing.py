@@ -1,12 +1,10 @@
-"""Words of the command line as values: CSV files, numbers of rows, classes, settings."""
+"""Words of the command line as values: columns, numbers of rows, classes, settings."""
 
 from __future__ import annotations
 
 import ast
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -14,42 +12,14 @@ import pandas as pd
 from counterfactual_training.errors import InputError, check_name, lookup
 
 
-@dataclass(frozen=True, eq=False)
-class Csv:
-    """Rows of a CSV file, and their classes if a target column was named."""
-
-    path: Path
-    frame: pd.DataFrame
-    labels: pd.Series | None
-
-    def wanted(self, names: Sequence[str]) -> pd.DataFrame:
-        """The columns that a model uses; a file may hold more, such as the class."""
-        return self.frame[[name for name in self.frame.columns if name in names]]
-
-    def need_labels(self) -> pd.Series:
-        if self.labels is None:
-            columns = f"one of {', '.join(map(str, self.frame.columns))}"
-            raise InputError(f"Say which column of {self.path} holds the class: --target-column NAME, {columns}.")
-        return self.labels
-
-
-def is_csv(spec: str) -> bool:
-    """Whether the user means a file: names of data sets have neither dots nor slashes."""
-    return Path(spec).suffix != "" or Path(spec).name != spec
-
-
-def read_csv(spec: str, target_column: str | None) -> Csv:
-    path = Path(spec)
-    if not path.is_file():
-        raise InputError(f"There is no file {spec!r}.")
-    try:
-        frame = pd.read_csv(path, sep="\t" if path.suffix.lower() == ".tsv" else ",")
-    except (ValueError, UnicodeDecodeError) as error:
-        raise InputError(f"{spec!r} cannot be read as a table: {error}") from error
-    if target_column is None:
-        return Csv(path, frame, None)
-    check_name(f"column of {spec}:", target_column, frame.columns)
-    return Csv(path, frame.drop(columns=target_column), frame[target_column])
+def columns(items: Sequence[str] | None, known: Sequence[str], flag: str) -> list[str]:
+    """Names of columns as written after a flag: ``age,sex`` or ``age sex``; a name may itself contain a comma."""
+    found: list[str] = []
+    for item in items or ():
+        found += [item] if item in known else [part.strip() for part in item.split(",") if part.strip()]
+    for name in found:
+        check_name(f"column in {flag}", name, known)
+    return list(dict.fromkeys(found))
 
 
 def pick_rows(frame: pd.DataFrame, spec: str) -> pd.DataFrame:
@@ -69,9 +39,9 @@ def pick_rows(frame: pd.DataFrame, spec: str) -> pd.DataFrame:
     return frame.iloc[numbers].set_axis(numbers, axis=0)
 
 
-def pick_label(text: str | None, classes: Any) -> Any:
+def pick_label(text: str | None, classes: Any, flag: str = "--target") -> Any:
     """The class label that a user wrote as text, or nothing."""
-    return None if text is None else lookup("class", text, {str(label): label for label in classes})
+    return None if text is None else lookup(f"class in {flag}", text, {str(label): label for label in classes})
 
 
 def assignments(items: Sequence[str] | None, option: str, form: str = "COLUMN=VALUE") -> dict[str, str]:
@@ -83,6 +53,15 @@ def assignments(items: Sequence[str] | None, option: str, form: str = "COLUMN=VA
             raise InputError(f"--{option} takes {form}, got {item!r}.")
         pairs[name] = value
     return pairs
+
+
+def numbers(text: str, flag: str) -> list[float | int]:
+    """``-9,-8.5`` as numbers; whole ones as such."""
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"{flag} takes numbers separated by commas, got {text!r}.") from None
+    return [int(number) if number.is_integer() else number for number in found]
 
 
 def settings(items: Sequence[str]) -> dict[str, Any]:

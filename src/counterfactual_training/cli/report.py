@@ -1,24 +1,90 @@
-"""``ct report``: one page of everything that was reproduced."""
+"""``ct report``: one page about a saved model, or of everything that was reproduced."""
 
 from __future__ import annotations
 
 import argparse
+import time
+from pathlib import Path
 
-from counterfactual_training.cli.output import emit
-from counterfactual_training.reports import write_report
+from counterfactual_training.cli.options import need_report
+from counterfactual_training.cli.output import emit, note, writable
+from counterfactual_training.cli.parsing import pick_label
+from counterfactual_training.cli.saved_models import TableModel, open_model
+from counterfactual_training.errors import InputError
+from counterfactual_training.experiments.portrait import make_portrait
+from counterfactual_training.reports import RunInfo, write_model_page, write_report
 
-HELP = "write one HTML page of all that `ct reproduce` has finished"
-DESCRIPTION = """Read folders that `ct reproduce` filled and write one self-contained page: figures, sortable tables, \
-settings, and the commands to run it again. Trains nothing."""
+DESCRIPTION = """Write one self-contained page. Of a model that `ct train` made from a CSV file: how good it is on \
+rows held out of training, which columns matter, example people with their options, who gets no answer and why. Of \
+folders that `ct reproduce` filled: figures, sortable tables, settings, and the commands to run it again."""
+EPILOG = """\
+examples:
+  ct report people.safetensors --data people.csv --out people.html
+  ct report runs --out report.html"""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="+", metavar="RUNS", help="folders of finished models")
+    parser.add_argument("what", nargs="+", metavar="MODEL|RUNS", help="a model file, or folders of finished models")
     parser.add_argument("--out", default="report.html", metavar="FILE", help="the page")
+    model = parser.add_argument_group("models")
+    model.add_argument("--data", metavar="FILE", help="the CSV file; rows that were trained on are left out")
+    wanted = "the class that people want (default: the one named by `ct train --positive`)"
+    model.add_argument("--target", metavar="CLASS", help=wanted)
+    model.add_argument("--target-column", metavar="COLUMN", help="the column of the class (default: as in training)")
+    model.add_argument("--all-rows", action="store_true", help="measure on all rows, those of the training among them")
+    model.add_argument("--seed", type=int, default=0, help="of random draws")
+    runs = parser.add_argument_group("folders")
     where = "where `ct reproduce figure1` wrote Figure 1, which is not made of finished models"
-    parser.add_argument("--tables", default="reproduced", metavar="DIR", help=where)
+    runs.add_argument("--tables", default="reproduced", metavar="DIR", help=where)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    found = write_report(arguments.runs, arguments.out, arguments.tables)
+    need_report()
+    first = Path(arguments.what[0])
+    if first.is_file() or first.suffix == ".safetensors":
+        return _about_a_model(arguments)
+    if arguments.data is not None:
+        raise InputError(f"--data goes with a model file, and {arguments.what[0]!r} is none.")
+    found = write_report(arguments.what, arguments.out, arguments.tables)
     emit(arguments, {"page": arguments.out, **found}, f"Open {arguments.out} to read.")
+
+
+def _about_a_model(arguments: argparse.Namespace) -> None:
+    started = time.perf_counter()
+    writable(arguments.out)
+    if len(arguments.what) > 1:
+        raise InputError(f"A page is about one model; {len(arguments.what)} files were named.")
+    opened = open_model(arguments.what[0])
+    if not isinstance(opened, TableModel):
+        raise InputError(
+            f"{arguments.what[0]!r} is a model of the data set {opened.name!r}; a page is written about models that "
+            "`ct train` made from a CSV file. `ct evaluate` measures this one."
+        )
+    source = opened.labelled(arguments.data, arguments.target_column, arguments.all_rows)
+    classifier, origin = opened.classifier(), opened.origin
+    target = pick_label(arguments.target, classifier.classes_)
+    if target is None and origin is not None:
+        target = origin.positive
+    if target is None:
+        note("neither `ct train --positive` nor --target named the class that people want: everybody is led to another")
+    portrait = make_portrait(classifier, source.frame, source.labels, target, source.trained_on, arguments.seed)
+    column = arguments.target_column or (origin.target if origin is not None else "the class")
+    run_info = RunInfo(arguments.command_line, time.perf_counter() - started)
+    write_model_page(
+        portrait, arguments.out, facts=opened.facts(), columns=classifier.schema_.table().to_numpy().tolist(),
+        measured=source.said, name=column, run=run_info,
+    )  # fmt: skip
+    document = {
+        "page": arguments.out,
+        "rows": source.said,
+        "test_rows": portrait.rows,
+        "accuracy": portrait.accuracy,
+        "majority": portrait.majority,
+        "people": portrait.advice.people,
+        "answered": portrait.advice.answered,
+        "status": portrait.advice.status,
+        "importance": portrait.importance.to_dict("records"),
+        "compared_with": portrait.rival,
+    }
+    said = f"accuracy {portrait.accuracy:.3f} (the most frequent class: {portrait.majority:.3f}) on {source.said}"
+    emit(arguments, document, f"{said[0].upper()}{said[1:]}.\nOpen {arguments.out} to read.")

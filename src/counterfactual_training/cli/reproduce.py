@@ -21,7 +21,6 @@ from counterfactual_training.reports.paper_report import effort_remark, result_t
 from counterfactual_training.reports.paper_tables import text_tables
 from counterfactual_training.reports.truth_report import truth_texts
 
-HELP = "run the paper's experiments and compare with the published numbers"
 DESCRIPTION = """Train the models of an experiment, measure them by the published protocol and by a paired one, and \
 write tables (CSV, Markdown, LaTeX) and figures with the published numbers beside ours. You can stop at any time: \
 finished models are kept, and the same command resumes."""

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from counterfactual_training.cli.parsing import is_csv, read_csv
+from counterfactual_training.cli.csv_file import Reading, is_file_name, read_table
+from counterfactual_training.cli.table import need_target
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets import load_dataset
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.errors import FileError, InputError, lookup
 from counterfactual_training.estimator import CounterfactualClassifier
+from counterfactual_training.estimator.file import load_origin
+from counterfactual_training.estimator.origin import Origin, row_marks
 from counterfactual_training.experiments.trained import (
     TrainedClassifier,
     as_classifier,
@@ -21,7 +28,7 @@ from counterfactual_training.experiments.trained import (
 )
 from counterfactual_training.search import make_generator
 
-Measurable = tuple[nn.Module, Tensor, Tensor, Constraints]
+Measurable = tuple[nn.Module, Tensor, Tensor, Constraints, str]
 
 
 def open_model(path: str) -> DatasetModel | TableModel:
@@ -30,7 +37,7 @@ def open_model(path: str) -> DatasetModel | TableModel:
         return DatasetModel(path, TrainedClassifier.load(path))
     except FileError as first:
         try:
-            return TableModel(path, CounterfactualClassifier.load(path))
+            return TableModel(path, CounterfactualClassifier.load(path), load_origin(path))
         except FileError as second:
             # Show the error of the kind that the file claims to be.
             raise (first if "holds" in str(second) else second) from None
@@ -57,22 +64,38 @@ class DatasetModel:
         generator = make_generator(self.trained.recipe.generator, self.data.x_train, decision_threshold=threshold)
         return as_classifier(self.trained.model, self.data, generator, self.trained.recipe.protected)
 
-    def rows(self, data: str | None, target_column: str | None) -> pd.DataFrame:
+    def rows(self, data: str | None) -> pd.DataFrame:
         """Rows to explain, in the user's units."""
-        if data is not None and is_csv(data):
-            return read_csv(data, target_column).wanted(self.data.schema.names)
+        if data is not None and is_file_name(data):
+            return wanted(read_table(data), self.data.schema.names, data)
         self._same(data)
         return self.data.frame_test
 
-    def measurable(self, data: str | None, target_column: str | None) -> Measurable:
-        """Model, test rows in model space, their classes, and the constraints to search under."""
+    def measurable(self, data: str | None, target: str | None, all_rows: bool) -> Measurable:
+        """Model, test rows in model space, their classes, the constraints to search under, and which rows they are."""
         self._same(data)
         constraints = protected_constraints(self.data, self.data.constraints, self.trained.recipe.protected)
-        return self.trained.model, self.data.x_test, self.data.y_test, constraints
+        said = f"{len(self.data.y_test):,} test rows of {self.name}"
+        return self.trained.model, self.data.x_test, self.data.y_test, constraints, said
 
     def _same(self, data: str | None) -> None:
-        if data is not None and (is_csv(data) or load_dataset(data).name != self.name):
+        if data is not None and (is_file_name(data) or load_dataset(data).name != self.name):
             raise InputError(f"{self.path!r} is a model of {self.name!r}, not of {data!r}.")
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledRows:
+    """Rows of a file with their classes.
+
+    Attributes:
+        said: which rows these are, in words.
+        trained_on: the other rows of the file: those that the model was trained on.
+    """
+
+    frame: pd.DataFrame
+    labels: pd.Series
+    said: str
+    trained_on: tuple[pd.DataFrame, pd.Series] | None = None
 
 
 class TableModel:
@@ -80,27 +103,96 @@ class TableModel:
 
     name = "csv"
 
-    def __init__(self, path: str, classifier: CounterfactualClassifier) -> None:
-        self.path, self._classifier = path, classifier
+    def __init__(self, path: str, classifier: CounterfactualClassifier, origin: Origin | None) -> None:
+        self.path, self._classifier, self.origin = path, classifier, origin
+
+    @property
+    def reading(self) -> Reading:
+        """How the file of the training was read; others are read alike."""
+        return Reading.from_dict(None if self.origin is None else self.origin.reading)
 
     def classifier(self) -> CounterfactualClassifier:
         return self._classifier
 
-    def rows(self, data: str | None, target_column: str | None) -> pd.DataFrame:
-        return read_csv(self._file(data), target_column).wanted(self._classifier.schema_.names)
+    def rows(self, data: str | None) -> pd.DataFrame:
+        file = self._file(data)
+        return wanted(read_table(file, self.reading), self._classifier.schema_.names, file)
 
-    def measurable(self, data: str | None, target_column: str | None) -> Measurable:
-        source = read_csv(self._file(data), target_column)
-        labels = source.need_labels()
+    def labelled(self, data: str | None, target: str | None, all_rows: bool = False) -> LabelledRows:
+        """Rows with their classes: those that training did not see, unless all are asked for."""
+        file = self._file(data)
+        frame = read_table(file, self.reading)
+        if target is None and self.origin is not None:
+            target = self.origin.target
+        target = need_target(Path(file), frame, target)
+        known = frame[frame[target].notna()]
+        labels = self._labels(known[target], file)
+        rows = wanted(known, self._classifier.schema_.names, file)
+        if self.origin is None or all_rows:
+            doubt = "" if all_rows else "; the model file does not say which of them it was trained on"
+            return LabelledRows(rows, labels, f"all {len(rows):,} rows of {file}{doubt}")
+        marks = row_marks(rows, labels)
+        seen, held = self.origin.seen(marks), self.origin.held(marks)
+        if seen.all():
+            raise InputError(
+                f"All {len(rows):,} rows of {file} were trained on. Name a file with others by --data, or measure "
+                "these with --all-rows."
+            )
+        kinds = ((held, "held out of training"), (~seen & ~held, "that training never saw"))
+        parts = [f"{int(mask.sum()):,} rows {words}" for mask, words in kinds if mask.any()]
+        trained_on = (rows[seen], labels[seen]) if int(seen.sum()) == len(self.origin.trained) else None
+        said = f"{' and '.join(parts)} (of {len(rows):,} in {file})"
+        return LabelledRows(rows[~seen], labels[~seen], said, trained_on)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What the model is, for people."""
+        classifier, origin = self._classifier, self.origin
+        layers = [str(part.out_features) for part in classifier.model_.modules() if isinstance(part, nn.Linear)]
+        hidden = " and ".join(layers[:-1])
+        with_cf = classifier.history_.last("share_mature")
+        gates = [] if classifier.gate_ is None else [str(part["kind"]) for part in classifier.gate_.describe()]
+        facts = [
+            ("classes", ", ".join(map(str, classifier.classes_))),
+            ("model", f"network with hidden layers of {hidden} units" if hidden else "linear classifier"),
+            ("training", "conventional" if with_cf != with_cf else "with counterfactuals"),
+            ("epochs", str(len(classifier.history_.records))),
+            ("gate", " and ".join(gates) or "none"),
+            ("blank cells", "filled in" if classifier.missing == "impute" else "not accepted"),
+        ]
+        if origin is not None:
+            facts.insert(0, ("rows", f"{len(origin.trained):,} trained on, {len(origin.held_out):,} held out"))
+        return [("file", self.path), *facts]
+
+    def measurable(self, data: str | None, target: str | None, all_rows: bool) -> Measurable:
+        source = self.labelled(data, target, all_rows)
         classifier = self._classifier
         index = {label: i for i, label in enumerate(classifier.classes_.tolist())}
-        y = torch.tensor([lookup(f"class in {source.path}:", label, index) for label in labels.tolist()])
-        x = torch.as_tensor(classifier.encoder_.transform(source.wanted(classifier.schema_.names)))
+        y = torch.tensor([index[label] for label in source.labels.tolist()])
+        x = torch.as_tensor(classifier.encoder_.transform(source.frame))
         x = x.to(next(classifier.model_.parameters()))
-        return classifier.model_, x, y, classifier.constraints_
+        return classifier.model_, x, y, classifier.constraints_, source.said
+
+    def _labels(self, column: pd.Series, file: str) -> pd.Series:
+        """Classes as the model knows them: a file may write 1 as 1.0, or a column of yes and no may hold yes only."""
+        classes = self._classifier.classes_.tolist()
+        by_text = {str(label): label for label in classes}
+        texts = [text if text in by_text else text.removesuffix(".0") for text in map(str, column.tolist())]
+        found = [lookup(f"class in {file}", text, by_text) for text in texts]
+        return pd.Series(found, index=column.index, dtype=object)
 
     def _file(self, data: str | None) -> str:
-        if data is None or not is_csv(data):
+        if data is None or not is_file_name(data):
             said = "" if data is None else f", not {data!r}"
             raise InputError(f"{self.path!r} was trained on a table: name a CSV file with --data{said}.")
         return data
+
+
+def wanted(frame: pd.DataFrame, names: Sequence[str], file: str) -> pd.DataFrame:
+    """The columns that a model uses, in its order; a file may hold more, such as the class."""
+    absent = [name for name in names if name not in frame.columns]
+    if absent:
+        near = difflib.get_close_matches(absent[0], list(map(str, frame.columns)), n=1)
+        hint = f" (is it {near[0]!r}?)" if near else ""
+        shown = ", ".join(map(repr, absent[:5])) + (", …" if len(absent) > 5 else "")
+        raise InputError(f"{file} lacks {len(absent)} column(s) that the model needs: {shown}{hint}.")
+    return frame[list(names)]

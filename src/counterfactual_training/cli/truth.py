@@ -17,7 +17,6 @@ from counterfactual_training.reports.truth_report import truth_head, truth_texts
 _CAPS = Caps()
 
 
-HELP = "compare methods independently of step size and scale of the logits"
 DESCRIPTION = """Train every method on the same rows, search counterfactuals that end just past τ, and judge them by \
 models fitted to other rows. Prints each method beside its conventional twin, real rows, unmoved people, nearest \
 unlike neighbours and the published reductions. You can stop at any time: the same command resumes."""

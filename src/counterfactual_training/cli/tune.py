@@ -1,31 +1,57 @@
-"""``ct tune``: better settings for a named data set, found on validation rows, confirmed once on test rows."""
+"""``ct tune``: better settings for a data set or a CSV file, found on validation rows, confirmed once on test rows."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from counterfactual_training.cli.options import VARIANTS, names
+from sklearn.base import clone
+
+from counterfactual_training.cli.csv_file import is_file_name
+from counterfactual_training.cli.options import VARIANTS, at_least_one, names, need_report
 from counterfactual_training.cli.output import emit, folder, note
-from counterfactual_training.cli.parsing import is_csv
+from counterfactual_training.cli.table import (
+    add_columns,
+    add_rules,
+    add_test_share,
+    refuse_csv_options,
+    rules,
+    training_table,
+)
 from counterfactual_training.datasets import load_dataset
-from counterfactual_training.errors import InputError
+from counterfactual_training.errors import InputError, need_extra
+from counterfactual_training.estimator import CounterfactualClassifier
+from counterfactual_training.estimator.file import save_classifier
+from counterfactual_training.estimator.fit import checked_space
 from counterfactual_training.experiments.trained import Recipe
-from counterfactual_training.experiments.tune import TuningEffort, confirm, named_task
+from counterfactual_training.experiments.tune import (
+    TestRows,
+    TuningEffort,
+    confirm,
+    held_out_rows,
+    named_task,
+    table_task,
+)
+from counterfactual_training.gates import KINDS as GATES
 from counterfactual_training.reports import write_tuning
 from counterfactual_training.reports.tune_report import tuning_text
-from counterfactual_training.tuning import OBJECTIVES, Goal, TuningPlan, tune
+from counterfactual_training.tuning import OBJECTIVES, Goal, Task, Tuning, TuningPlan, tune
 from counterfactual_training.tuning.status import StudyStatus
 from counterfactual_training.tuning.storage import is_url
 
-HELP = "find better settings for a data set"
-DESCRIPTION = "Find settings of counterfactual training that beat the published ones, on validation rows only."
+DESCRIPTION = """Find settings of counterfactual training that beat the published ones, on validation rows only. Of a \
+CSV file, a part is held out as by `ct train`, and the best settings are trained and saved as model.safetensors."""
 EPILOG = """\
 examples:
   ct tune moons --minimise ip --at-most-lost 1 --out tuned --confirm
   ct tune gmsc --objectives ip,cost,accuracy,robustness --trials 128
   ct tune gmsc --minimise ip --at-most-lost 0 --against published
+  ct tune people.csv --target granted --positive yes --immutable age,sex --trials 32 --confirm
   ct tune moons --space ranges.toml --storage postgresql://user@host/base --study moons
 
 An interrupted study is resumed by the same command; several commands with one storage share the work. A file of ranges
@@ -33,7 +59,7 @@ has a table per setting, such as [lambda_reg] with low, high and log, or choices
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("data", metavar="DATASET", help="a name from `ct data list`")
+    parser.add_argument("data", metavar="DATASET", help="a name from `ct data list`, or a CSV file")
     goal = parser.add_mutually_exclusive_group()
     goal.add_argument("--objectives", metavar="NAME,…", help=f"improve several measures: {', '.join(OBJECTIVES)}")
     goal.add_argument("--minimise", "--improve", metavar="NAME", help="one measure to improve (default: ip)")
@@ -41,10 +67,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--at-most-lost", type=float, metavar="POINTS", help=lost)
     against, reference = ("conventional", "published"), "the model whose accuracy is the reference"
     parser.add_argument("--against", choices=against, default=Goal.against, help=reference)
-    parser.add_argument("--trials", type=int, default=TuningPlan.num_trials, help="in total")
+    parser.add_argument("--trials", type=at_least_one, default=TuningPlan.num_trials, help="in total")
     parser.add_argument("--batch", type=int, default=TuningPlan.batch, help="trials per fleet")
-    parser.add_argument("--epochs", type=int, default=TuningEffort.epochs, help="of each trial")
-    parser.add_argument("--seeds", type=int, default=TuningEffort.num_seeds, help="trainings per trial")
+    parser.add_argument("--epochs", type=at_least_one, default=TuningEffort.epochs, help="of each trial")
+    parser.add_argument("--seeds", type=at_least_one, default=TuningEffort.num_seeds, help="trainings per trial")
     parser.add_argument("--seed", type=int, default=TuningEffort.seed, help="of everything random")
     parser.add_argument("--space", metavar="FILE", help="TOML file of ranges that differ from the default ones")
     parser.add_argument("--variant", default=Recipe.variant, help=VARIANTS)
@@ -53,29 +79,54 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--storage", metavar="URL|FILE", help=storage)
     parser.add_argument("--study", metavar="NAME", help="name of the study (default: the data set's)")
     parser.add_argument("--confirm", action="store_true", help="measure the result on the test rows, once per study")
+    group = parser.add_argument_group("CSV files")
+    add_columns(group)
+    add_rules(group)
+    immutable = "columns that people cannot change"
+    group.add_argument("--immutable", "--protect", nargs="+", metavar="COLUMNS", dest="protect", help=immutable)
+    group.add_argument("--gate", choices=["none", *GATES], help="keeps explanations near real rows (default: none)")
+    add_test_share(group)
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """What is tuned.
+
+    Attributes:
+        name: of the data set, or of the file without its ending.
+        space: the ranges that differ from the default ones.
+        test: rows to confirm on.
+        save: trains a model with the best settings and returns its file; ``None`` for named data sets.
+    """
+
+    name: str
+    task: Task
+    space: Any
+    test: TestRows | None
+    save: Callable[[Tuning, Path], str] | None = None
 
 
 def run(arguments: argparse.Namespace) -> None:
-    if is_csv(arguments.data):
-        raise InputError("ct tune takes named data sets; for a table of your own, use CounterfactualClassifier.tune.")
+    need_extra("optuna", "tune")
+    need_report()
     goal, started = _goal(arguments), time.monotonic()
-    data = load_dataset(arguments.data, arguments.variant)
     effort = TuningEffort(arguments.epochs, arguments.seeds, arguments.seed)
+    job = (_table_job if is_file_name(arguments.data) else _named_job)(arguments, effort)
     out = folder(arguments.out)
     storage = arguments.storage or out / "study.journal"
-    plan = TuningPlan(arguments.trials, arguments.batch, storage, arguments.study or data.name, arguments.seed)
+    plan = TuningPlan(arguments.trials, arguments.batch, storage, arguments.study or job.name, arguments.seed)
     note(f"tuning {goal.describe()}; study {plan.study!r} in {'a database' if is_url(storage) else storage}")
-    task = named_task(data, effort)
-    tuning = tune(task, goal, plan, arguments.space, StudyStatus(sys.stderr, "ct: "))
-    files = write_tuning(tuning, data.name, effort, out)
+    tuning = tune(job.task, goal, plan, job.space, StudyStatus(sys.stderr, "ct: "))
+    files = write_tuning(tuning, job.name if job.save is None else None, effort, out)
     confirmation = None
-    if arguments.confirm:
-        confirmation, first = confirm(data, task, tuning, plan, effort, out)
+    if arguments.confirm and job.test is not None:
+        confirmation, first = confirm(job.test, job.task, tuning, plan, effort, out)
         if not first:
             note(f"the test rows were looked at before, on {confirmation['date']}; showing that result again")
+    files += [] if job.save is None else [job.save(tuning, out)]
     seconds = time.monotonic() - started
     document = {
-        "data": data.name,
+        "data": job.name,
         "goal": goal.to_dict(),
         "trials": tuning.num_finished,
         "pruned": sum(trial.state == "PRUNED" for trial in tuning.trials),
@@ -89,6 +140,37 @@ def run(arguments: argparse.Namespace) -> None:
     }
     text = tuning_text(tuning, confirmation, seconds)
     emit(arguments, document, f"{text}\n\nWritten: {', '.join(files)}.")
+
+
+def _named_job(arguments: argparse.Namespace, effort: TuningEffort) -> _Job:
+    refuse_csv_options(arguments)
+    data = load_dataset(arguments.data, arguments.variant)
+    return _Job(data.name, named_task(data, effort), arguments.space, data)
+
+
+def _table_job(arguments: argparse.Namespace, effort: TuningEffort) -> _Job:
+    if arguments.variant != Recipe.variant:
+        raise InputError("--variant is for named data sets, not for CSV files.")
+    table = training_table(arguments)
+    classifier = CounterfactualClassifier(
+        preset="as_run", gate=arguments.gate, epochs=effort.epochs, random_state=effort.seed, progress=False,
+        **rules(arguments, table),
+    )  # fmt: skip
+    train, held_out = table.split(arguments.test_share, arguments.seed)
+    frame, labels = table.frame.iloc[train], table.labels.iloc[train]
+    task, prepared = table_task(classifier, frame, labels, effort)
+    space = checked_space(prepared, classifier.get_params(deep=False), arguments.space)
+    if arguments.confirm and not len(held_out):
+        raise InputError("--confirm needs rows to confirm on: --test-share above 0.")
+    test = held_out_rows(prepared, table.frame.iloc[held_out], table.labels.iloc[held_out]) if len(held_out) else None
+
+    def save(tuning: Tuning, out: Path) -> str:
+        path = str(out / "model.safetensors")
+        best = clone(classifier).set_params(**tuning.best.settings).fit(frame, labels)
+        save_classifier(path, best, table.origin(train, held_out))
+        return path
+
+    return _Job(table.path.stem, task, space, test, save)
 
 
 def _goal(arguments: argparse.Namespace) -> Goal:

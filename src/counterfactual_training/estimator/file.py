@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.errors import FileError, InputError
+from counterfactual_training.estimator.origin import Origin
 from counterfactual_training.estimator.parameters import MODELS, make_model, make_training_generator, vae_of
 from counterfactual_training.gates import Gate, make_gate
 from counterfactual_training.models import VAE
@@ -21,7 +22,7 @@ from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.training import OBJECTIVES, History
 
 _KIND = "counterfactual classifier"
-_MODEL, _VAE, _GATE = "model.", "vae.", "gate."
+_MODEL, _VAE, _GATE, _ORIGIN = "model.", "vae.", "gate.", "origin."
 _CLASS_KINDS = "biufUO"
 # Parameters that may hold a user's own object, which has to be passed to load() again.
 _NAMED: Mapping[str, tuple[str, ...] | Mapping[str, Any]] = {
@@ -32,8 +33,8 @@ _NAMED: Mapping[str, tuple[str, ...] | Mapping[str, Any]] = {
 }
 
 
-def save_classifier(path: str | Path, classifier: Any) -> None:
-    """Write a fitted classifier."""
+def save_classifier(path: str | Path, classifier: Any, origin: Origin | None = None) -> None:
+    """Write a fitted classifier and, if given, where its rows came from."""
     vae = vae_of(classifier.generator_)
     tensors = {_MODEL + name: value for name, value in classifier.model_.state_dict().items()}
     if vae is not None:
@@ -52,6 +53,9 @@ def save_classifier(path: str | Path, classifier: Any) -> None:
     }
     if gate is not None:
         content["gate"] = gate.describe()
+    if origin is not None:
+        marks, content["origin"] = origin.to_file()
+        tensors |= {_ORIGIN + name: value for name, value in marks.items()}
     _must_be_json(content)
     save_file(path, _KIND, tensors, content)
 
@@ -64,6 +68,15 @@ def load_classifier(path: str | Path, cls: type, objects: Mapping[str, Any]) -> 
     except FileError:
         raise
     except (InputError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        raise FileError(f"{str(path)!r} is damaged or was altered: {error}") from error
+
+
+def load_origin(path: str | Path) -> Origin | None:
+    """Where the rows of a saved classifier came from, if its file says so."""
+    tensors, content = load_file(path, _KIND)
+    try:
+        return None if "origin" not in content else Origin.from_file(_under(_ORIGIN, tensors), content["origin"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FileError(f"{str(path)!r} is damaged or was altered: {error}") from error
 
 

@@ -263,16 +263,21 @@ def tune_settings(
     num_seeds: int,
 ) -> Tuning:
     """Study the settings of a prepared classifier, on rows held out of its training rows."""
-    changes = _checked_space(prepared, params, space)
-    rows, held_out = validation_split(prepared.y, validation_share, prepared.setting.config.seed)
-    x, y = prepared.x, prepared.y
-    measure = Measure(x[held_out], y[held_out], prepared.constraints)
-    task = Task(prepared.make_model, x[rows], y[rows], measure, prepared.setting, num_seeds, prepared.gate)
+    changes = checked_space(prepared, params, space)
+    task = tuning_task(prepared, validation_share, num_seeds)
     shown = sys.stderr.isatty() if params["progress"] is None else params["progress"]
     return tune(task, goal, plan, changes, StudyStatus() if shown else None)
 
 
-def _checked_space(prepared: PreparedFit, params: Mapping[str, Any], space: Any) -> Any:
+def tuning_task(prepared: PreparedFit, validation_share: float, num_seeds: int) -> Task:
+    """What is tuned: trained on a part of the rows and measured on the rest."""
+    rows, held_out = validation_split(prepared.y, validation_share, prepared.setting.config.seed)
+    x, y = prepared.x, prepared.y
+    measure = Measure(x[held_out], y[held_out], prepared.constraints)
+    return Task(prepared.make_model, x[rows], y[rows], measure, prepared.setting, num_seeds, prepared.gate)
+
+
+def checked_space(prepared: PreparedFit, params: Mapping[str, Any], space: Any) -> Any:
     """The space to search, without the settings that this classifier cannot pass on to a training."""
     if not prepared.setting.objective.needs_counterfactuals:
         raise InputError(

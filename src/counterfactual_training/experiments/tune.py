@@ -1,4 +1,4 @@
-"""Tuning on a named data set: from the paper's settings, on its validation rows, confirmed once on its test rows."""
+"""Tuning on a named data set or a table: on validation rows, confirmed once on test rows."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import pandas as pd
 import torch
+from sklearn.base import clone
+from torch import Tensor
 
 import counterfactual_training
+from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.datasets.synthetic import stratified_split
 from counterfactual_training.errors import InputError
+from counterfactual_training.estimator import CounterfactualClassifier
+from counterfactual_training.estimator.fit import VALIDATION_SHARE, PreparedFit, prepare, tuning_task
+from counterfactual_training.estimator.inputs import training_rows
 from counterfactual_training.experiments.fitting import untrained
 from counterfactual_training.experiments.grid.settings import published, setting_of
 from counterfactual_training.persistence import atomic_write
@@ -60,8 +66,44 @@ def named_task(data: Dataset, effort: TuningEffort) -> Task:
     return Task(partial(untrained, data), data.x_train[rows], data.y_train[rows], measure, start, effort.num_seeds)
 
 
+class TestRows(Protocol):
+    """Rows to confirm on: of a :class:`Dataset`, or of a table."""
+
+    @property
+    def x_test(self) -> Tensor: ...
+    @property
+    def y_test(self) -> Tensor: ...
+    @property
+    def constraints(self) -> Constraints: ...
+
+
+class HeldOut(NamedTuple):
+    """The rows of a table that were held out, in model space."""
+
+    x_test: Tensor
+    y_test: Tensor
+    constraints: Constraints
+
+
+def table_task(
+    classifier: CounterfactualClassifier, frame: pd.DataFrame, labels: pd.Series, effort: TuningEffort
+) -> tuple[Task, PreparedFit]:
+    """The classifier's own settings, trained and measured on rows of a table; and how these rows were prepared."""
+    copied = clone(classifier)
+    params = copied.get_params(deep=False)
+    prepared = prepare(params, *training_rows(copied, frame, labels), effort.seed)
+    return tuning_task(prepared, VALIDATION_SHARE, effort.num_seeds), prepared
+
+
+def held_out_rows(prepared: PreparedFit, frame: pd.DataFrame, labels: pd.Series) -> HeldOut:
+    """Rows of a table, encoded as those of the training."""
+    index = {label: i for i, label in enumerate(prepared.classes.tolist())}
+    x = torch.as_tensor(prepared.encoder.transform(frame)).to(prepared.x)
+    return HeldOut(x, torch.tensor([index[label] for label in labels.tolist()]), prepared.constraints)
+
+
 def confirm(
-    data: Dataset, task: Task, tuning: Tuning, plan: TuningPlan, effort: TuningEffort, out: Path
+    data: TestRows, task: Task, tuning: Tuning, plan: TuningPlan, effort: TuningEffort, out: Path
 ) -> tuple[dict[str, Any], bool]:
     """Measure the chosen setting on test rows, beside the published and the conventional one.
 
@@ -90,7 +132,7 @@ def confirm(
     return found, False
 
 
-def _looked(data: Dataset, task: Task, tuning: Tuning, effort: TuningEffort) -> dict[str, Any]:
+def _looked(data: TestRows, task: Task, tuning: Tuning, effort: TuningEffort) -> dict[str, Any]:
     best = tuning.best
     tuned, gate = task.tried(best.settings)
     settings = {"conventional": task.start.conventional(), "published": task.start, "tuned": tuned}

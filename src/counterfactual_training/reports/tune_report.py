@@ -21,14 +21,16 @@ _FRONT, _BEST = COLOURS["full"], COLOURS["adversarial"]
 _MOST_SETTINGS = 12
 
 
-def write_tuning(tuning: Tuning, data: str, effort: TuningEffort, folder: str | Path) -> list[str]:
+def write_tuning(tuning: Tuning, data: str | None, effort: TuningEffort, folder: str | Path) -> list[str]:
     """Write all trials, the best setting as a grid file, and two figures, as ``ct tune`` does; returns the paths.
 
     Args:
-        data: name of the data set.
+        data: name of the data set; a table has none, and no grid file.
         effort: how trials were trained; ``best.toml`` repeats it.
     """
-    texts = {"trials.csv": tuning.table().to_csv(index=False), "best.toml": best_file(data, tuning, effort)}
+    texts = {"trials.csv": tuning.table().to_csv(index=False)}
+    if data is not None:
+        texts["best.toml"] = best_file(data, tuning, effort)
     figures = {"front.png": draw_front(tuning), "importance.png": draw_importances(tuning)}
     return write_files(folder, {**texts, **figures})
 

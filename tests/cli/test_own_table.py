@@ -1,0 +1,170 @@
+"""From a CSV file to a model by ``ct`` alone: ids, blanks, semicolons, decimal commas, codes, rows held out."""
+
+import json
+import re
+import tomllib
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from counterfactual_training.cli import main
+from counterfactual_training.cli.saved_models import open_model
+from counterfactual_training.estimator import CounterfactualClassifier
+
+OPTIONS = ["--target", "default", "--positive", "no", "--immutable", "age,sex", "--decrease", "debt"]
+
+
+def ask(capsys, *argv: str) -> dict:
+    assert main([*argv, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def make_people(n: int = 150) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    age, debt = rng.integers(20, 70, n), np.round(rng.gamma(2, 2000, n), 2)
+    late = np.where(rng.random(n) < 0.1, -9, rng.integers(0, 5, n))
+    default = np.where(debt / 4000 - age / 60 + rng.normal(0, 0.2, n) > 0, "yes", "no")
+    return pd.DataFrame(
+        {
+            "customer": rng.permutation(n) + 5001,
+            "age": age,
+            "sex": rng.choice(["f", "m"], n),
+            "debt": debt,
+            "late": late,
+            "home": pd.Series(rng.choice(["own", "rent"], n)).mask(rng.random(n) < 0.1),
+            "default": default,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory):
+    """The file, its model, and what training printed."""
+    folder = tmp_path_factory.mktemp("people")
+    csv, model = str(folder / "people.csv"), str(folder / "people.safetensors")
+    make_people().to_csv(csv, sep=";", decimal=",", index=False, encoding="utf-16")
+    assert main(["train", csv, *OPTIONS, "--missing", "impute", "--na=-9", "--epochs", "20", "--out", model]) == 0
+    return csv, model
+
+
+def test_the_id_is_left_out_and_rules_hold(people, capsys):
+    csv, model = people
+    classifier = CounterfactualClassifier.load(model)
+    assert classifier.schema_.names == ("age", "sex", "debt", "late", "home")
+    may = {feature.name: feature.mutability for feature in classifier.schema_}
+    assert (may["age"], may["sex"], may["debt"], may["home"]) == ("none", "none", "decrease", "both")
+    document = ask(capsys, "explain", model, "--data", csv, "--rows", "0-29", "--options", "3")
+    assert {row["target"] for row in document["rows"]} == {"no"}  # what --positive named
+    moved = {name for row in document["rows"] for name in row["changes"]}
+    assert moved and moved <= {"debt", "late", "home"}
+
+
+def test_evaluate_measures_the_rows_that_were_held_out(people, capsys, tmp_path):
+    csv, model = people
+    measured = ask(capsys, "evaluate", model, "--data", csv, "--individuals", "5")
+    assert measured["test_rows"] == 30 and measured["rows"].startswith("30 rows held out of training (of 150 in")
+    held = open_model(model).labelled(csv, None)
+    shuffled = str(tmp_path / "again.csv")  # other order, separator, decimal sign, encoding
+    make_people().iloc[::-1][["default", "home", "late", "debt", "sex", "age"]].to_csv(shuffled, index=False)
+    again = open_model(model).labelled(shuffled, None)
+    assert sorted(again.frame["debt"]) == sorted(held.frame["debt"])
+    classifier = CounterfactualClassifier.load(model)
+    right = float(np.mean(classifier.predict(held.frame) == held.labels.to_numpy()))
+    assert measured["accuracy"] == pytest.approx(right, abs=1e-6)
+
+
+def test_evaluate_tells_new_rows_from_rows_trained_on(people, capsys, tmp_path):
+    csv, model = people
+    opened = open_model(model)
+    old = make_people()
+    new = old.assign(debt=old["debt"] + 1)
+    path = str(tmp_path / "new.csv")
+    pd.concat([old, new]).to_csv(path, index=False)
+    assert opened.labelled(path, None).said.startswith("30 rows held out of training and 150 rows that training never")
+    assert opened.labelled(path, None, all_rows=True).said == f"all 300 rows of {path}"
+    held = set(opened.labelled(csv, None).frame["debt"])
+    old[~old["debt"].isin(held)].to_csv(path, index=False)
+    assert main(["evaluate", model, "--data", path]) == 2
+    assert "All 120 rows of" in (said := capsys.readouterr().err) and "--all-rows" in said
+
+
+def test_a_model_that_python_saved_is_measured_on_all_rows_and_says_so(people, tmp_path):
+    _, model = people
+    CounterfactualClassifier.load(model).save(tmp_path / "m")
+    make_people().replace(-9, np.nan).to_csv(tmp_path / "p.csv", index=False)
+    found = open_model(str(tmp_path / "m")).labelled(str(tmp_path / "p.csv"), "default")
+    assert len(found.frame) == 150 and "does not say which" in found.said
+
+
+# ---- schema ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_draft_is_toml_as_it_is_and_with_every_hint_in_force(people, capsys):
+    csv, _ = people
+    assert main(["schema", csv, "--target", "default"]) == 0
+    captured = capsys.readouterr()
+    draft = tomllib.loads(captured.out)
+    assert list(draft) == ["age", "sex", "debt", "late", "home"]
+    assert draft["home"] == {"kind": "binary", "categories": ["own", "rent"]} and draft["late"] == {"kind": "integer"}
+    assert "Is -9 a code for 'not known'?" in captured.out and "Left out: customer." in captured.out
+    assert "'customer' counts the rows and is left out" in captured.err
+    every = tomllib.loads(re.sub(r"^# (\w+ = )", r"\1", captured.out, flags=re.MULTILINE))
+    assert every["late"]["domain"] == [0, 4] and set(every["age"]) >= {"mutability", "domain", "unit", "step"}
+
+
+def test_a_draft_can_be_trained_with_even_if_it_describes_the_class(people, capsys, tmp_path):
+    csv, _ = people
+    assert main(["schema", csv, "--keep", "customer"]) == 0
+    rules = tmp_path / "rules.toml"
+    edited = capsys.readouterr().out.replace('# mutability = "none"', 'mutability = "none"', 1)
+    rules.write_text(edited)
+    assert "[default]" in edited and "[customer]" in edited
+    command = ["train", csv, "--target", "default", "--drop", "customer", "--missing", "impute", "--epochs", "1"]
+    assert main([*command, "--schema", str(rules), "--out", str(tmp_path / "m")]) == 0
+    rules.write_text("[agee]\nkind = 'integer'\n")
+    assert main([*command, "--schema", str(rules), "--out", str(tmp_path / "m")]) == 2
+    assert "Did you mean 'age'" in capsys.readouterr().err
+
+
+# ---- what a table may hold that cannot be learned from ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "said"),
+    [
+        (lambda d: d[["default"]], [], "has one column, 'default'"),
+        (lambda d: d.assign(default="no"), [], "--target 'default' holds 1 class(es)"),
+        (lambda d: d, [], "--missing impute"),
+        (lambda d: d.assign(street=[f"road {i % 99}" for i in range(len(d))]), ["--missing", "impute"], "--drop"),
+        (lambda d: d, ["--missing", "impute", "--domain", "sex=0:1"], "--schema"),
+    ],
+    ids=["one column", "one class", "blanks", "streets", "domain of a category"],
+)
+def test_errors_speak_of_flags(tmp_path, capsys, change, options, said):
+    csv = tmp_path / "people.csv"
+    change(make_people()).to_csv(csv, index=False)
+    assert (
+        main(["train", str(csv), "--target", "default", *options, "--epochs", "1", "--out", str(tmp_path / "m")]) == 2
+    )
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert said in last and "schema={" not in last and "missing=" not in last and "pd." not in last
+
+
+def test_rows_without_a_class_and_empty_columns_are_left_out(tmp_path, capsys):
+    people = make_people().drop(columns="home")
+    people.loc[:9, "default"] = None
+    days = pd.date_range("2024-01-01", periods=75).repeat(2).strftime("%d.%m.%Y")
+    people.assign(nothing=np.nan, since=days).to_csv(tmp_path / "p.csv", index=False)
+    options = ["--target", "default", "--epochs", "1", "--test-share", "0", "--out", str(tmp_path / "m")]
+    document = ask(capsys, "train", str(tmp_path / "p.csv"), *options)
+    assert document["train_rows"] == 140 and document["test_rows"] == 0 and document["accuracy"] is None
+    assert document["left_out"] == ["customer", "nothing", "since"]
+    assert main(["evaluate", str(tmp_path / "m"), "--data", str(tmp_path / "p.csv")]) == 2
+    assert "All 140 rows" in capsys.readouterr().err
+
+
+def test_a_file_that_lacks_a_column_is_refused(people, capsys, tmp_path):
+    make_people().rename(columns={"debt": "debts"}).to_csv(tmp_path / "p.csv", index=False)
+    assert main(["explain", people[1], "--data", str(tmp_path / "p.csv")]) == 2
+    assert "lacks 1 column(s) that the model needs: 'debt' (is it 'debts'?)" in capsys.readouterr().err
