@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
+from counterfactual_training.estimator.blind import search_blind
+from counterfactual_training.estimator.foreign import Background, BlackBox
 from counterfactual_training.estimator.inputs import column_owner, device_and_dtype, encode_rows
 from counterfactual_training.estimator.points import Counterfactuals, Factuals, in_blocks, stored
 from counterfactual_training.estimator.refine import Shortener, swap_categories
@@ -39,7 +41,8 @@ class Finder:
     """Model, encoder and rules that belong together; and, if there is one, the gate that limits where advice ends.
 
     With ``decision``, the bar is the decision: the target must beat every other class, and half the gate. Otherwise its
-    probability, times the plausibility, must reach the threshold of the generator.
+    probability, times the plausibility, must reach the threshold of the generator. A model without gradients needs a
+    ``background`` of real rows.
     """
 
     model: nn.Module
@@ -47,6 +50,7 @@ class Finder:
     constraints: Constraints
     gate: Gate | None = None
     decision: bool = False
+    background: Background | None = None
 
     @cached_property
     def searched(self) -> nn.Module:
@@ -82,7 +86,10 @@ class Finder:
     def factuals(self, frame: pd.DataFrame) -> Factuals:
         """Encode the rows of a frame, once for all that follows."""
         x = encode_rows(self.encoder, frame, device_and_dtype(self.model))
-        return Factuals(frame, x, tuple(read(c.feature, frame[c.feature.name]) for c in self.encoder.columns_))
+        numbers = tuple(read(c.feature, frame[c.feature.name]) for c in self.encoder.columns_)
+        if isinstance(self.model, BlackBox):
+            x = self.model.remember(frame, numbers, x)
+        return Factuals(frame, x, numbers)
 
     def as_printed(self, points: Tensor, factuals: Factuals) -> Tensor:
         """Points ``(n, d)`` moved to the encoding of the rows they decode to.
@@ -167,7 +174,11 @@ class Finder:
             rows = rows[~torch.isin(torch.arange(len(rows), device=rows.device), singles.row)]
         if len(rows):
             part = factuals.take(rows)
-            x_cf[rows], steps[rows], confidence = self._descend(part, y[rows], generator, fall_back)
+            if self.background is None:
+                x_cf[rows], steps[rows], confidence = self._descend(part, y[rows], generator, fall_back)
+            else:
+                blind = search_blind(self, self.background, part, y[rows], threshold + DIGITS, sparsify)
+                x_cf[rows], steps[rows], confidence = blind
             if sparsify:
                 # A best effort keeps every change that helps, and drops those that do not.
                 trusted = (_SHARE * confidence).clamp_max(DIGITS)

@@ -57,7 +57,7 @@ def _table(estimator: Any, x: Any, reset: bool) -> pd.DataFrame:
         array = validate_data(estimator, _mixed(x), "no_validation", reset=reset, dtype=None, ensure_all_finite=False)
         frame = as_frame(array, names)
     if estimator.missing != "impute":
-        _refuse_missing(frame)
+        refuse_missing(frame)
     return frame
 
 
@@ -82,7 +82,8 @@ def _mixed(x: Any) -> Any:
     return x
 
 
-def _refuse_missing(frame: pd.DataFrame) -> None:
+def refuse_missing(frame: pd.DataFrame) -> None:
+    """Raise if cells are missing or infinite."""
     bad = frame.isna()
     for name in frame.columns[[pd.api.types.is_float_dtype(dtype) for dtype in frame.dtypes]]:
         bad[name] |= np.isinf(frame[name].to_numpy(dtype=np.float64, na_value=np.nan))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from counterfactual_training.constraints import OneHotGroup
+from counterfactual_training.constraints import Constraints, OneHotGroup
 from counterfactual_training.estimator.points import Factuals
 from counterfactual_training.search import evaluating
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _POINTS = 8
 _HALVINGS = 5
 # Columns tried per row: those in which the model promises most.
-_MOST = 32
+MOST = 32
 # Points looked at together; bounds memory.
 _TOGETHER = 65_536
 
@@ -55,13 +56,10 @@ def single_changes(finder: Finder, factuals: Factuals, y: Tensor, floor: Tensor)
     tried = _promising(finder, x, y, lower, upper, owner, num_features)
     best = torch.full((len(x), num_features), -1.0, dtype=x.dtype, device=x.device)
     found: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
-    group_of = {column: group for group in rules.groups for column in group.columns}
-    for feature, column in enumerate(finder.encoder.columns_):
+    for feature, (start, group) in enumerate(_places(finder, rules)):
         every = tried[:, feature].nonzero().squeeze(-1)
-        start = finder.encoder.slices_[column.feature.name].start
         for rows in every.split(max(1, _TOGETHER // (2 * _POINTS))):
             part = factuals.take(rows)
-            group = group_of.get(start)
             if group is None:
                 points, allowed = _numbers(part.x, start, lower[rows, start], upper[rows, start])
             else:
@@ -83,21 +81,53 @@ def single_changes(finder: Finder, factuals: Factuals, y: Tensor, floor: Tensor)
     return Singles(row, changed, point, cost, best)
 
 
+def sweep(finder: Finder, factuals: Factuals, current: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """For each feature worth a try: points ``(n, g, d)``, as printed, that differ from ``current`` ``(n, d)`` in it
+    alone, and which of them ``(n, g)`` are new and allowed."""
+    x, rules = factuals.x, finder.constraints.to(factuals.x)
+    lower, upper = rules.interval(x, factuals.held)
+    tried = _promising(finder, x, y, lower, upper, finder.owner.to(x.device), len(finder.encoder.columns_))
+    for feature, (start, group) in enumerate(_places(finder, rules)):
+        if not bool(tried[:, feature].any()):
+            continue
+        if group is None:
+            points, allowed = _numbers(current, start, lower[:, start], upper[:, start])
+        else:
+            points, allowed = _categories(current, group, rules.categories(group, x) & ~group.own(current))
+        n, g, d = points.shape
+        rows = torch.arange(n, device=x.device).repeat_interleave(g)
+        printed = finder.printed(points.reshape(n * g, d), factuals.take(rows)).view(n, g, d)
+        yield printed, allowed & tried[:, feature].unsqueeze(-1)
+
+
+def _places(finder: Finder, rules: Constraints) -> list[tuple[int, OneHotGroup | None]]:
+    """For each feature, its first encoded column, and its group if it has categories."""
+    group_of = {column: group for group in rules.groups for column in group.columns}
+    starts = [finder.encoder.slices_[column.feature.name].start for column in finder.encoder.columns_]
+    return [(start, group_of.get(start)) for start in starts]
+
+
 def _promising(
     finder: Finder, x: Tensor, y: Tensor, lower: Tensor, upper: Tensor, owner: Tensor, num_features: int
 ) -> Tensor:
     """Mask ``(n, m)`` of the features to try: those that may move; of many, those with the steepest way to go."""
     free = x.new_zeros(len(x), num_features).index_add_(1, owner, (upper - lower).expand_as(x))
-    if num_features <= _MOST:
+    if num_features <= MOST:
         return free > 0
+    if finder.background is not None:
+        promise = finder.background.sensitivity.to(x)[:, y].mT.masked_fill(free <= 0, -1.0)
+        return _most(promise) & (free > 0)
     with evaluating(finder.model), torch.enable_grad():
         leaf = x.detach().requires_grad_()
         of_target = finder.model(leaf).log_softmax(-1).gather(-1, y.unsqueeze(-1)).sum()
         slope = torch.autograd.grad(of_target, leaf)[0]
     way = torch.where(slope > 0, upper - x, x - lower) * slope.abs()
     promise = x.new_zeros(len(x), num_features).index_add_(1, owner, way).masked_fill(free <= 0, -1.0)
-    mask = torch.zeros_like(promise, dtype=torch.bool).scatter_(-1, promise.topk(_MOST, -1).indices, True)
-    return mask & (free > 0)
+    return _most(promise) & (free > 0)
+
+
+def _most(promise: Tensor) -> Tensor:
+    return torch.zeros_like(promise, dtype=torch.bool).scatter_(-1, promise.topk(MOST, -1).indices, True)
 
 
 def _numbers(x: Tensor, column: int, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,8 +160,9 @@ def _first(
     goal, bar = y[rows], floor[rows]
     chance = finder.probability(flat, goal)
     fine = allowed.flatten() & (chance >= bar)
-    where = fine.nonzero().squeeze(-1)
-    fine[where] = finder.reaches(flat[where], goal[where], bar[where])
+    if finder.gate is not None:
+        where = fine.nonzero().squeeze(-1)
+        fine[where] = finder.reaches(flat[where], goal[where], bar[where])
     distance = (flat - factuals.x[rows]).abs().sum(-1).masked_fill(~fine, torch.inf).view(n, g)
     place = distance.argmin(-1)
     near = flat.view(n, g, d)[torch.arange(n, device=points.device), place]
