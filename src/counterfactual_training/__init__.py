@@ -2,7 +2,8 @@
 
 ``import counterfactual_training as ct``, then one of three faces:
 
-* :class:`CounterfactualClassifier` for a DataFrame: ``fit``, ``predict``, ``explain``;
+* :class:`CounterfactualClassifier` for a DataFrame: ``fit``, ``predict``, ``explain``; :class:`Explainer` for a model
+  that was trained elsewhere;
 * :func:`train` for your own ``nn.Module``;
 * :func:`search` and :class:`Objective` for your own training loop.
 """
@@ -18,7 +19,7 @@ from counterfactual_training.errors import (
     MissingExtraError,
     ModelError,
 )
-from counterfactual_training.estimator import CounterfactualClassifier, Explanation
+from counterfactual_training.estimator import CounterfactualClassifier, Explainer, Explanation, explain
 from counterfactual_training.evaluation import (
     PAIRED,
     PUBLISHED,
@@ -89,6 +90,7 @@ __all__ = [
     "EarlyStopping",
     "Encoder",
     "EvaluationProtocol",
+    "Explainer",
     "Explanation",
     "Feature",
     "FileError",
@@ -116,6 +118,7 @@ __all__ = [
     "cnn",
     "ecco",
     "evaluate",
+    "explain",
     "fgsm",
     "fit_gate",
     "fit_vae",

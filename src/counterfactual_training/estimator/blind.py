@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from counterfactual_training.estimator.foreign import Background
-from counterfactual_training.estimator.points import Factuals, in_blocks
+from counterfactual_training.estimator.points import DIGITS, Factuals, floor_of, in_blocks
 from counterfactual_training.estimator.singles import MOST, sweep
 
 if TYPE_CHECKING:
@@ -31,51 +31,49 @@ _POINTS = 120
 _RADII = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.5, 7.0)
 # Steps, in standard deviations, that show which way a number would help.
 _STEPS = (0.25, 1.0, 2.0)
+# Values of all points that are looked at together; bounds memory.
+_VALUES = 20_000_000
 # Cells changed at once to see which columns matter, and rows they are changed in.
 _CELLS, _ROWS = 20_000_000, 64
 
 
 def search_blind(
-    finder: Finder, background: Background, factuals: Factuals, y: Tensor, floor: float, sparsify: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Points ``(n, d)`` as printed, the number of balls drawn ``(n,)``, and the confidence reached ``(n,)``.
+    finder: Finder, background: Background, factuals: Factuals, y: Tensor, threshold: float, sparsify: bool
+) -> tuple[Tensor, Tensor]:
+    """Points ``(n, d)`` as printed, and the number of balls drawn ``(n,)``.
 
     Args:
         y: ``(n,)`` target classes.
-        floor: the confidence to reach.
+        threshold: the confidence to reach.
         sparsify: take back what is not needed; the cheapest answer is chosen afterwards.
     """
-    greedy = _one_by_one(finder, factuals, y, floor)
-    rows, points = [torch.arange(len(y), device=y.device)], [greedy]
-    real_rows, real_points = _real(finder, background, factuals, y, floor)
-    rows, points = [*rows, real_rows], [*points, real_points]
-    confidence = finder.confidence(torch.cat(points), y[torch.cat(rows)])
-    best = torch.full_like(factuals.x[:, 0], -1.0).scatter_reduce_(0, torch.cat(rows), confidence, "amax")
-    missed = (best < floor).nonzero().squeeze(-1)
-    balls, drawn = _balls(finder, factuals.take(missed), y[missed], floor)
-    rows, points = [*rows, missed], [*points, balls]
-    row, point = torch.cat(rows), torch.cat(points)
-    confidence = torch.cat([confidence, finder.confidence(balls, y[missed])])
+    x, bar = factuals.x, threshold + DIGITS
+    steps, everyone = torch.zeros_like(y), torch.arange(len(y), device=y.device)
+    width = 16 * len(finder.encoder.columns_) * x.shape[-1]
+    parts = everyone.split(max(1, _VALUES // width))
+    greedy = torch.cat([_one_by_one(finder, factuals.take(part), y[part], bar) for part in parts])
+    row, point = _real(finder, background, factuals, y, bar)
+    row, point = torch.cat([everyone, row]), torch.cat([greedy, point])
+    confidence = finder.confidence(point, y[row])
+    reached = torch.full_like(x[:, 0], -1.0).scatter_reduce_(0, row, confidence, "amax")
+    missed = (reached < bar).nonzero().squeeze(-1)
+    if len(missed):
+        balls, steps[missed] = _balls(finder, factuals.take(missed), y[missed], bar)
+        row, point = torch.cat([row, missed]), torch.cat([point, balls])
+        confidence = torch.cat([confidence, finder.confidence(balls, y[missed])])
     if sparsify:
-        arrived = (confidence >= floor).nonzero().squeeze(-1)
-        part, goal = factuals.take(row[arrived]), y[row[arrived]]
-        point[arrived] = finder.shorten(point[arrived], part, goal, torch.full_like(confidence[arrived], floor))
-        confidence[arrived] = finder.confidence(point[arrived], goal)
-    chosen = _cheapest(finder, factuals, row, point, confidence, floor)
-    steps = torch.zeros_like(y)
-    steps[missed] = drawn
-    return point[chosen], steps, confidence[chosen]
+        best = _chosen(finder, x, row, point, confidence, bar)  # of those that miss, only this one is told
+        kept = torch.cat([(confidence >= bar).nonzero().squeeze(-1), best[confidence[best] < bar]])
+        row, point, confidence = row[kept], point[kept], confidence[kept]
+        point = finder.shorten(point, factuals.take(row), y[row], floor_of(confidence, threshold))
+    return point[_chosen(finder, x, row, point, confidence, bar)], steps
 
 
-def _cheapest(
-    finder: Finder, factuals: Factuals, row: Tensor, point: Tensor, confidence: Tensor, floor: float
-) -> Tensor:
-    """For each row, the number ``(n,)`` of its cheapest point that arrives; of the most confident one if none does."""
-    cost = finder.cost(point, factuals.x[row])
-    rank = torch.where(confidence >= floor, cost - 1e9, -confidence)
-    order = rank.argsort(descending=True, stable=True)
-    chosen = torch.zeros(len(factuals.x), dtype=torch.long, device=row.device)
-    for place in order.tolist():  # the last assignment of a row wins
+def _chosen(finder: Finder, x: Tensor, row: Tensor, point: Tensor, confidence: Tensor, bar: float) -> Tensor:
+    """For each row of x ``(n, d)``, the number ``(n,)`` of its cheapest point that arrives, else of its best one."""
+    rank = torch.where(confidence >= bar, finder.cost(point, x[row]) - 1e9, -confidence)
+    chosen = torch.zeros(len(x), dtype=torch.long, device=row.device)
+    for place in rank.argsort(descending=True, stable=True).tolist():  # the last assignment of a row wins
         chosen[row[place]] = place
     return chosen
 
@@ -83,7 +81,7 @@ def _cheapest(
 # ---- three ways ------------------------------------------------------------------------------------------------------
 
 
-def _one_by_one(finder: Finder, factuals: Factuals, y: Tensor, floor: float) -> Tensor:
+def _one_by_one(finder: Finder, factuals: Factuals, y: Tensor, bar: float) -> Tensor:
     """Points ``(n, d)``: one column after the other is changed as helps most, up to five."""
     current = factuals.x.clone()
     confidence = finder.confidence(current, y)
@@ -92,17 +90,12 @@ def _one_by_one(finder: Finder, factuals: Factuals, y: Tensor, floor: float) -> 
         if len(rows) == 0:
             break
         part, goal = factuals.take(rows), y[rows]
-        tried, chance = [], []
-        for points, allowed in sweep(finder, part, current[rows], goal):
-            likely = finder.probability(points.flatten(0, 1), goal.repeat_interleave(points.shape[1]))
-            likely = likely.view(allowed.shape).masked_fill(~allowed, -1.0)
-            # A column's best points stand for it, so that memory does not grow with its number of points.
-            place = likely.topk(min(2, likely.shape[1]), -1).indices
-            tried.append(points.gather(1, place.unsqueeze(-1).expand(-1, -1, points.shape[-1])))
-            chance.append(likely.gather(1, place))
+        tried = list(sweep(finder, part, current[rows], goal))
         if not tried:
             break
-        points, likely = torch.cat(tried, 1), torch.cat(chance, 1)
+        points, allowed = (torch.cat(parts, 1) for parts in zip(*tried, strict=True))
+        likely = finder.probability(points.flatten(0, 1), goal.repeat_interleave(points.shape[1]))
+        likely = likely.view(allowed.shape).masked_fill(~allowed, -1.0)
         place = likely.topk(min(_JUDGED, likely.shape[1]), -1).indices
         points = points.gather(1, place.unsqueeze(-1).expand(-1, -1, points.shape[-1]))
         gained = finder.confidence(points.flatten(0, 1), goal.repeat_interleave(place.shape[1])).view(place.shape)
@@ -112,13 +105,11 @@ def _one_by_one(finder: Finder, factuals: Factuals, y: Tensor, floor: float) -> 
         everyone = torch.arange(len(rows), device=rows.device)
         current[rows[helps]] = points[everyone, best][helps]
         confidence[rows[helps]] = gained[everyone, best][helps]
-        rows = rows[helps & (confidence[rows] < floor)]
+        rows = rows[helps & (confidence[rows] < bar)]
     return current
 
 
-def _real(
-    finder: Finder, background: Background, factuals: Factuals, y: Tensor, floor: float
-) -> tuple[Tensor, Tensor]:
+def _real(finder: Finder, background: Background, factuals: Factuals, y: Tensor, bar: float) -> tuple[Tensor, Tensor]:
     """Real rows of the target, moved inside the rules of each row: which row ``(a,)``, and the points ``(a, d)``.
 
     Up to three that arrive, the nearest first; if none does, the most confident one.
@@ -143,7 +134,7 @@ def _real(
                 repeated = rows.repeat_interleave(place.shape[1])
                 flat = finder.printed(points.flatten(0, 1), factuals.take(repeated))
                 confidence = finder.confidence(flat, y[repeated]).view(place.shape)
-                arrives = confidence >= floor
+                arrives = confidence >= bar
                 first = (arrives.cumsum(-1) <= _KEPT) & arrives
                 first |= ~arrives.any(-1, keepdim=True) & (confidence == confidence.amax(-1, keepdim=True))
                 at, which = first.nonzero().unbind(-1)
@@ -154,7 +145,7 @@ def _real(
     return torch.cat(found_rows), torch.cat(found_points)
 
 
-def _balls(finder: Finder, factuals: Factuals, y: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+def _balls(finder: Finder, factuals: Factuals, y: Tensor, bar: float) -> tuple[Tensor, Tensor]:
     """Points ``(n, d)`` from the smallest ball that holds one that arrives, and how many balls were drawn ``(n,)``.
 
     All rows share the directions, so that a row's answer does not depend on the others.
@@ -173,12 +164,12 @@ def _balls(finder: Finder, factuals: Factuals, y: Tensor, floor: float) -> tuple
         flat = finder.printed(points.flatten(0, 1), factuals.take(repeated))
         reached = finder.confidence(flat, y[repeated])
         cost = finder.cost(flat, x[repeated])
-        rank = torch.where(reached >= floor, cost - 1e9, -reached).view(-1, _POINTS)
+        rank = torch.where(reached >= bar, cost - 1e9, -reached).view(-1, _POINTS)
         place = rank.argmin(-1) + torch.arange(len(rows), device=rows.device) * _POINTS
         better = reached[place] > confidence[rows]
         best[rows[better]], confidence[rows[better]] = flat[place][better], reached[place][better]
         drawn[rows] += 1
-        rows = rows[confidence[rows] < floor]
+        rows = rows[confidence[rows] < bar]
     return best, drawn
 
 
@@ -226,7 +217,7 @@ def _sensitivity(finder: Finder, x: Tensor, num_classes: int) -> Tensor:
 
 
 def sampled_slope(model: torch.nn.Module, x: Tensor, y_target: Tensor) -> Tensor:
-    """Which way each column of x ``(n, d)`` would help, and how much: what log p(target) gains by the best of six steps.
+    """Which way each column of x ``(n, d)`` would help, and how much log p(target) gains by the best of six steps.
 
     Stands for a gradient where a model has none: trees are flat nearly everywhere.
     """

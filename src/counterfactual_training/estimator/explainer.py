@@ -20,12 +20,17 @@ from counterfactual_training.estimator.classifier import CounterfactualClassifie
 from counterfactual_training.estimator.explains import Explains
 from counterfactual_training.estimator.find import Finder
 from counterfactual_training.estimator.foreign import BlackBox, ask
-from counterfactual_training.estimator.inputs import by_column, device_and_dtype, encode_rows, refuse_missing
-from counterfactual_training.estimator.inputs import resolve_schema
+from counterfactual_training.estimator.inputs import (
+    by_column,
+    device_and_dtype,
+    encode_rows,
+    refuse_missing,
+    resolve_schema,
+)
 from counterfactual_training.gates import KINDS, Gate, few_rows, gate_of
 from counterfactual_training.search import Generator, line
 from counterfactual_training.search.model_checks import first_logits
-from counterfactual_training.tabular.encode import Encoder, Missing
+from counterfactual_training.tabular.encode import Encoder, Missing, Unseen
 from counterfactual_training.tabular.frame import as_frame, match_columns
 from counterfactual_training.tabular.schema import Schema
 
@@ -83,7 +88,7 @@ class Explainer(Explains):
         if encoder is None:
             found = resolve_schema(rows, schema, mutability, domain)
             # A black box is given the categories themselves, so one without a code cannot be passed on.
-            unseen = "warn" if self._torch else "error"
+            unseen: Unseen = "warn" if self._torch else "error"
             encoder = Encoder(found, unseen=unseen, missing=missing, scale="robust").fit(rows)
         else:
             encoder = _ruled(encoder, schema, mutability, domain)
@@ -130,12 +135,12 @@ class Explainer(Explains):
             x = encode_rows(self.encoder_, rows, device_and_dtype(module))
             with torch.no_grad():
                 logits = first_logits(module.eval(), x[:2], torch.zeros(len(x[:2]), dtype=torch.long, device=x.device))
-            usual = None if given is None else np.unique(given)
-            self.classes_ = _classes(classes if classes is not None else usual, logits.shape[-1])
+            known: Any = None if given is None else np.unique(given)
+            self.classes_ = _classes(known if classes is None else classes, logits.shape[-1])
         else:
             probability = ask(self.model, rows, None, self._arrays)
-            usual = getattr(self.model, "classes_", None) if classes is None else classes
-            self.classes_ = _classes(usual, probability.shape[1])
+            known = getattr(self.model, "classes_", None)
+            self.classes_ = _classes(known if classes is None else classes, probability.shape[1])
             self._check_decision(rows, probability)
             module = BlackBox(self.model, self.encoder_, len(self.classes_), self._arrays)
         finder = Finder(module, self.encoder_, self.constraints_)
@@ -199,12 +204,8 @@ def _ruled(encoder: Encoder, schema: Any, mutability: Any, domain: Any) -> Encod
         raise InputError("The encoder is not fitted yet: call its fit with the rows that the model was trained on.")
     names = encoder.schema_.names
     rules: dict[str, Any] = {"mutability": by_column(mutability, names), "domain": by_column(domain, names)}
-    found = (
-        schema.override(**rules) if isinstance(schema, Schema) else encoder.schema_.override(schema, **rules)
-    )
-    same = [(f.name, f.kind, f.categories) for f in found] == [
-        (f.name, f.kind, f.categories) for f in encoder.schema_
-    ]
+    found = schema.override(**rules) if isinstance(schema, Schema) else encoder.schema_.override(schema, **rules)
+    same = [(f.name, f.kind, f.categories) for f in found] == [(f.name, f.kind, f.categories) for f in encoder.schema_]
     if not same:
         raise ConstraintError("schema has other columns, kinds or categories than the encoder; state only rules.")
     return encoder.with_schema(found)

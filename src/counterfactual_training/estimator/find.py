@@ -18,7 +18,7 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.estimator.blind import search_blind
 from counterfactual_training.estimator.foreign import Background, BlackBox
 from counterfactual_training.estimator.inputs import column_owner, device_and_dtype, encode_rows
-from counterfactual_training.estimator.points import Counterfactuals, Factuals, in_blocks, stored
+from counterfactual_training.estimator.points import DIGITS, Counterfactuals, Factuals, floor_of, in_blocks, stored
 from counterfactual_training.estimator.refine import Shortener, swap_categories
 from counterfactual_training.estimator.singles import single_changes
 from counterfactual_training.gates import Gate, Gated, towards_real
@@ -30,10 +30,6 @@ from counterfactual_training.tabular.frame import read
 _AIM_HIGHER = 0.4
 # Few rows need the last attempt; it may take this many times the steps.
 _PATIENCE = 4
-# A probability is trusted to this many digits: the same row in another batch may differ in the last bit.
-DIGITS = 1e-6
-# … and a small one to this share.
-_SHARE = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,14 +172,10 @@ class Finder:
             part = factuals.take(rows)
             if self.background is None:
                 x_cf[rows], steps[rows], confidence = self._descend(part, y[rows], generator, fall_back)
+                if sparsify:
+                    x_cf[rows] = self.shorten(x_cf[rows], part, y[rows], floor_of(confidence, threshold))
             else:
-                blind = search_blind(self, self.background, part, y[rows], threshold + DIGITS, sparsify)
-                x_cf[rows], steps[rows], confidence = blind
-            if sparsify:
-                # A best effort keeps every change that helps, and drops those that do not.
-                trusted = (_SHARE * confidence).clamp_max(DIGITS)
-                floor = confidence.clamp_max(threshold + DIGITS) - trusted * (confidence < threshold)
-                x_cf[rows] = self.shorten(x_cf[rows], part, y[rows], floor)
+                x_cf[rows], steps[rows] = search_blind(self, self.background, part, y[rows], threshold, sparsify)
         arrived = self.confidence(x_cf, y) >= threshold
         status = torch.where(arrived, int(Status.CONVERGED), int(Status.EXHAUSTED))
         found = Counterfactuals(x_cf, status.masked_fill(there, int(Status.ALREADY_THERE)), steps)

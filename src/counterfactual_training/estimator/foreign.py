@@ -16,7 +16,6 @@ from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.tabular.column import Column
 from counterfactual_training.tabular.dtypes import restore_categories, restore_numbers
 from counterfactual_training.tabular.encode import Encoder
-from counterfactual_training.tabular.frame import UNSEEN
 
 # A missing cell is encoded as its imputed value and this much more: too little for a rule, enough for the model.
 _MISSING = 1e-8
@@ -57,7 +56,7 @@ class BlackBox(nn.Module):
         self.asked, self.encoder, self.num_classes, self.arrays = model, encoder, num_classes, arrays
         # Tells others the device and precision of points.
         self.like = nn.Parameter(torch.zeros((), dtype=torch.float64), requires_grad=False)
-        self._own: list[tuple[np.ndarray, pd.Series, np.ndarray]] | None = None
+        self._own: list[tuple[np.ndarray, np.ndarray, np.ndarray]] | None = None
         missing = [column.encode(np.array([np.nan]))[0] for column in encoder.columns_]
         self._missing = [code + _MISSING * (code if len(code) > 1 else 1.0) for code in missing]
 
@@ -73,7 +72,7 @@ class BlackBox(nn.Module):
             place = self.encoder.slices_[column.feature.name]
             x[torch.as_tensor(np.isnan(numbers[j])), place] = torch.as_tensor(self._missing[j]).to(x)
             codes, first = np.unique(x[:, place.start].numpy(), return_index=True)
-            own.append((codes, frame[column.feature.name].iloc[first], numbers[j][first]))
+            own.append((codes, frame[column.feature.name].to_numpy(dtype=object)[first], numbers[j][first]))
         self._own = own
         return x
 
@@ -90,23 +89,28 @@ class BlackBox(nn.Module):
         probability = torch.as_tensor(np.concatenate(parts)).to(x)
         return probability.clamp_min(_LEAST).log() - _TIE * torch.arange(self.num_classes, device=x.device)
 
-    def _cells(self, j: int, column: Column, z: np.ndarray) -> pd.Series:
+    def _cells(self, j: int, column: Column, z: np.ndarray) -> Any:
+        """The column of encoded rows ``(n, d)``."""
         z = z[:, self.encoder.slices_[column.feature.name]]
-        numbers = column.decode(z, float(np.finfo(np.float64).eps), unseen=True)
-        numbers = np.where((z == self._missing[j]).all(1), np.nan, numbers)
-        places, own = np.zeros(0, dtype=int), None
-        if self._own is not None and column.width == 1:
-            codes, cells, values = self._own[j]
+        numbers, cells = np.empty(len(z)), np.empty(0, dtype=object)
+        new, places = np.arange(len(z)), np.arange(0)
+        if self._own is not None and column.width == 1:  # most cells are those of the rows to explain
+            codes, own, values = self._own[j]
             found = np.searchsorted(codes, z[:, 0]).clip(max=len(codes) - 1)
-            places = np.flatnonzero(codes[found] == z[:, 0])
-            numbers[places], own = values[found[places]], cells.to_numpy(dtype=object)[found[places]]
+            known = codes[found] == z[:, 0]
+            new, places = np.flatnonzero(~known), np.flatnonzero(known)
+            numbers[places], cells = values[found[places]], own[found[places]]
+        if len(new):
+            decoded = column.decode(z[new], float(np.finfo(np.float64).eps))
+            numbers[new] = np.where((z[new] == self._missing[j]).all(1), np.nan, decoded)
         if not column.feature.is_category:
-            return restore_numbers(numbers, column.dtype, whole=column.feature.kind == "integer")
+            plain = column.dtype == np.float64
+            return numbers if plain else restore_numbers(numbers, column.dtype, whole=column.feature.kind == "integer")
         levels = pd.Series([*column.feature.levels, np.nan], dtype=object).to_numpy()
-        known = np.isin(numbers, np.arange(len(levels) - 1))
-        values = levels[np.where(known, numbers, len(levels) - 1).astype(int)]
-        if own is not None:
-            values[places] = own
+        code = np.where(np.isnan(numbers), len(levels) - 1, numbers)
+        code[places] = 0  # whatever was there is put back
+        values = levels[code.astype(int)]
+        values[places] = cells
         return restore_categories(values, column.dtype)
 
 

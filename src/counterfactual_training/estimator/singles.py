@@ -22,6 +22,8 @@ _HALVINGS = 5
 MOST = 32
 # Points looked at together; bounds memory.
 _TOGETHER = 65_536
+# … and values of all columns of the points.
+_VALUES = 2**24
 
 
 class Singles(NamedTuple):
@@ -58,7 +60,7 @@ def single_changes(finder: Finder, factuals: Factuals, y: Tensor, floor: Tensor)
     found: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
     for feature, (start, group) in enumerate(_places(finder, rules)):
         every = tried[:, feature].nonzero().squeeze(-1)
-        for rows in every.split(max(1, _TOGETHER // (2 * _POINTS))):
+        for rows in () if len(every) == 0 else every.split(max(1, _TOGETHER // (2 * _POINTS))):
             part = factuals.take(rows)
             if group is None:
                 points, allowed = _numbers(part.x, start, lower[rows, start], upper[rows, start])
@@ -67,17 +69,15 @@ def single_changes(finder: Finder, factuals: Factuals, y: Tensor, floor: Tensor)
             near, reached, probability = _first(finder, part, y[rows], floor[rows], points, allowed)
             best[rows, feature] = probability
             at = reached.nonzero().squeeze(-1)
-            if len(at) == 0:
-                continue
-            point = near[at]
-            if group is None:
-                point = _closer(finder, part.take(at), y[rows[at]], floor[rows[at]], point)
-            cost = ((point - x[rows[at]]).abs() * difficulty[owner]).sum(-1)
-            found.append((rows[at], torch.full_like(at, feature), point, cost))
+            found.append((rows[at], torch.full_like(at, feature), near[at], torch.full_like(at, group is None)))
     if not found:
         none = torch.zeros(0, dtype=torch.long, device=x.device)
         return Singles(none, none, x[:0], x.new_zeros(0), best)
-    row, changed, point, cost = (torch.cat(parts) for parts in zip(*found, strict=True))
+    row, changed, point, number = (torch.cat(parts) for parts in zip(*found, strict=True))
+    # All columns together: asking a model about a few points takes as long as about many.
+    for at in number.nonzero().squeeze(-1).split(max(1, _VALUES // x.shape[-1])):
+        point[at] = _closer(finder, factuals.take(row[at]), y[row[at]], floor[row[at]], point[at])
+    cost = ((point - x[row]).abs() * difficulty[owner]).sum(-1)
     return Singles(row, changed, point, cost, best)
 
 
