@@ -172,8 +172,9 @@ def main() -> None:
         print(seed, dict(counts), {name: n for name, n in wrong.items() if n}, round(time.time() - started), flush=True)
     lines = [
         "# Do rules hold?\n",
-        f"`python -m benchmarks.rules results --number {arguments.number} --rows {arguments.rows}`, seeds {arguments.first} to "
-        f"{seed - 1}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, version {ct.__version__}, torch {torch.__version__}, "
+        f"`python -m benchmarks.rules results --number {arguments.number} --rows {arguments.rows}`, "
+        f"seeds {arguments.first} to {seed - 1}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, "
+        f"version {ct.__version__}, torch {torch.__version__}, "
         f"Python {platform.python_version()}, {time.time() - started:.0f} s.\n",
         f"{counts.pop('counterfactuals'):,} counterfactuals, {sum(wrong.values()):,} broken rules.\n",
         *(f"- {name}: {n:,}" for name, n in sorted(counts.items())),

@@ -16,6 +16,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 SAID = {
     "adult.py": r"Skipped: adult\.data is neither here nor reachable",
+    "any_model.py": r"Row \d+, option 2: with .* the decision would be 'granted'[\s\S]*granted: True",
     "dataframe.py": r"Row \d+: with debt [\d.]+ lower .* the decision would be 'loan granted'",
     "distributed.py": r"1 process\(es\): loss 0\.\d+, accuracy 0\.9\d+, \d+% of the counterfactuals mature",
     "own_generator.py": r"prototype: \d+% arrive",

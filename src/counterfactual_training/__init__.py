@@ -2,7 +2,8 @@
 
 ``import counterfactual_training as ct``, then one of three faces:
 
-* :class:`CounterfactualClassifier` for a DataFrame: ``fit``, ``predict``, ``explain``;
+* :class:`CounterfactualClassifier` for a DataFrame: ``fit``, ``predict``, ``explain``; :class:`Explainer` for a model
+  that was trained elsewhere;
 * :func:`train` for your own ``nn.Module``;
 * :func:`search` and :class:`Objective` for your own training loop.
 """
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
         MissingExtraError,
         ModelError,
     )
-    from counterfactual_training.estimator import CounterfactualClassifier, Explanation
+    from counterfactual_training.estimator import CounterfactualClassifier, Explainer, Explanation, explain
     from counterfactual_training.evaluation import (
         PAIRED,
         PUBLISHED,
@@ -97,6 +98,7 @@ __all__ = [
     "EarlyStopping",
     "Encoder",
     "EvaluationProtocol",
+    "Explainer",
     "Explanation",
     "Feature",
     "FileError",
@@ -124,6 +126,7 @@ __all__ = [
     "cnn",
     "ecco",
     "evaluate",
+    "explain",
     "fgsm",
     "fit_gate",
     "fit_vae",
@@ -152,7 +155,7 @@ _MODULES = {
     "datasets": "Dataset load_dataset",
     "datasets.synthetic": "loan",
     "errors": "ConstraintError CounterfactualTrainingError FileError InputError MissingExtraError ModelError",
-    "estimator": "CounterfactualClassifier Explanation",
+    "estimator": "CounterfactualClassifier Explainer Explanation explain",
     "evaluation": "PAIRED PUBLISHED EvaluationProtocol evaluate fgsm implausibility pgd summarise",
     "gates": "Gate GateConfig Gated fit_gate search_gated",
     "models": "cnn fit_vae linear mlp",

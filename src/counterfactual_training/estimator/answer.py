@@ -104,7 +104,8 @@ def _answer(
     found, of = options.found, options.row
     missed = (found.status == int(Status.EXHAUSTED)).nonzero().squeeze(-1)
     x, x_cf, goal = part.x[of[missed]], found.x_cf[missed], y_part[of[missed]]
-    stuck, why = find_obstacles(finder.searched, finder.encoder, finder.constraints, x, x_cf, goal)
+    blind = finder.background is not None
+    stuck, why = find_obstacles(finder.searched, finder.encoder, finder.constraints, x, x_cf, goal, blind)
     # With a limit on the number of columns, others that may change would still help: not a matter of their rules.
     stuck = stuck & (question.max_changes is None)
     found.status[missed[torch.as_tensor(stuck, device=y.device)]] = int(Status.INFEASIBLE)

@@ -16,8 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
+from counterfactual_training.estimator.blind import search_blind
+from counterfactual_training.estimator.foreign import Background, BlackBox
 from counterfactual_training.estimator.inputs import column_owner, device_and_dtype, encode_rows
-from counterfactual_training.estimator.points import Counterfactuals, Factuals, in_blocks, stored
+from counterfactual_training.estimator.points import DIGITS, Counterfactuals, Factuals, floor_of, in_blocks, stored
 from counterfactual_training.estimator.refine import Shortener, swap_categories
 from counterfactual_training.estimator.singles import promising, single_changes
 from counterfactual_training.gates import Gate, Gated, towards_real
@@ -29,12 +31,8 @@ from counterfactual_training.tabular.frame import read
 _AIM_HIGHER = 0.4
 # Few rows need the last attempt; it may take this many times the steps.
 _PATIENCE = 4
-# A probability is trusted to this many digits: the same row in another batch may differ in the last bit.
-DIGITS = 1e-6
 # Rows of many columns are first searched in the few that promise most: nobody can change hundreds.
 _SUPPORTS = (8, 32, 128)
-# … and a small one to this share.
-_SHARE = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +40,8 @@ class Finder:
     """Model, encoder and rules that belong together; and, if there is one, the gate that limits where advice ends.
 
     With ``decision``, the bar is the decision: the target must beat every other class, and half the gate. Otherwise its
-    probability, times the plausibility, must reach the threshold of the generator.
+    probability, times the plausibility, must reach the threshold of the generator. A model without gradients needs a
+    ``background`` of real rows.
     """
 
     model: nn.Module
@@ -50,6 +49,7 @@ class Finder:
     constraints: Constraints
     gate: Gate | None = None
     decision: bool = False
+    background: Background | None = None
 
     @cached_property
     def searched(self) -> nn.Module:
@@ -88,6 +88,8 @@ class Finder:
         """Encode the rows of a frame, once for all that follows."""
         x = encode_rows(self.encoder, frame, device_and_dtype(self.model))
         numbers = np.stack([read(c.feature, frame[c.feature.name]) for c in self.encoder.columns_], 1)
+        if isinstance(self.model, BlackBox):
+            x = self.model.remember(frame, list(numbers.T), x)
         return Factuals(frame, np.arange(len(frame)), x, numbers)
 
     def as_printed(self, points: Tensor, factuals: Factuals) -> Tensor:
@@ -171,23 +173,21 @@ class Finder:
             for place, point in zip(singles.row[order].tolist(), singles.point[order], strict=True):
                 x_cf[rows[place]] = point
             rows = rows[~torch.isin(torch.arange(len(rows), device=rows.device), singles.row)]
-        for most in (*(size for size in _SUPPORTS if size < len(self.difficulty) / 2 and sparsify and fall_back), None):
+        if self.background is not None and len(rows):
+            part = factuals.take(rows)
+            x_cf[rows], steps[rows] = search_blind(self, self.background, part, y[rows], threshold, sparsify)
+            rows = rows[:0]
+        sizes = [size for size in _SUPPORTS if size < len(self.difficulty) / 2 and sparsify and fall_back]
+        for most in (*sizes, None):
             if len(rows) == 0:
                 break
             part = factuals.take(rows) if most is None else self._holding(factuals.take(rows), y[rows], most)
             points, taken, confidence = self._descend(part, y[rows], generator, fall_back and most is None)
             steps[rows] += taken
             done = confidence >= (threshold + DIGITS if most is not None else -1.0)
-            part, rows, rest, confidence = (
-                part.take(done.nonzero().squeeze(-1)),
-                rows[done],
-                rows[~done],
-                confidence[done],
-            )
+            part, rest, rows = part.take(done.nonzero().squeeze(-1)), rows[~done], rows[done]
             if sparsify and len(rows):
-                # A best effort keeps every change that helps, and drops those that do not.
-                trusted = (_SHARE * confidence).clamp_max(DIGITS)
-                floor = confidence.clamp_max(threshold + DIGITS) - trusted * (confidence < threshold)
+                floor = floor_of(confidence[done], threshold)
                 points[done] = self.shorten(points[done], part, y[rows], floor)
             x_cf[rows], rows = points[done], rest
         arrived = self.confidence(x_cf, y) >= threshold

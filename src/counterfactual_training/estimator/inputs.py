@@ -95,7 +95,7 @@ def _table(estimator: Any, x: Any, reset: bool) -> pd.DataFrame:
     else:
         array = validate_data(estimator, _mixed(x), "no_validation", reset=reset, dtype=None, ensure_all_finite=False)
         frame = as_frame(array, names)
-    _refuse_missing(frame, estimator.missing == "impute")
+    refuse_missing(frame, estimator.missing == "impute")
     return frame
 
 
@@ -120,7 +120,7 @@ def _mixed(x: Any) -> Any:
     return x
 
 
-def _refuse_missing(frame: pd.DataFrame, impute: bool) -> None:
+def refuse_missing(frame: pd.DataFrame, impute: bool) -> None:
     """Raise for infinity and, unless they are imputed, for missing values."""
     bad = np.zeros(frame.shape, dtype=bool) if impute else frame.isna().to_numpy(copy=True)
     floats = np.flatnonzero([pd.api.types.is_float_dtype(dtype) for dtype in frame.dtypes])

@@ -8,8 +8,8 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from counterfactual_training.estimator.find import DIGITS, Finder
-from counterfactual_training.estimator.points import Counterfactuals, Factuals
+from counterfactual_training.estimator.find import Finder
+from counterfactual_training.estimator.points import DIGITS, Counterfactuals, Factuals
 from counterfactual_training.estimator.singles import single_changes
 from counterfactual_training.search import Generator, Status
 

@@ -16,6 +16,10 @@ from counterfactual_training.tabular.frame import to_float
 from counterfactual_training.threads import sensible_threads
 
 _CHUNK = 65_536
+# A probability is trusted to this many digits: the same row in another batch may differ in the last bit.
+DIGITS = 1e-6
+# … and a small one to this share.
+_SHARE = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,3 +83,12 @@ def stored(column: Column, numbers: np.ndarray) -> np.ndarray:
     if column.feature.is_category or column.dtype == np.float64:
         return numbers
     return to_float(restore_numbers(numbers, column.dtype, whole=column.feature.kind == "integer"))
+
+
+def floor_of(confidence: Tensor, threshold: float) -> Tensor:
+    """What shorter counterfactuals must keep of their confidence ``(n,)``.
+
+    A best effort keeps every change that helps, and drops those that do not.
+    """
+    trusted = (_SHARE * confidence).clamp_max(DIGITS)
+    return confidence.clamp_max(threshold + DIGITS) - trusted * (confidence < threshold)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from counterfactual_training.constraints import OneHotGroup
+from counterfactual_training.constraints import Constraints, OneHotGroup
 from counterfactual_training.estimator.points import Factuals
 from counterfactual_training.search import evaluating
 
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
 _POINTS = 8
 _HALVINGS = 8
 # Columns tried per row: all of so many, or a few of more, those in which the model promises most.
-_MOST, _FEW = 32, 12
+MOST, _FEW = 32, 12
 # Points looked at together; bounds memory.
 _TOGETHER = 65_536
+# … and values of all columns of the points.
+_VALUES = 2**24
 
 
 class Singles(NamedTuple):
@@ -52,18 +55,13 @@ def single_changes(finder: Finder, factuals: Factuals, y: Tensor, floor: Tensor)
     lower, upper = rules.interval(x, factuals.held)
     owner, difficulty = finder.owner.to(x.device), finder.difficulty.to(x)
     num_features = len(difficulty)
-    tried = promising(finder, factuals, y, _MOST if num_features <= _MOST else _FEW)
+    tried = promising(finder, factuals, y, MOST if num_features <= MOST else _FEW)
     best = torch.full((len(x), num_features), -1.0, dtype=x.dtype, device=x.device)
     found: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
-    group_of = {column: group for group in rules.groups for column in group.columns}
-    for feature, column in enumerate(finder.encoder.columns_):
+    for feature, (start, group) in enumerate(_places(finder, rules)):
         every = tried[:, feature].nonzero().squeeze(-1)
-        if len(every) == 0:
-            continue
-        start = finder.encoder.slices_[column.feature.name].start
-        for rows in every.split(max(1, _TOGETHER // (2 * _POINTS))):
+        for rows in () if len(every) == 0 else every.split(max(1, _TOGETHER // (2 * _POINTS))):
             part = factuals.take(rows)
-            group = group_of.get(start)
             if group is None:
                 ends = (bound[start] for bound in (rules.domain.lower, rules.domain.upper))
                 points, allowed = _numbers(part.x, start, lower[rows, start], upper[rows, start], *ends)
@@ -72,18 +70,43 @@ def single_changes(finder: Finder, factuals: Factuals, y: Tensor, floor: Tensor)
             near, reached, probability = _first(finder, part, y[rows], floor[rows], points, allowed)
             best[rows, feature] = probability
             at = reached.nonzero().squeeze(-1)
-            if len(at) == 0:
-                continue
-            point = near[at]
-            if group is None:
-                point = _closer(finder, part.take(at), y[rows[at]], floor[rows[at]], point)
-            cost = ((point - x[rows[at]]).abs() * difficulty[owner]).sum(-1)
-            found.append((rows[at], torch.full_like(at, feature), point, cost))
+            found.append((rows[at], torch.full_like(at, feature), near[at], torch.full_like(at, group is None)))
     if not found:
         none = torch.zeros(0, dtype=torch.long, device=x.device)
         return Singles(none, none, x[:0], x.new_zeros(0), best)
-    row, changed, point, cost = (torch.cat(parts) for parts in zip(*found, strict=True))
+    row, changed, point, number = (torch.cat(parts) for parts in zip(*found, strict=True))
+    # All columns together: asking a model about a few points takes as long as about many.
+    for at in number.nonzero().squeeze(-1).split(max(1, _VALUES // x.shape[-1])):
+        point[at] = _closer(finder, factuals.take(row[at]), y[row[at]], floor[row[at]], point[at])
+    cost = ((point - x[row]).abs() * difficulty[owner]).sum(-1)
     return Singles(row, changed, point, cost, best)
+
+
+def sweep(finder: Finder, factuals: Factuals, current: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """For each feature worth a try: points ``(n, g, d)``, as printed, that differ from ``current`` ``(n, d)`` in it
+    alone, and which of them ``(n, g)`` are new and allowed."""
+    x, rules = factuals.x, finder.constraints.to(factuals.x)
+    lower, upper = rules.interval(x, factuals.held)
+    tried = promising(finder, factuals, y, MOST)
+    for feature, (start, group) in enumerate(_places(finder, rules)):
+        if not bool(tried[:, feature].any()):
+            continue
+        if group is None:
+            ends = (bound[start] for bound in (rules.domain.lower, rules.domain.upper))
+            points, allowed = _numbers(current, start, lower[:, start], upper[:, start], *ends)
+        else:
+            points, allowed = _categories(current, group, rules.categories(group, x) & ~group.own(current))
+        n, g, d = points.shape
+        rows = torch.arange(n, device=x.device).repeat_interleave(g)
+        printed = finder.printed(points.reshape(n * g, d), factuals.take(rows)).view(n, g, d)
+        yield printed, allowed & tried[:, feature].unsqueeze(-1)
+
+
+def _places(finder: Finder, rules: Constraints) -> list[tuple[int, OneHotGroup | None]]:
+    """For each feature, its first encoded column, and its group if it has categories."""
+    group_of = {column: group for group in rules.groups for column in group.columns}
+    starts = [finder.encoder.slices_[column.feature.name].start for column in finder.encoder.columns_]
+    return [(start, group_of.get(start)) for start in starts]
 
 
 def promising(finder: Finder, factuals: Factuals, y: Tensor, most: int) -> Tensor:
@@ -94,6 +117,9 @@ def promising(finder: Finder, factuals: Factuals, y: Tensor, most: int) -> Tenso
     free = x.new_zeros(len(x), num_features).index_add_(1, owner, (upper - lower).expand_as(x)) > 0
     if num_features <= most:
         return free
+    if finder.background is not None:
+        promise = finder.background.sensitivity.to(x)[:, y].mT.masked_fill(~free, -1.0)
+        return torch.zeros_like(free).scatter_(-1, promise.topk(most, -1).indices, True) & free
     with evaluating(finder.model), torch.enable_grad():
         leaf = x.detach().requires_grad_()
         of_target = finder.model(leaf).log_softmax(-1).gather(-1, y.unsqueeze(-1)).sum()
@@ -142,8 +168,9 @@ def _first(
     goal, bar = y[rows], floor[rows]
     chance = finder.probability(flat, goal)
     fine = allowed.flatten() & (chance >= bar)
-    where = fine.nonzero().squeeze(-1)
-    fine[where] = finder.reaches(flat[where], goal[where], bar[where])
+    if finder.gate is not None:
+        where = fine.nonzero().squeeze(-1)
+        fine[where] = finder.reaches(flat[where], goal[where], bar[where])
     distance = (flat - factuals.x[rows]).abs().sum(-1).masked_fill(~fine, torch.inf).view(n, g)
     place = distance.argmin(-1)
     near = flat.view(n, g, d)[torch.arange(n, device=points.device), place]

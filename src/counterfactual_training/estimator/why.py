@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
+from counterfactual_training.estimator.blind import sampled_slope
 from counterfactual_training.gates import Gated
 from counterfactual_training.search import evaluating
 from counterfactual_training.search.diagnosis import Obstacle, diagnose_points
@@ -16,10 +17,18 @@ from counterfactual_training.tabular.encode import Encoder
 
 # Features, by position, and what forbids the change that would help; the most helpful one first.
 Obstacles = list[tuple[int, Obstacle]]
+# Encoded columns, up to which a model without gradients is asked what each of them would do.
+_WIDEST = 512
 
 
 def find_obstacles(
-    model: nn.Module, encoder: Encoder, constraints: Constraints, x: Tensor, x_cf: Tensor, y_target: Tensor
+    model: nn.Module,
+    encoder: Encoder,
+    constraints: Constraints,
+    x: Tensor,
+    x_cf: Tensor,
+    y_target: Tensor,
+    blind: bool = False,
 ) -> tuple[np.ndarray, list[Obstacles]]:
     """Which of n missed rows are stuck ``(n,)``, and what is in the way of those that are.
 
@@ -27,15 +36,19 @@ def find_obstacles(
         model: the classifier whose probability missed the threshold, gated or not.
         x, x_cf: ``(n, d)`` factuals and the best effort.
         y_target: ``(n,)``.
+        blind: the model has no gradient; of very wide rows it is then not asked what would help.
     """
-    if not len(x):
-        return np.zeros(0, dtype=bool), []
+    if not len(x) or (blind and x.shape[-1] > _WIDEST):
+        return np.zeros(len(x), dtype=bool), [[] for _ in range(len(x))]
     widths = [column.width for column in encoder.columns_]
     first = [encoder.slices_[column.feature.name].start for column in encoder.columns_]
     numbers = torch.tensor([not column.feature.is_category for column in encoder.columns_], device=x.device)
     doubted = numbers.repeat_interleave(torch.tensor(widths, device=x.device)) if isinstance(model, Gated) else None
     with evaluating(model):
-        stuck, gain, kind = diagnose_points(model, x, x_cf, y_target, constraints, doubted)
+        slope = sampled_slope if blind else None
+        stuck, gain, kind = diagnose_points(model, x, x_cf, y_target, constraints, doubted, slope)
+    if blind:  # where no step helps, two of them together still may
+        stuck = stuck & (kind > 0).any(-1)
     # The columns of a one-hot group share one answer: the first speaks for the feature.
     gain, kind = gain[:, first].cpu(), kind[:, first].cpu()
     for j, column in enumerate(encoder.columns_):

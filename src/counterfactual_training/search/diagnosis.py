@@ -7,6 +7,7 @@ Both answer only for this point and this model; neither proves that no counterfa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from enum import IntEnum
 from typing import NamedTuple
@@ -30,6 +31,10 @@ _WORTH_TELLING = 0.05
 _WORTH_TRYING = 1e-3
 # Step lengths, in standard deviations, that show whether numbers can still help.
 _STEPS = (0.01, 0.03, 0.1, 0.3, 1.0)
+
+
+# Which way each column of points (n, d) would help their targets (n,), and how much, of a model: (n, d).
+Slope = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 
 class Obstacle(IntEnum):
@@ -128,6 +133,7 @@ def diagnose_points(
     y_target: Tensor,
     constraints: Constraints,
     doubted: Tensor | None = None,
+    slope: Slope | None = None,
 ) -> Diagnosis:
     """What would raise the target's probability at x_cf, and which rules forbid it.
 
@@ -137,14 +143,15 @@ def diagnose_points(
         y_target: ``(n,)``.
         doubted: mask ``(d,)`` of numbers whose slope is not trusted: they are a way out only if a step along it helps.
             Near the most plausible point of a gated model, slopes promise more than any step gives.
+        slope: stands for the gradient of a model that has none.
     """
-    constraints = constraints.to(x)
-    gain, obstacle = _gains(model, x, x_cf, y_target, constraints)
+    constraints, wish = constraints.to(x), (slope or _slope)(model, x_cf, y_target)
+    gain, obstacle = _gains(model, x, x_cf, y_target, constraints, wish.clone())
     most = gain.amax(-1, keepdim=True)
     hindered = (obstacle != int(Obstacle.NONE)) & (gain > _WORTH_TELLING * most)
     way_out = (obstacle == int(Obstacle.NONE)) & (gain > _WORTH_TRYING * most)
     if doubted is not None:
-        in_vain = hindered.any(-1) & (_in_reach(model, x, x_cf, y_target, constraints) < _WORTH_TELLING)
+        in_vain = hindered.any(-1) & (_in_reach(model, x, x_cf, y_target, constraints, wish) < _WORTH_TELLING)
         way_out &= ~(doubted & in_vain.unsqueeze(-1))
     stuck = ~way_out.any(-1)
     told = hindered | (obstacle == int(Obstacle.FIXED)).all(-1, keepdim=True)
@@ -152,10 +159,12 @@ def diagnose_points(
 
 
 def _gains(
-    model: nn.Module, x: Tensor, x_cf: Tensor, y_target: Tensor, constraints: Constraints
+    model: nn.Module, x: Tensor, x_cf: Tensor, y_target: Tensor, constraints: Constraints, wish: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """How much each column would help ``(n, d)``, and what forbids it: values of :class:`Obstacle` ``(n, d)``."""
-    wish = _slope(model, x_cf, y_target)
+    """How much each column would help ``(n, d)``, and what forbids it: values of :class:`Obstacle` ``(n, d)``.
+
+    ``wish`` ``(n, d)`` is the slope at x_cf.
+    """
     bounds = constraints.bounds(x)
     end = torch.where(wish > 0, bounds.upper, bounds.lower)
     # A column without a bound has no furthest value; one standard deviation more is as good as any.
@@ -211,9 +220,11 @@ def _jumps(model: nn.Module, x_cf: Tensor, y_target: Tensor, group: OneHotGroup)
     return torch.stack(gained, -1)
 
 
-def _in_reach(model: nn.Module, x: Tensor, x_cf: Tensor, y_target: Tensor, constraints: Constraints) -> Tensor:
-    """The largest share ``(n,)`` of what log p(target) lacks to 0 that a step of the numbers gains."""
-    slope = _slope(model, x_cf, y_target)
+def _in_reach(
+    model: nn.Module, x: Tensor, x_cf: Tensor, y_target: Tensor, constraints: Constraints, slope: Tensor
+) -> Tensor:
+    """The largest share ``(n,)`` of what log p(target) lacks to 0 that a step of the numbers along the slope gains."""
+    slope = slope.clone()
     for group in constraints.groups:
         slope[:, list(group.columns)] = 0.0
     direction = functional.normalize(constraints.mask_step(slope), dim=-1)

@@ -1,0 +1,243 @@
+"""Explanations of models trained elsewhere: the same questions, rules and words as those of our own classifier."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from counterfactual_training.errors import ConstraintError, InputError, check_name, from_outside
+from counterfactual_training.estimator import parameters
+from counterfactual_training.estimator.answer import advice_constraints
+from counterfactual_training.estimator.blind import make_background
+from counterfactual_training.estimator.classifier import CounterfactualClassifier
+from counterfactual_training.estimator.explains import Explains
+from counterfactual_training.estimator.find import Finder
+from counterfactual_training.estimator.foreign import BlackBox, ask
+from counterfactual_training.estimator.inputs import (
+    by_column,
+    device_and_dtype,
+    encode_rows,
+    refuse_missing,
+    resolve_schema,
+)
+from counterfactual_training.gates import KINDS, Gate, few_rows, gate_of
+from counterfactual_training.search import Generator, line
+from counterfactual_training.search.model_checks import first_logits
+from counterfactual_training.tabular.encode import Encoder, Missing, Unseen
+from counterfactual_training.tabular.frame import as_frame, match_columns
+from counterfactual_training.tabular.schema import Schema
+
+
+class Explainer(Explains):
+    """Explains a fitted classifier that was trained elsewhere.
+
+    A torch module is searched by its gradients. Anything else is only asked for ``predict_proba``: single columns are
+    tried first, then several one after the other, the nearest real rows of the target and random points in growing
+    balls; what is not needed is taken back. Every claim holds for the model's most probable class of the frame handed
+    back.
+
+    Args:
+        model: a torch module that maps rows of the encoder ``(n, d)`` to logits ``(n, k)``; or anything with
+            ``predict_proba`` for rows like ``frame``: boosting, forests, whole pipelines.
+        frame: background rows, such as the training data: a frame, or an array if the model takes arrays. They tell
+            what the columns hold and where advice may lead, fit the gate, and are what answers are found along.
+        y: their labels, for the gate; by default what the model predicts.
+        schema, mutability, domain: rules of the columns, as in :class:`CounterfactualClassifier`.
+        gate: keeps advice among real rows of the target class: ``"density"`` or ``"none"``; for a torch module also
+            ``"learned"`` or ``"both"``.
+        encoder: fitted, of a torch module; by default one is fitted to ``frame``, as our classifier does.
+        classes: labels, in the order of the model's outputs; by default its ``classes_``, or those in ``y``.
+        missing: a missing value is an ``"error"``. With ``"impute"``, a torch module gets the median or most frequent
+            category, and ``predict_proba`` the missing value itself; no advice is to leave a cell empty.
+        num_std: how far columns without a stated domain may leave the bulk of ``frame``.
+
+    Attributes:
+        classes_: labels, in the order of the model's outputs.
+        schema_, encoder_, constraints_: the columns, their encoding, and their rules in model space.
+        gate_: ``None`` without a gate.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        frame: Any,
+        y: Any = None,
+        *,
+        schema: Schema | Mapping[str, Any] | str | Path | None = None,
+        mutability: Mapping[str, object] | Sequence[object] | None = None,
+        domain: Mapping[str, tuple[Any, Any]] | None = None,
+        gate: str = "density",
+        encoder: Encoder | None = None,
+        classes: Sequence[Any] | None = None,
+        missing: Missing = "error",
+        num_std: float = 0.0,
+    ) -> None:
+        self._torch = isinstance(model, nn.Module)
+        check_name("gate", gate, (*KINDS, "none") if self._torch else ("density", "none"))
+        if not self._torch:
+            _check_model(model, encoder)
+        self.model, self.missing, self.num_std_ = model, missing, float(num_std)
+        rows = self._background(frame)
+        if encoder is None:
+            found = resolve_schema(rows, schema, mutability, domain)
+            # A black box is given the categories themselves, so one without a code cannot be passed on.
+            unseen: Unseen = "warn" if self._torch else "error"
+            encoder = Encoder(found, unseen=unseen, missing=missing, scale="robust").fit(rows)
+        else:
+            encoder = _ruled(encoder, schema, mutability, domain)
+            self.missing = encoder.missing
+        self.encoder_, self.schema_ = encoder, encoder.schema_
+        self.constraints_ = advice_constraints(encoder, self.num_std_)
+        given = None if y is None else _labels(y, len(rows))
+        module, finder, predicted = self._asking(rows, given, classes)
+        y_index = predicted if given is None else torch.as_tensor(_index(given, self.classes_), device=predicted.device)
+        x = finder.factuals(rows).x
+        self.gate_ = None if gate == "none" else _fit_gate(module, x, y_index, gate, self)
+        background = None if self._torch else make_background(finder, x, predicted, len(self.classes_))
+        self._found = Finder(module, encoder, self.constraints_, self.gate_, background=background)
+
+    def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803 - scikit-learn's name
+        """Probabilities ``(n, k)`` that the model gives to rows X, in the order of ``classes_``."""
+        finder = self._found
+        return finder.logits(finder.factuals(self._asked(X)).x).softmax(-1).numpy()
+
+    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
+        """The most probable class of each row."""
+        return self.classes_[self.predict_proba(X).argmax(1)]
+
+    # ---- inside ----------------------------------------------------------------------------------------------------
+
+    def _background(self, frame: Any) -> pd.DataFrame:
+        """The background rows, in the order of columns that the model knows."""
+        known = getattr(self.model, "feature_names_in_", None)
+        rows = as_frame(frame, None if known is None else list(known))
+        if known is not None:
+            rows = match_columns(rows, [str(name) for name in known])
+        # scikit-learn's models warn of names if they were fitted without.
+        self._arrays = not isinstance(frame, pd.DataFrame) or (known is None and hasattr(self.model, "n_features_in_"))
+        refuse_missing(rows, self.missing == "impute")
+        return rows
+
+    def _asking(
+        self, rows: pd.DataFrame, given: np.ndarray | None, classes: Sequence[Any] | None
+    ) -> tuple[nn.Module, Finder, Tensor]:
+        """The model as a torch module, its finder without a gate, and what it predicts ``(n,)``; sets ``classes_``."""
+        if self._torch:
+            module = self.model
+            x = encode_rows(self.encoder_, rows, device_and_dtype(module))
+            with torch.no_grad():
+                logits = first_logits(module.eval(), x[:2], torch.zeros(len(x[:2]), dtype=torch.long, device=x.device))
+            known: Any = None if given is None else np.unique(given)
+            self.classes_ = _classes(known if classes is None else classes, logits.shape[-1])
+        else:
+            probability = ask(self.model, rows, None, self._arrays)
+            known = getattr(self.model, "classes_", None)
+            self.classes_ = _classes(known if classes is None else classes, probability.shape[1])
+            self._check_decision(rows, probability)
+            module = BlackBox(self.model, self.encoder_, len(self.classes_), self._arrays)
+        finder = Finder(module, self.encoder_, self.constraints_)
+        return module, finder, finder.logits(finder.factuals(rows).x).argmax(-1)
+
+    def _check_decision(self, rows: pd.DataFrame, probability: np.ndarray) -> None:
+        """Warn if the model decides otherwise than by its largest probability."""
+        if not hasattr(self.model, "predict"):
+            return
+        decided = np.asarray(self.model.predict(rows.to_numpy() if self._arrays else rows))
+        differ = int((decided != self.classes_[probability.argmax(1)]).sum())
+        if differ:
+            warnings.warn(
+                f"predict of {type(self.model).__name__} is not its most probable class in {differ} of {len(rows)} "
+                "rows; explanations are about the most probable class. Ask for a higher confidence, or explain the "
+                "model without its own threshold.",
+                stacklevel=from_outside(),
+            )
+
+    def _asked(self, rows: Any) -> pd.DataFrame:
+        names = self.schema_.names
+        frame = match_columns(as_frame(rows, names), names)
+        if len(frame) == 0:
+            raise InputError("The frame has 0 rows, at least 1 is needed.")
+        refuse_missing(frame, self.missing == "impute")
+        return frame
+
+    def _finder(self) -> Finder:
+        return self._found
+
+    def _explainer(
+        self, given: str | Generator | None, confidence: float | None, max_steps: int | None
+    ) -> tuple[Generator, bool]:
+        if not self._torch and not (given is None and max_steps is None):
+            raise InputError(
+                f"generator and max_steps are for searches by gradients, which {type(self.model).__name__} has not; "
+                "leave them out."
+            )
+        usual = CounterfactualClassifier().get_params(deep=False)
+        return parameters.make_explainer(usual, line(), given, confidence, max_steps)
+
+
+def _check_model(model: Any, encoder: Encoder | None) -> None:
+    if isinstance(model, type) or not hasattr(model, "predict_proba"):
+        shown = model.__name__ if isinstance(model, type) else type(model).__name__
+        raise InputError(
+            f"{shown} has no predict_proba and is no torch module; give a fitted classifier with probabilities, such "
+            "as SVC(probability=True), or wrap it in CalibratedClassifierCV."
+        )
+    if encoder is not None:
+        raise InputError(
+            f"encoder is for torch modules; {type(model).__name__} takes rows like frame. State rules by schema, "
+            "mutability and domain."
+        )
+
+
+def _ruled(encoder: Encoder, schema: Any, mutability: Any, domain: Any) -> Encoder:
+    """A fitted encoder with the rules stated here on top; it can still only encode the columns that it knows."""
+    if not hasattr(encoder, "columns_"):
+        raise InputError("The encoder is not fitted yet: call its fit with the rows that the model was trained on.")
+    names = encoder.schema_.names
+    rules: dict[str, Any] = {"mutability": by_column(mutability, names), "domain": by_column(domain, names)}
+    found = schema.override(**rules) if isinstance(schema, Schema) else encoder.schema_.override(schema, **rules)
+    same = [(f.name, f.kind, f.categories) for f in found] == [(f.name, f.kind, f.categories) for f in encoder.schema_]
+    if not same:
+        raise ConstraintError("schema has other columns, kinds or categories than the encoder; state only rules.")
+    return encoder.with_schema(found)
+
+
+def _labels(y: Any, num_rows: int) -> np.ndarray:
+    labels = np.asarray(y)
+    if labels.shape != (num_rows,):
+        raise InputError(f"frame has {num_rows} rows but y has shape {labels.shape}; every row needs its class.")
+    return labels
+
+
+def _classes(given: Any, num_outputs: int) -> np.ndarray:
+    """Labels ``(k,)``; the numbers of the outputs if none are known."""
+    labels = np.arange(num_outputs) if given is None else np.asarray(given)
+    if labels.shape != (num_outputs,) or len(np.unique(labels.astype(str))) != num_outputs:
+        raise InputError(
+            f"The model has {num_outputs} outputs, but the classes are {labels.tolist()!r}; state classes=[…], one "
+            "label per output, in their order."
+        )
+    return labels
+
+
+def _index(labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Class numbers ``(n,)`` of labels."""
+    positions = {label: number for number, label in enumerate(classes.tolist())}
+    for label in np.unique(labels).tolist():
+        check_name("label in y:", label, positions)
+    return np.array([positions[label] for label in labels.tolist()], dtype=np.int64)
+
+
+def _fit_gate(module: nn.Module, x: Tensor, y: Tensor, kind: str, explainer: Explainer) -> Gate:
+    gate = gate_of(module, x, y, kind, explainer.constraints_)
+    said = few_rows(gate, y, [repr(label) for label in explainer.classes_.tolist()])
+    if said is not None:
+        warnings.warn(said, stacklevel=from_outside())
+    return gate

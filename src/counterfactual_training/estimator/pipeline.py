@@ -1,0 +1,230 @@
+"""Explanations of whole pipelines, in the columns that go in at the front."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.compose import ColumnTransformer
+from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import check_is_fitted
+
+from counterfactual_training.errors import InputError
+from counterfactual_training.estimator.classifier import CounterfactualClassifier
+from counterfactual_training.estimator.explainer import Explainer
+from counterfactual_training.estimator.explains import Explains
+from counterfactual_training.estimator.explanation import Explanation
+from counterfactual_training.gates import remembered_rows
+from counterfactual_training.tabular.feature import Feature
+from counterfactual_training.tabular.frame import as_frame, match_columns
+
+# How far a number may be off after it went back through a step and forth again, as a share of the column's range.
+_OFF = 1e-3
+# Kept rows are float32, so numbers led back hold this many digits.
+_DIGITS = 6
+
+
+def explain(model: Any, X: Any, target: Any = None, **question: Any) -> Explanation:  # noqa: N803
+    """What would have to change for each row of X to get the target class, for a classifier or a pipeline.
+
+    A pipeline that ends in a :class:`CounterfactualClassifier` is explained in the columns that it takes, if its
+    earlier steps can be inverted: the rows that the classifier's gate keeps are led back through them and serve as
+    background. Rules that the classifier was told hold if the steps keep the columns they concern. Everything else
+    needs background rows: ``ct.Explainer(pipeline, frame).explain(X)``.
+
+    Args:
+        model: a fitted classifier that explains, or a pipeline with one as its last step.
+        X: rows that the model takes.
+        target: a label for all rows, or one per row; by default the most probable class that is not predicted.
+        question: as in :meth:`CounterfactualClassifier.explain`; columns are those of X.
+    """
+    if isinstance(model, Explains):
+        return model.explain(X, target, **question)
+    if not isinstance(model, Pipeline) or not isinstance(model.steps[-1][1], CounterfactualClassifier):
+        shown = type(model.steps[-1][1] if isinstance(model, Pipeline) else model).__name__
+        raise InputError(
+            f"{shown} keeps no rows to find explanations by. Give some, such as the training data: {_ELSE}."
+        )
+    return explainer_of(model, as_frame(X)).explain(X, target, **question)
+
+
+_ELSE = "ct.Explainer(pipeline, frame).explain(rows)"
+
+
+def explainer_of(pipeline: Pipeline, rows: pd.DataFrame) -> Explainer:
+    """The explainer of a pipeline that ends in our classifier; ``rows`` tell how the original columns are stored."""
+    classifier = pipeline.steps[-1][1]
+    check_is_fitted(classifier, "model_")
+    kept = None if classifier.gate_ is None else remembered_rows(classifier.gate_)
+    if kept is None:
+        raise InputError(
+            "The pipeline's classifier keeps no rows to find explanations by, as it was fitted without a density gate. "
+            f"Fit it with gate='density', or give rows: {_ELSE}."
+        )
+    inner = classifier.encoder_.inverse_transform(kept.flatten(0, 1)[~kept.flatten(0, 1).isnan().any(-1)])
+    steps = [(name, step) for name, step in pipeline.steps[:-1] if step not in (None, "passthrough")]
+    names = list(getattr(pipeline, "feature_names_in_", rows.columns))
+    frame = _led_back(steps, inner, names)
+    frame = _stored_like(frame, match_columns(rows, list(frame.columns)))
+    if steps:
+        _check_round_trip(pipeline[:-1], frame, inner)
+    origins = _origins(pipeline[:-1], list(frame.columns), len(inner.columns)) if steps else list(frame.columns)
+    schema = {}
+    for feature, origin in zip(classifier.schema_, origins, strict=True):
+        rules = _rules(feature, origin, inner[feature.name], frame)
+        if rules and origin is not None:
+            schema[origin] = rules
+    return Explainer(pipeline, frame, schema=schema, missing=classifier.missing, num_std=classifier.num_std_)
+
+
+# ---- back through the steps ------------------------------------------------------------------------------------------
+
+
+def _led_back(steps: list[tuple[str, Any]], frame: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+    """Rows that come out of the steps, as they went in."""
+    for place, (name, step) in reversed(list(enumerate(steps))):
+        before = list(getattr(step, "feature_names_in_", names if place == 0 else []))
+        width = int(getattr(step, "n_features_in_", len(before) or frame.shape[1]))
+        if len(before) != width:
+            before = [f"x{j}" for j in range(width)]
+        frame = _inverse(name, step, frame, [str(column) for column in before])
+    return frame
+
+
+def _inverse(name: str, step: Any, frame: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+    """Rows before one step, whose columns were called ``names``."""
+    if isinstance(step, ColumnTransformer):
+        parts: dict[str, Any] = {}
+        for part, transformer, columns in step.transformers_:
+            index = _positions(step, columns, names)
+            out = frame.iloc[:, step.output_indices_[part]]
+            if isinstance(transformer, str) and transformer == "drop":
+                if index:
+                    raise _cannot(name, f"its part {part!r} drops {', '.join(names[j] for j in index)}")
+                continue
+            own = [names[j] for j in index]
+            plain = isinstance(transformer, str) or not index
+            back = out.set_axis(own, axis=1) if plain else _inverse(f"{name}: {part}", transformer, out, own)
+            parts |= {column: back[column] for column in own}
+        return pd.DataFrame({column: parts[column] for column in names})
+    if not hasattr(step, "inverse_transform"):
+        raise _cannot(name, f"{type(step).__name__} has no inverse_transform")
+    known = getattr(step, "get_feature_names_out", None)
+    named = hasattr(step, "feature_names_in_") and known is not None and list(known()) == list(frame.columns)
+    try:
+        back = step.inverse_transform(frame if named else frame.to_numpy())
+    except Exception as error:  # whatever a stranger raises
+        raise _cannot(name, f"its inverse_transform fails: {(str(error).splitlines() or [''])[0]}") from error
+    return pd.DataFrame(np.asarray(back), columns=names).infer_objects()
+
+
+def _positions(step: ColumnTransformer, columns: Any, names: list[str]) -> list[int]:
+    """Which of the columns a part of a column transformer takes."""
+    if isinstance(columns, slice):
+        return list(range(len(names))[columns])
+    listed = [columns] if isinstance(columns, (str, int)) else list(columns)
+    if listed and all(isinstance(entry, (bool, np.bool_)) for entry in listed):
+        return [j for j, taken in enumerate(listed) if taken]
+    return [names.index(entry) if isinstance(entry, str) else int(entry) for entry in listed]
+
+
+def _cannot(name: str, why: str) -> InputError:
+    return InputError(
+        f"The step {name!r} cannot be inverted, so explanations cannot speak of the columns before it: "
+        f"{why.rstrip('.')}. Let the pipeline be asked as a whole, with some rows that it takes: {_ELSE}."
+    )
+
+
+def _stored_like(frame: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """The frame with the dtypes of the rows, as far as its values allow; numbers come back from a step almost whole."""
+    columns = {}
+    for name in frame.columns:
+        column, dtype = frame[name], rows[name].dtype
+        if pd.api.types.is_float_dtype(column.dtype):
+            largest = float(column.abs().max())
+            places = _DIGITS - 1 - int(np.floor(np.log10(largest))) if largest > 0 else 0
+            column = column.round(places)
+            if pd.api.types.is_integer_dtype(dtype) and (column.round() - column).abs().max() > _OFF:
+                dtype = column.dtype
+        columns[name] = column.astype(dtype)
+    return pd.DataFrame(columns)
+
+
+def _check_round_trip(steps: Pipeline, frame: pd.DataFrame, inner: pd.DataFrame) -> None:
+    """Raise if the steps do not lead the rows back to what the classifier saw."""
+    try:
+        again = steps.transform(frame)
+    except Exception as error:  # whatever a stranger raises
+        raise _cannot(steps.steps[0][0], (str(error).splitlines() or [""])[0]) from error
+    again = again if isinstance(again, pd.DataFrame) else pd.DataFrame(np.asarray(again))
+    for j, name in enumerate(inner.columns):
+        seen, there = again.iloc[:, j], inner[name]
+        if pd.api.types.is_numeric_dtype(there.dtype):
+            values = there.to_numpy(np.float64)
+            off = np.abs(seen.to_numpy(np.float64) - values).max()
+            same = off <= _OFF * max(float(np.ptp(values)), 1e-6)
+        else:
+            same = seen.astype(object).tolist() == there.astype(object).tolist()
+        if not same:
+            raise _cannot(steps.steps[0][0], f"the column {name!r} comes back changed")
+
+
+# ---- rules -----------------------------------------------------------------------------------------------------------
+
+
+def _origins(steps: Pipeline, names: list[str], width: int) -> list[str | None]:
+    """The original column that each column behind the steps is; ``None`` if it is a mixture, or new."""
+    try:
+        after = [str(name) for name in steps.get_feature_names_out()]
+    except (AttributeError, ValueError):  # a step without names for its columns
+        after = []
+    if len(after) != width:
+        return [None] * width
+    # Column transformers write the name of the part before the column.
+    return [name if name in names else part if (part := name.partition("__")[2]) in names else None for name in after]
+
+
+def _rules(feature: Feature, name: str | None, inner: pd.Series, frame: pd.DataFrame) -> dict[str, Any]:
+    """What the classifier was told about one of its columns, in the units of its original column ``name``."""
+    plain = Feature(feature.name, feature.kind, categories=feature.categories)
+    told = {
+        field: getattr(feature, field)
+        for field in ("unit", "mutability", "domain", "allowed", "forbidden", "step", "max_change", "difficulty")
+        if getattr(feature, field) != getattr(plain, field)
+    }
+    if not told:
+        return {}
+    if name is None:
+        raise InputError(
+            f"The classifier was told rules about {feature.name!r}, which is not one of the original columns "
+            f"({', '.join(map(str, frame.columns))}). State them to an explainer of the pipeline instead: "
+            "ct.Explainer(pipeline, frame, schema=…)."
+        )
+    if frame[name].astype(object).tolist() == inner.astype(object).tolist():
+        return {"kind": feature.kind, "categories": feature.categories, **told} if feature.categories else told
+    return _in_other_units(feature, told, inner, frame[name])
+
+
+def _in_other_units(feature: Feature, told: dict[str, Any], inner: pd.Series, frame: pd.Series) -> dict[str, Any]:
+    """Rules of a number that a step has rescaled, by a factor and an offset or at least without turning it round."""
+    before, after = frame.to_numpy(np.float64), inner.to_numpy(np.float64)
+    slope, offset = np.polyfit(after, before, 1)
+    off = _OFF * max(float(np.ptp(before)), 1e-6)
+    straight = np.abs(slope * after + offset - before).max() <= off
+    rises = slope > 0 and bool((np.diff(before[np.argsort(after, kind="stable")]) >= -off).all())
+    if not rises or (not straight and not told.keys().isdisjoint(("domain", "allowed", "step", "max_change"))):
+        raise InputError(
+            f"The classifier was told rules about {feature.name!r}, which an earlier step bends or turns round, so "
+            "they do not say what holds for the original column. State them to an explainer of the pipeline instead: "
+            "ct.Explainer(pipeline, frame, schema=…)."
+        )
+    found = dict(told)
+    if feature.domain is not None:
+        found["domain"] = tuple(None if end is None else float(slope * end + offset) for end in feature.domain)
+    if feature.allowed is not None:
+        found["allowed"] = tuple(float(slope * value + offset) for value in feature.allowed)
+    for name in ("step", "max_change"):
+        if name in told:
+            found[name] = float(slope * told[name])
+    return found
