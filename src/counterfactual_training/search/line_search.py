@@ -91,10 +91,7 @@ def search_line(
     held: Tensor | None = None,
     difficulty: Tensor | None = None,
 ) -> SearchResult:
-    """Counterfactuals of the rows x ``(..., n, d)``; cells under the mask ``held`` keep their value.
-
-    With ``difficulty`` w ``(d,)``, steps descend most steeply by unit of ``‖w·Δ‖`` instead of ``‖Δ‖``.
-    """
+    """Counterfactuals of the rows x ``(..., n, d)``; ``held`` and ``difficulty`` as in :func:`search`."""
     line = _Line(network, x, y_target, generator, constraints, record, held)
     line.difficulty = None if difficulty is None else difficulty.to(x)
     line.climb(~line.there)
