@@ -1,5 +1,6 @@
 """Reading real CSV files: what they look like, and what is no table."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -39,6 +40,23 @@ def test_decimal_commas_and_points_that_group_thousands(written, capsys):
     assert frame["rent"].tolist() == [1200, 950, 12000]
     assert frame["rooms"].tolist() == [3, 4, 5]
     assert "decimal sign" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "cp1252", "utf-16"])
+@pytest.mark.parametrize(("separator", "decimal"), [(",", "."), (";", ","), (";", "."), ("\t", ","), ("|", ".")])
+def test_what_pandas_writes_is_read_back(tmp_path, separator, decimal, encoding):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "größe": rng.integers(-50, 5000, 40),
+            "tiny": rng.normal(0, 1e-4, 40).round(5),
+            "large": rng.normal(0, 1e5, 40).round(3),
+            "words": rng.choice(["a;b", "x, y", 'say "hi"', "A|B", "it's"], 40),
+        }
+    ).mask(rng.random((40, 4)) < 0.1)
+    frame.to_csv(tmp_path / "f.csv", sep=separator, decimal=decimal, encoding=encoding, index=False)
+    found = read_table(tmp_path / "f.csv")
+    pd.testing.assert_frame_equal(found, frame, check_dtype=False)
 
 
 def test_commas_that_group_thousands(written):

@@ -83,6 +83,10 @@ def test_evaluate_tells_new_rows_from_rows_trained_on(people, capsys, tmp_path):
     pd.concat([old, new]).to_csv(path, index=False)
     assert opened.labelled(path, None).said.startswith("30 rows held out of training and 150 rows that training never")
     assert opened.labelled(path, None, all_rows=True).said == f"all 300 rows of {path}"
+    new.to_csv(path, index=False)
+    capsys.readouterr()
+    assert opened.labelled(path, None).said.startswith("150 rows that training never saw")
+    assert "rounded or edited" in capsys.readouterr().err
     held = set(opened.labelled(csv, None).frame["debt"])
     old[~old["debt"].isin(held)].to_csv(path, index=False)
     assert main(["evaluate", model, "--data", path]) == 2

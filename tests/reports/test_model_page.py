@@ -36,7 +36,7 @@ def page(portrait: Portrait) -> str:
     return model_page(
         portrait, facts=[("file", EVIL)], columns=[[EVIL, "integer", "", "none", ""]], measured="40 rows held out",
         name=EVIL, run=RunInfo("ct report"),
-    )  # fmt: skip
+    ).replace("\N{NO-BREAK SPACE}", " ")  # fmt: skip
 
 
 def test_everything_is_told_and_nothing_is_markup():

@@ -16,7 +16,7 @@ from counterfactual_training.cli.output import note
 from counterfactual_training.errors import InputError
 
 # "1.234,5" and "1234,5"; a column of which every cell is one, and some have a comma, holds decimal commas.
-_COMMA = r"[+-]?(?:\d{1,3}(?:\.\d{3})+|\d+)(?:,\d+)?"
+_COMMA = r"[+-]?(?:\d{1,3}(?:\.\d{3})+|\d+)(?:,\d+)?(?:[eE][+-]?\d+)?"
 _THOUSANDS = r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
 _POINTED_THOUSANDS = r"[+-]?\d{1,3}(?:\.\d{3})*"
 # A text column with this share of numbers is told.

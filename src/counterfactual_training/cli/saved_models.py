@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.cli.csv_file import Reading, is_file_name, read_table
+from counterfactual_training.cli.output import note
 from counterfactual_training.cli.table import need_target
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets import load_dataset
@@ -137,6 +138,11 @@ class TableModel:
             raise InputError(
                 f"All {len(rows):,} rows of {file} were trained on. Name a file with others by --data, or measure "
                 "these with --all-rows."
+            )
+        if not seen.any() and not held.any() and len(rows) == len(self.origin.trained) + len(self.origin.held_out):
+            note(
+                f"{file} has as many rows as the file of the training, but none of those: if it is the same, rounded "
+                "or edited, the rows of the training cannot be told from the others"
             )
         kinds = ((held, "held out of training"), (~seen & ~held, "that training never saw"))
         parts = [f"{int(mask.sum()):,} rows {words}" for mask, words in kinds if mask.any()]

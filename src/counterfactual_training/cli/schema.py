@@ -31,6 +31,8 @@ examples:
 # A value that occurs this often, alone on its side of zero, may be a code for "not known".
 _CODE_ROWS = 3
 _MOST_CODES = 2
+# The range of advice that a classifier takes by itself.
+_BULK = (0.005, 0.995)
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -86,12 +88,19 @@ def _table(feature: Feature, column: pd.Series) -> str:
             lines.append(_hint("allowed", list(feature.levels), "the only ones that advice may lead to"))
             lines.append('# For categories with an order: kind = "ordinal", and categories from low to high.')
         return "\n".join(lines)
-    low, high = _ends(column)
+    known = _without_codes(column)
+    change = float(f"{known.std() or 1.0:.2g}")
     lines += [
-        _hint("domain", [low, high], "where advice may lead"),
+        _hint(
+            "domain",
+            [_plain(float(known.quantile(share))) for share in _BULK],
+            "where advice may lead; here, 99 % of rows",
+        ),
         _hint("unit", "…", 'for sentences, such as "years"'),
         _hint("step", 1, "advice names multiples of this"),
-        _hint("max_change", _plain(float(f"{column.std() or 1.0:.2g}")), "the largest change"),
+        _hint(
+            "max_change", max(1, round(change)) if feature.kind == "integer" else _plain(change), "the largest change"
+        ),
     ]
     codes = _codes(column)
     if codes:
@@ -107,13 +116,13 @@ def _hint(field: str, value: Any, meaning: str) -> str:
 
 
 def _range(column: pd.Series) -> str:
-    low, high = _ends(column)
-    return f"{low} to {high}, half of them below {_plain(float(column.median()))}"
+    known = _without_codes(column)
+    low, middle, high = (_plain(float(value)) for value in (known.min(), known.median(), known.max()))
+    return f"from {low} to {high}, median {middle}"
 
 
-def _ends(column: pd.Series) -> tuple[float | int, float | int]:
-    known = column.drop(column.index[column.isin(_codes(column))])
-    return _plain(float(known.min())), _plain(float(known.max()))
+def _without_codes(column: pd.Series) -> pd.Series:
+    return column[~column.isin(_codes(column))].astype(float)
 
 
 def _codes(column: pd.Series) -> list[float | int]:

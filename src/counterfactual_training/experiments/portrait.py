@@ -18,8 +18,8 @@ from sklearn.metrics import confusion_matrix
 from counterfactual_training.estimator import CounterfactualClassifier, Explanation
 from counterfactual_training.search.diagnosis import Obstacle
 
-# Enough for a share with two digits, and a matter of seconds.
-_MOST_ASKED = 200
+# Enough for a share with two digits; of wide tables, whose searches take longer, fewer.
+_MOST_ASKED, _FEWEST_ASKED, _MOST_CELLS = 200, 10, 10_000
 _MOST_SHUFFLED = 1000
 _SHUFFLES = 3
 # Shuffling every column of a wider table would take minutes.
@@ -197,7 +197,8 @@ def _asked(
 ) -> pd.DataFrame:
     """The people who ask: those without the wanted decision, or everybody."""
     wanting = np.arange(len(frame)) if target is None else np.flatnonzero(decided != names.index(target))
-    return frame.iloc[np.sort(rng.permutation(wanting)[:_MOST_ASKED])]
+    most = min(_MOST_ASKED, max(_FEWEST_ASKED, _MOST_CELLS // frame.shape[1]))
+    return frame.iloc[np.sort(rng.permutation(wanting)[:most])]
 
 
 def _advice(found: Explanation | None, judge: CounterfactualClassifier) -> Advice:

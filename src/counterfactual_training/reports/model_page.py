@@ -86,8 +86,8 @@ def model_page(
 
 
 def percent(share: float, digits: int = 0) -> str:
-    """``12 %``; a dash for what is not known."""
-    return NOTHING if math.isnan(share) else f"{100 * share:.{digits}f} %"
+    """``12 %``, never broken into two lines; a dash for what is not known."""
+    return NOTHING if math.isnan(share) else f"{100 * share:.{digits}f}\N{NO-BREAK SPACE}%"
 
 
 def _rows(table: Any) -> list[Any]:
@@ -106,7 +106,7 @@ def _importance(portrait: Portrait) -> list[Cell]:
     may = {"none": "may not change", "increase": "may only rise", "decrease": "may only fall", "both": ""}
     cells = []
     for row in shown:
-        text = f"probability ± {100 * row.shift:.1f}, accuracy {-100 * row.lost:+.1f} points".replace("-", "−")
+        text = f"probability ±{100 * row.shift:.1f}, accuracy {-100 * row.lost:+.1f}".replace("-", "−")
         cells.append(Cell(row.column, may[row.mutability], text, row.shift / longest))
     return cells
 
