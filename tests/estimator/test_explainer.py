@@ -276,8 +276,10 @@ def network(loans):
 
 def test_a_torch_module_is_explained_by_its_gradients(network, loans, denied):
     model, encoder = network
+    model.train()
     explainer = ct.Explainer(model, *loans, encoder=encoder, gate="none", **RULES)
     told = explainer.explain(denied, target="granted", n_options=2)
+    assert model.training  # it is left as it was
     frame = told.frame.droplevel("option")
     logits = model(torch.as_tensor(encoder.transform(frame), dtype=torch.float32))
     assert ((logits.argmax(-1) == 1).numpy() == told.answered).all() and told.answered.all()

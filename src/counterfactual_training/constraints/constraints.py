@@ -340,8 +340,12 @@ class Constraints:
         """Round to integers and allowed values, in place."""
         lower, upper = (bound.expand_as(x) for bound in self._box(x))
         up, down = self.may_increase.unsqueeze(-2).expand_as(x), self.may_decrease.unsqueeze(-2).expand_as(x)
+        # A value that did not change is kept, and often few columns of many did.
+        moved = (x_cf != x).reshape(-1, self.num_features).any(0).tolist()
         for lattice in self.lattices:
             j = lattice.column
+            if not moved[j]:
+                continue
             low = torch.where(down[..., j], lower[..., j], x[..., j])
             high = torch.where(up[..., j], upper[..., j], x[..., j])
             x_cf[..., j] = lattice.snap(x_cf[..., j], x[..., j], low, high)

@@ -49,7 +49,7 @@ def search_blind(
     """
     x, bar = factuals.x, threshold + DIGITS
     steps, everyone = torch.zeros_like(y), torch.arange(len(y), device=y.device)
-    width = 16 * len(finder.encoder.columns_) * x.shape[-1]
+    width = 16 * min(len(finder.encoder.columns_), MOST) * x.shape[-1]
     parts = everyone.split(max(1, _VALUES // width))
     greedy = torch.cat([_one_by_one(finder, factuals.take(part), y[part], bar) for part in parts])
     row, point = _real(finder, background, factuals, y, bar)

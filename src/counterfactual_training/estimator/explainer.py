@@ -28,7 +28,7 @@ from counterfactual_training.estimator.inputs import (
     resolve_schema,
 )
 from counterfactual_training.gates import KINDS, Gate, few_rows, gate_of
-from counterfactual_training.search import Generator, line
+from counterfactual_training.search import Generator, evaluating, line
 from counterfactual_training.search.model_checks import first_logits
 from counterfactual_training.tabular.encode import Encoder, Missing, Unseen
 from counterfactual_training.tabular.frame import as_frame, match_columns
@@ -97,8 +97,8 @@ class Explainer(Explains):
         self.constraints_ = advice_constraints(encoder, self.num_std_)
         given = None if y is None else _labels(y, len(rows))
         module, finder, predicted = self._asking(rows, given, classes)
-        y_index = predicted if given is None else torch.as_tensor(_index(given, self.classes_), device=predicted.device)
         x = finder.factuals(rows).x
+        y_index = (predicted if given is None else torch.as_tensor(_index(given, self.classes_))).to(x.device)
         self.gate_ = None if gate == "none" else _fit_gate(module, x, y_index, gate, self)
         background = None if self._torch else make_background(finder, x, predicted, len(self.classes_))
         self._found = Finder(module, encoder, self.constraints_, self.gate_, background=background)
@@ -132,18 +132,18 @@ class Explainer(Explains):
         if self._torch:
             module = self.model
             x = encode_rows(self.encoder_, rows, device_and_dtype(module))
-            with torch.no_grad():
-                logits = first_logits(module.eval(), x[:2], torch.zeros(len(x[:2]), dtype=torch.long, device=x.device))
+            with evaluating(module), torch.no_grad():
+                logits = first_logits(module, x[:2], torch.zeros(len(x[:2]), dtype=torch.long, device=x.device))
             known: Any = None if given is None else np.unique(given)
             self.classes_ = _classes(known if classes is None else classes, logits.shape[-1])
-        else:
-            probability = ask(self.model, rows, None, self._arrays)
-            known = getattr(self.model, "classes_", None)
-            self.classes_ = _classes(known if classes is None else classes, probability.shape[1])
-            self._check_decision(rows, probability)
-            module = BlackBox(self.model, self.encoder_, len(self.classes_), self._arrays)
-        finder = Finder(module, self.encoder_, self.constraints_)
-        return module, finder, finder.logits(finder.factuals(rows).x).argmax(-1)
+            finder = Finder(module, self.encoder_, self.constraints_)
+            return module, finder, finder.logits(x).argmax(-1)
+        probability = ask(self.model, rows, None, self._arrays)
+        known = getattr(self.model, "classes_", None)
+        self.classes_ = _classes(known if classes is None else classes, probability.shape[1])
+        self._check_decision(rows, probability)
+        module = BlackBox(self.model, self.encoder_, len(self.classes_), self._arrays)
+        return module, Finder(module, self.encoder_, self.constraints_), torch.as_tensor(probability.argmax(1))
 
     def _check_decision(self, rows: pd.DataFrame, probability: np.ndarray) -> None:
         """Warn if the model decides otherwise than by its largest probability."""
