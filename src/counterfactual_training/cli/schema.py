@@ -19,7 +19,7 @@ from counterfactual_training.cli.table import add_columns, chosen_reading, need_
 from counterfactual_training.errors import InputError
 from counterfactual_training.tabular.feature import Feature
 from counterfactual_training.tabular.infer import infer_feature
-from counterfactual_training.tabular.schema_file import FIELDS, feature_to_dict
+from counterfactual_training.tabular.schema_file import feature_to_dict
 
 DESCRIPTION = """Read a CSV file and write a TOML file with a table for every column: its kind and its categories, \
 and, as comments to be edited, the rules that advice may have to keep. Give the edited file to `ct train --schema`."""
@@ -105,8 +105,7 @@ def _table(feature: Feature, column: pd.Series) -> str:
     codes = _codes(column)
     if codes:
         shown = ",".join(str(code) for code in codes)
-        if "special" in FIELDS:
-            lines.append(_hint("special", codes, "if that is a code such as 'no record': never advised"))
+        lines.append(_hint("special", codes, "if that is a code such as 'no record': never advised"))
         lines.append(f"# Is {shown} a code for 'not known'? To fill such cells in, add --na={shown} --missing impute.")
     return "\n".join(lines)
 

@@ -21,7 +21,7 @@ from counterfactual_training.cli.parsing import assignments, columns, interval, 
 from counterfactual_training.errors import InputError, check_name
 from counterfactual_training.estimator.fit import validation_split
 from counterfactual_training.estimator.origin import Origin, row_marks
-from counterfactual_training.tabular.schema_file import FIELDS, read_features
+from counterfactual_training.tabular.schema_file import read_features
 
 # Fewer rows than this may hold different numbers by chance.
 _FEWEST_ROWS = 10
@@ -96,9 +96,8 @@ def add_rules(group: Any) -> None:
     mutability = "how a column may change: both, none, increase or decrease"
     group.add_argument("--mutability", nargs="+", metavar="COLUMN=HOW", help=mutability)
     group.add_argument("--domain", nargs="+", metavar="COLUMN=LOW:HIGH", help="where advice on a column may lead")
-    if "special" in FIELDS:
-        special = "numbers that are codes, such as late=-9,-8 for 'no record': states of their own, never advised"
-        group.add_argument("--special", nargs="+", metavar="COLUMN=CODES", help=special)
+    special = "numbers that are codes, such as late=-9,-8 for 'no record': states of their own, never advised"
+    group.add_argument("--special", nargs="+", metavar="COLUMN=CODES", help=special)
     schema = "TOML or JSON file that describes columns; `ct schema` writes a first draft"
     group.add_argument("--schema", metavar="FILE", help=schema)
     missing = "blank cells: refuse them, or fill in the median or the most frequent category (default: error)"

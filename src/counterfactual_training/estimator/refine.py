@@ -16,6 +16,8 @@ Confidence = Callable[[Tensor, Tensor], Tensor]
 Reaches = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 _HALVINGS = 5
+# Values of all points that are looked at together; bounds memory.
+_TOGETHER = 2**22
 
 
 def swap_categories(
@@ -122,20 +124,28 @@ class Shortener:
         x_cf = x_cf.clone()
         open_rows = torch.arange(len(x), device=x.device)
         while len(open_rows):
-            size = self._by_feature((x_cf[open_rows] - x[open_rows]).abs()) / self.difficulty
-            size = size.masked_fill(size == 0, torch.inf)
+            own = x_cf[open_rows], x[open_rows], y_target[open_rows], floor[open_rows]
+            size = self._by_feature((own[0] - own[1]).abs()) / self.difficulty
+            size = size.masked_fill(~self._superfluous(*own, size > 0), torch.inf)
             most = int(size.isfinite().sum(-1).max())
-            undone_any = torch.zeros_like(open_rows, dtype=torch.bool)
             for feature in size.argsort(dim=-1)[:, :most].unbind(-1):
                 places = size.gather(-1, feature.unsqueeze(-1)).squeeze(-1).isfinite().nonzero().squeeze(-1)
                 rows = open_rows[places]
                 undone = torch.where(self.owner == feature[places].unsqueeze(-1), x[rows], x_cf[rows])
                 kept = self.reaches(undone, y_target[rows], floor[rows])
                 x_cf[rows[kept]] = undone[kept]
-                undone_any[places[kept]] = True
             # Without one feature, another that was needed before may be superfluous.
-            open_rows = open_rows[undone_any]
+            open_rows = open_rows[size.isfinite().any(-1)]
         return x_cf
+
+    def _superfluous(self, x_cf: Tensor, x: Tensor, y_target: Tensor, floor: Tensor, moved: Tensor) -> Tensor:
+        """Mask ``(n, m)`` of the changes that can be undone alone: all in few looks, because wide rows have many."""
+        found = torch.zeros_like(moved)
+        for pairs in moved.nonzero().split(max(1, _TOGETHER // x.shape[-1])):
+            row, feature = pairs.unbind(-1)
+            undone = torch.where(self.owner == feature.unsqueeze(-1), x[row], x_cf[row])
+            found[row, feature] = self.reaches(undone, y_target[row], floor[row])
+        return found
 
     def _ease(self, x_cf: Tensor, x: Tensor, y_target: Tensor, floor: Tensor, places: Tensor) -> Tensor:
         """Move the numbers back towards x, all by the same share, as far as possible: bisection on that share."""
