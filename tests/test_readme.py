@@ -4,14 +4,17 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
+from sklearn.ensemble import HistGradientBoostingClassifier
 
 import counterfactual_training as ct
 from counterfactual_training.cli import main
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
-DATAFRAME, MODULE, OWN_LOOP, CALLBACKS, FLEET, GATE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+DATAFRAME, FOREIGN, MODULE, OWN_LOOP, CALLBACKS, FLEET, GATE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 COMMANDS = [line.split("#")[0].strip() for line in README.splitlines() if re.match(r"ct \w+", line)]
 
 
@@ -21,6 +24,16 @@ def test_a_dataframe_and_a_question(tmp_path, monkeypatch, capsys):
     exec(compile(code, "README.md", "exec"), {})  # noqa: S102
     assert re.search(r"Row \d+: with debt .* the decision would be 'loan granted'", capsys.readouterr().out)
     assert (tmp_path / "loan.safetensors").is_file()
+
+
+def test_a_model_trained_elsewhere(capsys):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.integers(20, 70, 200), "debt": rng.gamma(2, 10, 200).round(1)})
+    labels = np.where(frame["debt"] < 15 + frame["age"] / 20, "granted", "denied")
+    scope = {"ct": ct, "train_frame": frame, "train_labels": labels}
+    scope["boosting"] = HistGradientBoostingClassifier(max_iter=20).fit(frame, labels)
+    exec(compile(FOREIGN, "README.md", "exec"), scope)  # noqa: S102
+    assert "Row 0, option 1: with debt " in capsys.readouterr().out
 
 
 def test_your_own_network_and_loop(tmp_path, monkeypatch):
