@@ -28,7 +28,7 @@ def draw(seed, n=220):
 
 
 def reached(classifier, frame, target):
-    """What has to reach the bar: the target against its strongest rival, times the plausibility."""
+    """What has to reach the bar: the target against its strongest rival, and the plausibility."""
     probability = classifier.predict_proba(frame)
     rows, place = np.arange(len(frame)), np.searchsorted(classifier.classes_, target)
     own = probability[rows, place]
@@ -37,7 +37,7 @@ def reached(classifier, frame, target):
     if classifier.gate_ is None:
         return chance
     finder = classifier._finder()
-    return chance * finder.plausibility(classifier._encoded(frame)).numpy()[rows, place]
+    return np.minimum(chance, finder.plausibility(classifier._encoded(frame)).numpy()[rows, place])
 
 
 @pytest.mark.parametrize("gate", ["density", "none"])

@@ -38,8 +38,7 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
     """A scikit-learn classifier of data frames that explains what would have to change for another decision.
 
     By default a network is trained conventionally, and a gate learns what real rows of each class look like: advice
-    ends where the target's probability times this plausibility reaches the threshold. Decisions are the network's
-    alone. ``preset="as_run"`` is Counterfactual Training as published, without a gate.
+    flips the decision where a row is at least as plausible as not. Decisions are the network's alone. ``preset="as_run"`` is Counterfactual Training as published, without a gate.
 
     >>> clf = CounterfactualClassifier(mutability={"age": "none", "debt": "decrease"}, domain={"debt": (0, None)})
     >>> clf.fit(frame, y).explain(rejected, target="granted").changes()  # doctest: +SKIP

@@ -132,9 +132,12 @@ class Finder:
         return (own - rival).sigmoid().squeeze(-1).to(x)
 
     def confidence(self, x: Tensor, y_target: Tensor) -> Tensor:
-        """What must reach τ ``(n,)``: the probability, times the plausibility if there is a gate."""
+        """What must reach τ ``(n,)``: the probability, times the plausibility if there is a gate.
+
+        If the bar is the decision, both must reach one half, each for itself.
+        """
         found = self.probability(x, y_target)
-        return found if self.gate is None else found * self._passes(x, y_target)
+        return found if self.gate is None else self._gated(found, self._passes(x, y_target))
 
     def reaches(self, x: Tensor, y_target: Tensor, floor: Tensor) -> Tensor:
         """Mask ``(n,)`` of the rows whose confidence is at least their floor ``(n,)``."""
@@ -142,8 +145,11 @@ class Finder:
         fine = found >= floor
         rows = fine.nonzero().squeeze(-1)
         if self.gate is not None and len(rows):  # the gate is slow, and can only lower a probability
-            fine[rows] = found[rows] * self._passes(x[rows], y_target[rows]) >= floor[rows]
+            fine[rows] = self._gated(found[rows], self._passes(x[rows], y_target[rows])) >= floor[rows]
         return fine
+
+    def _gated(self, probability: Tensor, plausibility: Tensor) -> Tensor:
+        return torch.minimum(probability, plausibility) if self.decision else probability * plausibility
 
     def _passes(self, x: Tensor, y_target: Tensor) -> Tensor:
         return self.plausibility(x).gather(-1, y_target.cpu().unsqueeze(-1)).squeeze(-1).to(x)
