@@ -19,7 +19,9 @@ def constraint_structure(constraints: Constraints) -> str:
     groups = [(group.columns, _listed(group.transitions)) for group in constraints.groups]
     lattices = [[_listed(value) for value in vars(lattice).values()] for lattice in constraints.lattices]
     kind = type(constraints), constraints.num_features, constraints.category_projection, constraints.keep_outside
-    return repr((*kind, groups, lattices, _listed(constraints.domain.inferred), _listed(constraints.reach)))
+    rules = constraints.relations
+    related = None if rules is None else [_listed(value) for value in vars(rules).values()]
+    return repr((*kind, groups, lattices, _listed(constraints.domain.inferred), _listed(constraints.reach), related))
 
 
 def stack_constraints(members: Sequence[Constraints]) -> Constraints:

@@ -95,6 +95,9 @@ class CounterfactualClassifier(Explains, ClassifierMixin, BaseEstimator):
             may stay there or move towards it.
         schema: see above: a dict with a table per column, a TOML or JSON file with the same, or a :class:`Schema`,
             such as ``load_dataset("adult").schema``. ``mutability`` and ``domain`` win over it.
+        relations: between columns, on top of those of the schema: ``"satisfactory <= total"``, ``"a + 2*b = 100"``,
+            ``"ratio = debt / income"`` (ratio follows), ``"job = pilot requires licence = yes"``. Rows that break one
+            may do so, but not more.
         num_std: n_σ of Eq. 12, how far columns without a stated domain may leave the range of the training data. 0
             keeps advice inside its bulk, from the 0.5th to the 99.5th percentile; ``None`` follows the preset.
         unseen: a category not seen in training counts as no category, with a warning (``"warn"``) or without one
@@ -149,6 +152,7 @@ class CounterfactualClassifier(Explains, ClassifierMixin, BaseEstimator):
         mutability: Mapping[str, object] | Sequence[object] | None = None,
         domain: Mapping[str, tuple[Any, Any]] | None = None,
         schema: Schema | Mapping[str, Any] | str | Path | None = None,
+        relations: Sequence[str] | None = None,
         num_std: float | None = 0.0,
         unseen: Unseen = "warn",
         missing: Missing = "error",

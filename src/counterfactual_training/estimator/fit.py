@@ -96,7 +96,7 @@ class PreparedFit:
 
 def prepare(params: Mapping[str, Any], frame: pd.DataFrame, labels: np.ndarray, seed: int) -> PreparedFit:
     """Fit the encoder, and translate the classifier's parameters for these rows."""
-    schema = resolve_schema(frame, params["schema"], params["mutability"], params["domain"])
+    schema = resolve_schema(frame, params["schema"], params["mutability"], params["domain"], params["relations"])
     preset, base = parameters.make_preset(params), parameters.base_setting(params)
     scale: Scale = "robust" if preset.scaling == "robust" else True
     encoder = Encoder(schema, unseen=params["unseen"], missing=params["missing"], scale=scale).fit(frame)

@@ -145,16 +145,18 @@ def column_owner(encoder: Encoder) -> Tensor:
 # ---- schema ----------------------------------------------------------------------------------------------------------
 
 
-def resolve_schema(frame: pd.DataFrame, schema: Any, mutability: Any, domain: Any) -> Schema:
+def resolve_schema(frame: pd.DataFrame, schema: Any, mutability: Any, domain: Any, relations: Any = None) -> Schema:
     """The schema of a training frame: what the user states, and the rest inferred from the data.
 
     Args:
         schema: ``None``, a complete :class:`Schema`, a dict with a table per column (may be partial), or a TOML/JSON
             file.
         mutability, domain: win over the schema; see :func:`by_column`.
+        relations: on top of those of the schema.
     """
     names = tuple(frame.columns)
     rules: dict[str, Any] = {"mutability": by_column(mutability, names), "domain": by_column(domain, names)}
+    rules["relations"] = relations
     if isinstance(schema, Schema):
         return schema.override(**rules)
     return Schema.infer(frame, schema, **rules)

@@ -50,6 +50,8 @@ def single_changes(finder: Finder, factuals: Factuals, y: Tensor, floor: Tensor)
     x = factuals.x
     rules = finder.constraints.to(x)
     lower, upper = rules.interval(x, factuals.held)
+    if rules.relations is not None:
+        lower, upper = rules.relations.narrow(x, lower, upper)
     owner, difficulty = finder.owner.to(x.device), finder.difficulty.to(x)
     num_features = len(finder.encoder.columns_)
     tried = _promising(finder, x, y, lower, upper, owner, num_features)
@@ -132,6 +134,10 @@ def _first(
     fine = allowed.flatten() & (chance >= bar)
     where = fine.nonzero().squeeze(-1)
     fine[where] = finder.reaches(flat[where], goal[where], bar[where])
+    if finder.related is not None:  # they may ask for a second column, which is then not a single one
+        where = fine.nonzero().squeeze(-1)
+        own = factuals.take(rows[where])
+        fine[where] = finder.keeps(flat[where], own) & (finder.num_changes(flat[where], own.x) == 1)
     distance = (flat - factuals.x[rows]).abs().sum(-1).masked_fill(~fine, torch.inf).view(n, g)
     place = distance.argmin(-1)
     near = flat.view(n, g, d)[torch.arange(n, device=points.device), place]
@@ -146,5 +152,7 @@ def _closer(finder: Finder, factuals: Factuals, y: Tensor, floor: Tensor, points
     for halving in range(1, _HALVINGS + 1):
         trial = finder.printed(points - (share + 0.5**halving) * delta, factuals)
         fine = finder.reaches(trial, y, floor).unsqueeze(-1)
+        if finder.related is not None:
+            fine = fine & finder.keeps(trial, factuals).unsqueeze(-1)
         share, best = torch.where(fine, share + 0.5**halving, share), torch.where(fine, trial, best)
     return best

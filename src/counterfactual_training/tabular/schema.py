@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,15 @@ from counterfactual_training.tabular.infer import (
     report,
     show_domain,
 )
-from counterfactual_training.tabular.schema_file import feature_to_dict, fields_from_dict, read_features, write_features
+from counterfactual_training.tabular.relate import check_feasible
+from counterfactual_training.tabular.relations import RelationBook, check_texts, read_relations
+from counterfactual_training.tabular.schema_file import (
+    feature_to_dict,
+    read_features,
+    relations_key,
+    split_relations,
+    write_features,
+)
 from counterfactual_training.text import align
 
 # What a user states about columns: a table per column, or a file that holds one.
@@ -37,14 +46,22 @@ Stated = Mapping[str, Any] | str | Path | None
 
 @dataclass(frozen=True)
 class Schema:
-    """The features of a table, in the order of its columns."""
+    """The features of a table, in the order of its columns, and relations between them: see :mod:`relation_text`."""
 
     features: tuple[Feature, ...]
+    relations: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(self.features))
+        object.__setattr__(self, "relations", check_texts(self.relations))
         if not self.names or len(set(self.names)) != len(self.names):
             raise InputError(f"A schema needs features of different names, got {show(self.names)}.")
+        check_feasible(self.book, self.features)
+
+    @cached_property
+    def book(self) -> RelationBook:
+        """The relations, read and checked."""
+        return read_relations(self.relations, self.features) if self.relations else RelationBook()
 
     @classmethod
     def infer(
@@ -54,6 +71,7 @@ class Schema:
         *,
         mutability: Mapping[str, object] | None = None,
         domain: Mapping[str, tuple[Any, Any]] | None = None,
+        relations: Sequence[str] | None = None,
     ) -> Schema:
         """A schema from a frame (or array) and what the user states; the data decides the rest.
 
@@ -64,14 +82,16 @@ class Schema:
         Args:
             frame: the data.
             schema: a dict with a table per column, such as ``{"age": {"unit": "years"}}``, or a ``.toml`` or ``.json``
-                file of the same form, as :meth:`save` writes it. Its fields are those of :class:`Feature`.
+                file of the same form, as :meth:`save` writes it. Its fields are those of :class:`Feature`. A list under
+                ``"relations"`` (``"relations_"``, if a column is called that) relates columns.
             mutability, domain: by column; they win over the schema. A direction may also be −1, 0 or +1, as in
                 scikit-learn's ``monotonic_cst``.
+            relations: on top of those of the schema, such as ``["satisfactory <= total"]``.
         """
         table = as_frame(frame)
         if len(table) == 0:
             raise InputError("There are no rows to infer a schema from: the frame has 0.")
-        stated = _stated(schema, mutability, domain, list(table.columns))
+        stated, related = _stated(schema, mutability, domain, list(table.columns), relations)
         features, problems = [], []
         for name in table.columns:
             try:
@@ -82,7 +102,7 @@ class Schema:
         if problems:
             kind = ConstraintError if all(isinstance(p, ConstraintError) for p in problems) else InputError
             raise kind(report([str(problem).rstrip(".") for problem in problems], "The columns need attention"))
-        inferred = cls(tuple(features))
+        inferred = cls(tuple(features), related)
         inferred.check(table, domain=False)
         return inferred
 
@@ -92,17 +112,20 @@ class Schema:
         *,
         mutability: Mapping[str, object] | None = None,
         domain: Mapping[str, tuple[Any, Any]] | None = None,
+        relations: Sequence[str] | None = None,
     ) -> Schema:
         """The schema with the stated parts replaced and everything else kept; arguments as in :meth:`infer`."""
-        stated = _stated(schema, mutability, domain, self.names)
-        return Schema(tuple(_override(feature, stated[feature.name]) for feature in self.features))
+        stated, related = _stated(schema, mutability, domain, self.names, relations)
+        features = tuple(_override(feature, stated[feature.name]) for feature in self.features)
+        return Schema(features, (*self.relations, *related))
 
     # ---- against data ----------------------------------------------------------------------------------------------
 
     def complete(self, frame: Any) -> Schema:
         """The schema with categories and pixel ranges taken from the data where they are not stated."""
         table = match_columns(as_frame(frame, self.names), self.names)
-        return Schema(tuple(complete_feature(feature, table[feature.name]) for feature in self.features))
+        features = tuple(complete_feature(feature, table[feature.name]) for feature in self.features)
+        return Schema(features, self.relations)
 
     def check(self, frame: Any, domain: bool = True) -> None:
         """Raise an error if the frame contradicts the schema: columns, kinds, categories or, on request, domains.
@@ -136,23 +159,24 @@ class Schema:
 
     def __str__(self) -> str:
         table = self.table()
-        return "\n".join(align([list(table.columns), *table.to_numpy().tolist()]))
+        return "\n".join([*align([list(table.columns), *table.to_numpy().tolist()]), *self.relations])
 
-    def to_dict(self) -> dict[str, dict[str, Any]]:
-        """As JSON: a table per column, in order."""
-        return {feature.name: feature_to_dict(feature) for feature in self.features}
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON: a table per column, in order; and the list of relations, if there are any."""
+        tables: dict[str, Any] = {feature.name: feature_to_dict(feature) for feature in self.features}
+        return {**({relations_key(tables): list(self.relations)} if self.relations else {}), **tables}
 
     @classmethod
     def from_dict(cls, spec: Mapping[str, Any]) -> Schema:
         """The inverse of :meth:`to_dict`."""
-        features = {name: fields_from_dict(name, fields) for name, fields in spec.items()}
+        features, relations = split_relations(spec)
         open_kinds = [name for name, fields in features.items() if "kind" not in fields]
         if open_kinds:
             raise InputError(
                 f"No kind is stated for {show(open_kinds)}. A partial schema is completed by data: "
                 "Schema.infer(frame, schema)."
             )
-        return cls(tuple(Feature(name=name, **fields) for name, fields in features.items()))
+        return cls(tuple(Feature(name=name, **fields) for name, fields in features.items()), relations)
 
     @classmethod
     def from_file(cls, path: str | Path) -> Schema:
@@ -169,23 +193,26 @@ def _stated(
     mutability: Mapping[str, object] | None,
     domain: Mapping[str, tuple[Any, Any]] | None,
     names: Sequence[str],
-) -> dict[str, dict[str, Any]]:
-    """What the user states, with an entry for every column; mutability and domain win over the schema."""
+    relations: Sequence[str] | None,
+) -> tuple[dict[str, dict[str, Any]], tuple[str, ...]]:
+    """What the user states, with an entry for every column, and the relations; mutability and domain win over the
+    schema."""
+    features, related = dict[str, dict[str, Any]](), tuple[str, ...]()
     if isinstance(schema, (str, Path)):
         schema = read_features(schema)
-    elif isinstance(schema, Mapping):
-        schema = {name: fields_from_dict(name, spec) for name, spec in schema.items()}
+    if isinstance(schema, Mapping):
+        features, related = split_relations(schema)
     elif schema is not None:
         raise InputError(f"schema must be a dict by column or a file name, got {type(schema).__name__}.")
     stated: dict[str, dict[str, Any]] = {name: {} for name in names}
-    for name, fields in (schema or {}).items():
+    for name, fields in features.items():
         lookup("column", name, stated).update(fields)
     for field, values in (("mutability", mutability), ("domain", domain)):
         if values is not None and not isinstance(values, Mapping):
             raise InputError(f"{field} must be a dict by column, got {values!r}.")
         for name, value in (values or {}).items():
             lookup("column", name, stated)[field] = value
-    return stated
+    return stated, (*related, *check_texts(relations))
 
 
 def _override(feature: Feature, stated: Mapping[str, Any]) -> Feature:
