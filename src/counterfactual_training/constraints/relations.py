@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from counterfactual_training.constraints.discrete import Lattice
 from counterfactual_training.constraints.expression import Expression
 
 # Rounds of Dykstra's algorithm; what they leave is taken back along the way to the factual.
-_SWEEPS = 12
+_SWEEPS = 8
 # Points keep this far inside a limit, in standard deviations, so that rounding errors cannot cross it.
 _MARGIN = 1e-5
 # A limit counts as broken beyond this.
@@ -120,18 +121,34 @@ class Relations:
         if not len(self.normals):
             return points
         low, high = self.limits(x)
-        if not bool(_outside(points @ self.normals.mT, low, high).any()):
+        rows = _outside(points @ self.normals.mT, low, high).any(-1).nonzero(as_tuple=True)
+        if not len(rows[0]):
             return points
-        points = self._dykstra(points, low, high, lower, upper)
-        return self._pulled_back(points, x if before is None else before, low, high)
+        columns, points = self._related, points.clone()
+        ends = [end.expand_as(points)[rows][:, columns] for end in (lower, upper, x if before is None else before)]
+        found = self._dykstra(points[rows][:, columns], low[rows], high[rows], *ends)
+        points[(*(place.unsqueeze(-1) for place in rows), columns)] = found
+        return points
 
-    def _dykstra(self, points: Tensor, low: Tensor, high: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-        """Near the nearest point of box and limits, by projecting onto each in turn."""
-        free = self.normals * (upper > lower).unsqueeze(-2)  # (..., n, r, d): closed columns do not move
+    @cached_property
+    @torch.inference_mode(False)  # the cache outlives a search
+    def _related(self) -> Tensor:
+        """Columns of linear relations."""
+        return (self.normals != 0).any(0).nonzero().squeeze(-1)
+
+    def _dykstra(
+        self, points: Tensor, low: Tensor, high: Tensor, lower: Tensor, upper: Tensor, before: Tensor
+    ) -> Tensor:
+        """Near the nearest points ``(a, c)`` of box and limits, by projecting onto each in turn; related columns only.
+
+        What that leaves goes back towards ``before``, which is inside.
+        """
+        normals = self.normals[:, self._related]
+        free = normals * (upper > lower).unsqueeze(-2)  # (a, r, c): closed columns do not move
         size = free.square().sum(-1)
-        owed = [torch.zeros_like(points) for _ in range(len(self.normals) + 1)]
+        owed = [torch.zeros_like(points) for _ in range(len(normals) + 1)]
         for _ in range(_SWEEPS):
-            for i, normal in enumerate(self.normals):
+            for i, normal in enumerate(normals):
                 start = points + owed[i]
                 value = start @ normal
                 excess = value - value.clamp(low[..., i], high[..., i])
@@ -141,17 +158,12 @@ class Relations:
             start = points + owed[-1]
             points = start.clamp(lower, upper)
             owed[-1] = start - points
-            if not bool(_outside(points @ self.normals.mT, low, high).any()):
-                break
-        return points
-
-    def _pulled_back(self, points: Tensor, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """Points whose related columns went back towards points x inside the limits, as far as it takes."""
-        own, value = x @ self.normals.mT, points @ self.normals.mT
+            if not bool(_outside(points @ normals.mT, low, high).any()):
+                return points
+        own, value = before @ normals.mT, points @ normals.mT
         room = torch.where(value > own, high - own, low - own)
         share = torch.where(_outside(value, low, high), room / (value - own), 1.0).clamp(0, 1).amin(-1, keepdim=True)
-        related = (self.normals != 0).any(0)
-        return torch.where(related & (share < 1), x + share * (points - x), points)
+        return torch.where(share < 1, before + share * (points - before), points)
 
     def narrow(self, x: Tensor, lower: Tensor, upper: Tensor, at: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The box ``(..., n, d)``, narrower where a column alone, the others as they are, would leave a limit.

@@ -87,8 +87,11 @@ class Related:
         found = {}
         for name in self.book.columns if names is None else names:
             column, own = self.columns[name], factuals.numbers[self._place[name]]
-            numbers, same = column.decode_like(z[:, self.encoder.slices_[name]], precision, own)
-            numbers = np.where(same, own, stored(column, numbers))
+            numbers = own
+            if points is not factuals.x:
+                numbers, same = column.decode_like(z[:, self.encoder.slices_[name]], precision, own)
+                # A whole number is stored as it is.
+                numbers = np.where(same, own, numbers if column.feature.kind == "integer" else stored(column, numbers))
             if column.feature.is_category:
                 found[name] = np.where(np.isnan(numbers), UNSEEN, numbers)
             else:
