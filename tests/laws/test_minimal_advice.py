@@ -3,9 +3,9 @@
 import numpy as np
 import pandas as pd
 import pytest
-from covering import repeats
 
 import counterfactual_training as ct
+from covering import repeats
 
 BAR = 0.5
 

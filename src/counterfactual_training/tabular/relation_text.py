@@ -166,14 +166,14 @@ class _Parser:
         token, at = self._token(start)
         if token.kind != "column" or at > end:
             self.fail(f"expected a column instead of {_shown(token)}", min(token.start, end))
-        sign, at = self._token(at)
-        if sign.text != "=" or at > end:
-            self.fail(f'expected "=" and a category after {token.text!r}', min(sign.start, end))
-        category = self.text[at:end].strip()
+        sign = re.compile(r"\s*==?").match(self.text, at, end)
+        if sign is None:
+            self.fail(f'expected "=" and a category after {token.text!r}', at)
+        category = self.text[sign.end() : end].strip()
         if len(category) > 1 and category[0] == category[-1] and category[0] in "\"'`":
             category = category[1:-1]
         if not category:
-            self.fail("expected a category", min(at, end))
+            self.fail("expected a category", sign.end())
         return Condition(token.text, category)
 
 
