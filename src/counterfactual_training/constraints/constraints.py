@@ -220,10 +220,7 @@ class Constraints:
         return x_cf if self.relations is None else x_cf.copy_(imply(self, x_cf, bounds.factual))
 
     def confine(self, points: Tensor, x: Tensor, lower: Tensor, upper: Tensor, before: Tensor | None = None) -> Tensor:
-        """Move points ``(..., n, d)``, in place, into a box and to where relations let counterfactuals of x be.
-
-        ``before`` are points that are there already, where a step began; by default x.
-        """
+        """Move points ``(..., n, d)``, in place, into a box and what relations leave; the step began at ``before``."""
         points.clamp_(lower, upper)
         if self.relations is None:
             return points
@@ -238,10 +235,7 @@ class Constraints:
         return grad if self.relations is None else self.relations.through(grad, points)
 
     def snap(self, x_cf: Tensor, x: Tensor, held: Tensor | None = None) -> Tensor:
-        """A copy of x_cf with valid categories, integers and allowed values, all reachable from x.
-
-        Relations may ask for more changes than x_cf makes, but never in the cells under the mask ``held``.
-        """
+        """A copy of x_cf with valid values that x can reach; relations may change more, but no cells under ``held``."""
         x_cf = x_cf.clone()
         if self.groups and self.category_projection == "end":
             self._settle(x_cf, self._category_bounds(x))
