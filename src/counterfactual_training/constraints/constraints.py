@@ -21,9 +21,12 @@ import torch
 from torch import Tensor
 
 from counterfactual_training.constraints.bounds import Bounds
-from counterfactual_training.constraints.discrete import Lattice, OneHotGroup
+from counterfactual_training.constraints.discrete import Lattice, OneHotGroup, check_columns
 from counterfactual_training.constraints.domain import Domain, parse_domain
+from counterfactual_training.constraints.imply import imply
 from counterfactual_training.constraints.mutability import Direction, Mutability, direction_from, parse_mutability
+from counterfactual_training.constraints.relations import Relations
+from counterfactual_training.constraints.violations import find_violations
 from counterfactual_training.errors import ConstraintError, check_name
 
 CategoryProjection = Literal["end", "step", "never"]
@@ -45,6 +48,7 @@ class Constraints:
         keep_outside: a factual outside the domain may stay there, or move towards it. Otherwise the search pulls it
             into an inferred domain, as the authors do, and refuses it if the domain was stated.
         coded: columns ``(number, flags)`` of numbers with special codes: where a flag is set, the number stays.
+        relations: between features; ``None`` without any.
     """
 
     may_increase: Tensor
@@ -57,6 +61,7 @@ class Constraints:
     reach: Tensor | None = None
     keep_outside: bool = False
     coded: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    relations: Relations | None = None
 
     @classmethod
     def build(
@@ -84,11 +89,7 @@ class Constraints:
             raise ConstraintError(f"{len(names)} names for {num_features} features.")
         directions = parse_mutability(mutability, num_features, names)
         parsed_groups = tuple(g if isinstance(g, OneHotGroup) else OneHotGroup(tuple(g)) for g in groups)
-        columns = [column for group in parsed_groups for column in group.columns]
-        columns += [lattice.column for lattice in lattices]
-        if len(set(columns)) != len(columns) or any(not 0 <= c < num_features for c in columns):
-            valid = f"0..{num_features - 1}"
-            raise ConstraintError(f"Groups and lattices must name different columns in {valid}: {columns}.")
+        check_columns(parsed_groups, lattices, num_features)
         check_name("category_projection", category_projection, get_args(CategoryProjection), ConstraintError)
         return cls(
             may_increase=torch.tensor([d in ("both", "increase") for d in directions]),
@@ -169,8 +170,9 @@ class Constraints:
         if self.may_increase.device == box.device == like.device and box.dtype == like.dtype:
             return self  # keeps what is cached
         up, down = self.may_increase.to(like.device), self.may_decrease.to(like.device)
-        reach = None if self.reach is None else self.reach.to(like)
-        return replace(self, may_increase=up, may_decrease=down, domain=self.domain.to(like), reach=reach)
+        moved = {"reach": self.reach, "relations": self.relations}
+        others: dict[str, Any] = {name: None if value is None else value.to(like) for name, value in moved.items()}
+        return replace(self, may_increase=up, may_decrease=down, domain=self.domain.to(like), **others)
 
     def relaxed(self) -> Constraints:
         """The same box and directions with every column continuous, as the authors train."""
@@ -186,8 +188,12 @@ class Constraints:
         """The box around the factuals x ``(..., n, d)``, and their categories if these are projected at every step.
 
         The box is the domain. It is wider where a factual lies outside the domain and may not come back, and narrower
-        where transitions forbid a category.
+        where transitions forbid a category; also at the factual by directions, if there are relations.
         """
+        if self.relations is not None:
+            free = replace(self, relations=None)
+            lower, upper = free.interval(x)
+            return free.bounds(x)._replace(lower=lower.expand_as(x), upper=upper.expand_as(x), factual=x)
         if self.groups and self.category_projection == "step":
             return self._category_bounds(x)
         lower, upper = self._box(x)
@@ -204,22 +210,44 @@ class Constraints:
         upper = torch.where(self.may_increase.unsqueeze(-2), bounds.upper, torch.minimum(bounds.upper, x))
         return lower, upper
 
-    def project(self, x_cf: Tensor, bounds: Bounds) -> Tensor:
-        """Move points ``(..., n, d)`` back into the bounds of their factuals, in place."""
-        return self.project_categories(x_cf.clamp_(bounds.lower, bounds.upper), bounds)
+    def project(self, x_cf: Tensor, bounds: Bounds, before: Tensor | None = None) -> Tensor:
+        """Move points ``(..., n, d)`` back into the bounds of their factuals, in place; ``before`` is as in confine."""
+        return self.project_categories(self.confine(x_cf, bounds.factual, bounds.lower, bounds.upper, before), bounds)
 
     def project_categories(self, x_cf: Tensor, bounds: Bounds) -> Tensor:
         """Round every group to an allowed category, in place, if categories are projected at every step."""
-        return self._settle(x_cf, bounds) if self.category_projection == "step" else x_cf
+        if self.category_projection != "step":
+            return x_cf
+        self._settle(x_cf, bounds)
+        return x_cf if self.relations is None else x_cf.copy_(imply(self, x_cf, bounds.factual))
 
-    def snap(self, x_cf: Tensor, x: Tensor) -> Tensor:
-        """A copy of x_cf with valid categories, integers and allowed values, all reachable from x."""
+    def confine(self, points: Tensor, x: Tensor, lower: Tensor, upper: Tensor, before: Tensor | None = None) -> Tensor:
+        """Move points ``(..., n, d)``, in place, into a box and what relations leave; the step began at ``before``."""
+        points.clamp_(lower, upper)
+        if self.relations is None:
+            return points
+        return points.copy_(self.follow(self.relations.project(points, x, lower, upper, before), x))
+
+    def follow(self, points: Tensor, x: Tensor) -> Tensor:
+        """Points ``(..., n, d)`` in which features that follow others do so; x are the factuals."""
+        return points if self.relations is None else self.relations.follow(points, x)
+
+    def through(self, grad: Tensor, points: Tensor) -> Tensor:
+        """The gradient at points ``(..., n, d)``, that of features which follow others passed on to the others."""
+        return grad if self.relations is None else self.relations.through(grad, points)
+
+    def snap(self, x_cf: Tensor, x: Tensor, held: Tensor | None = None) -> Tensor:
+        """A copy of x_cf with valid values that x can reach; relations may change more, but no cells under ``held``."""
         x_cf = x_cf.clone()
         if self.groups and self.category_projection == "end":
             self._settle(x_cf, self._category_bounds(x))
         if self.lattices:
             self._round(x_cf, x)
-        return x_cf
+        if self.relations is None:
+            return x_cf
+        if self.category_projection == "end":
+            x_cf = imply(self, x_cf, x, held)
+        return self.follow(self.relations.step_back(x_cf, x, self.lattices), x)
 
     def protect(self, x_pos: Tensor, x_cf: Tensor) -> Tensor:
         """x⁺ with ``x⁺[d] := x′[d]`` wherever moving x′ towards it would break mutability (§3.4).
@@ -256,22 +284,7 @@ class Constraints:
 
     def violations(self, x_cf: Tensor, x: Tensor, tolerance: float = 1e-5) -> Tensor:
         """Mask ``(..., n, d)`` of the values that break a constraint."""
-        delta = x_cf - x
-        slack = tolerance * (1 + torch.maximum(x.abs(), x_cf.abs()))
-        up, down = self.may_increase.unsqueeze(-2), self.may_decrease.unsqueeze(-2)
-        wrong = ((delta > slack) & ~up) | ((delta < -slack) & ~down)
-        projected = self.category_projection != "never"
-        bounds = self._category_bounds(x) if projected else self.bounds(x)
-        wrong |= (x_cf < bounds.lower - slack) | (x_cf > bounds.upper + slack)
-        valid = x_cf.clone()
-        if projected:
-            self._settle(valid, bounds)
-            for group in self.groups:  # an unchanged group is always valid, even if it is no clean category
-                columns = group.index
-                changed = (delta.abs() > slack)[..., columns].any(-1, keepdim=True)
-                valid[..., columns] = torch.where(changed, valid[..., columns], x_cf[..., columns])
-        self._round(valid, x)
-        return wrong | ((valid - x_cf).abs() > slack)
+        return find_violations(self, x_cf, x, tolerance)
 
     # ---- helpers ---------------------------------------------------------------------------------------------------
 

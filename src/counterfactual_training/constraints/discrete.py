@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -178,3 +179,12 @@ class Lattice:
 
         snapped = torch.where(inside(outward), outward, torch.where(inside(inward), inward, factual))
         return torch.where((v - factual).abs() <= 1e-6, factual, snapped)
+
+
+def check_columns(groups: Sequence[OneHotGroup], lattices: Sequence[Lattice], num_features: int) -> None:
+    """Raise unless all groups and lattices are about different columns that exist."""
+    columns = [column for group in groups for column in group.columns]
+    columns += [lattice.column for lattice in lattices]
+    if len(set(columns)) != len(columns) or any(not 0 <= c < num_features for c in columns):
+        valid = f"0..{num_features - 1}"
+        raise ConstraintError(f"Groups and lattices must name different columns in {valid}: {columns}.")

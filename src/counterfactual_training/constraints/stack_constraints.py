@@ -19,8 +19,10 @@ def constraint_structure(constraints: Constraints) -> str:
     groups = [(group.columns, _listed(group.transitions)) for group in constraints.groups]
     lattices = [[_listed(value) for value in vars(lattice).values()] for lattice in constraints.lattices]
     kind = type(constraints), constraints.num_features, constraints.category_projection, constraints.keep_outside
+    rules = constraints.relations
+    related = None if rules is None else [_listed(value) for value in vars(rules).values()]
     boxes = _listed(constraints.domain.inferred), _listed(constraints.reach), constraints.coded
-    return repr((*kind, groups, lattices, *boxes))
+    return repr((*kind, groups, lattices, *boxes, related))
 
 
 def stack_constraints(members: Sequence[Constraints]) -> Constraints:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -65,16 +66,19 @@ def explain_rows(
     y_target = target_classes(target, classes, before)
     y = torch.as_tensor(y_target, device=factuals.x.device)
     groups = [(np.arange(len(frame)), Rules())] if groups is None else groups
-    told = []
+    told, notes = list[Answers](), list[str]()
     for rows, rules in groups:
         under = _under(finder, rules, num_std, frame.index[rows[0]] if len(groups) > 1 else None)
+        if under.related is not None:
+            notes += under.related.notes(factuals.take(torch.as_tensor(rows)))
         asked = replace(question, max_changes=rules.max_changes)
         try:
             told.append(_answer(under, factuals, y, rows, asked, num_options))
         except ModelError:
             refuse_far(finder.encoder, frame, factuals.x, in_blocks(finder.searched, factuals.x).to(factuals.x))
             raise
-    return _explanation(finder, factuals, classes, y, before, told, question, num_options)
+    found = _explanation(finder, factuals, classes, y, before, told, question, num_options)
+    return replace(found, notes=(*found.notes, *notes)) if notes else found
 
 
 def _under(finder: Finder, rules: Rules, num_std: float, row: Any) -> Finder:
@@ -135,12 +139,15 @@ def _explanation(
         for name in ("x_cf", "status", "num_steps")
     )
     obstacles = [entry for answers in told for entry in answers.obstacles]
-    cost = np.concatenate(
-        [a.finder.cost(a.found.x_cf, factuals.x[torch.as_tensor(a.row)]).double().cpu().numpy() for a in told]
-    )[order]
+    cost, distance = (
+        np.concatenate(
+            [measure(a.finder)(a.found.x_cf, factuals.x[torch.as_tensor(a.row)]).double().cpu().numpy() for a in told]
+        )[order]
+        for measure in (attrgetter("cost"), attrgetter("distance"))
+    )
     own, goal = factuals.take(places), y[places]
     counterfactual = finder.encoder.inverse_transform(x_cf, like=own.frame)
-    distance = finder.distance(x_cf, own.x).cpu().double().numpy()
+    changed = finder.differs(x_cf, own.x).cpu().numpy()
     probability = finder.logits(x_cf).softmax(-1).numpy()
     wanted = goal.cpu().numpy()
     confidence = probability[np.arange(len(row)), wanted]
@@ -156,7 +163,7 @@ def _explanation(
     return Explanation(
         original=original,
         frame=counterfactual,
-        changed=pd.DataFrame(distance > 0, index=original.index, columns=list(original.columns)),
+        changed=pd.DataFrame(changed, index=original.index, columns=list(original.columns)),
         target=classes[wanted],
         decision=classes[before.argmax(1)][row],
         prediction=prediction,

@@ -38,7 +38,8 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
     """A scikit-learn classifier of data frames that explains what would have to change for another decision.
 
     By default a network is trained conventionally, and a gate learns what real rows of each class look like: advice
-    flips the decision where a row is at least as plausible as not. Decisions are the network's alone. ``preset="as_run"`` is Counterfactual Training as published, without a gate.
+    flips the decision where a row is at least as plausible as not. Decisions are the network's alone.
+    ``preset="as_run"`` is Counterfactual Training as published, without a gate.
 
     >>> clf = CounterfactualClassifier(mutability={"age": "none", "debt": "decrease"}, domain={"debt": (0, None)})
     >>> clf.fit(frame, y).explain(rejected, target="granted").changes()  # doctest: +SKIP
@@ -93,6 +94,9 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
             such as ``load_dataset("adult").schema``. ``mutability``, ``domain`` and ``special`` win over it.
         special: by column, codes such as −9 for "no record": states of their own beside the number, never advised. A
             cell that holds one keeps it.
+        relations: between columns, on top of those of the schema: ``"satisfactory <= total"``, ``"a + 2*b = 100"``,
+            ``"ratio = debt / income"`` (ratio follows), ``"job = pilot requires licence = yes"``. Rows that break one
+            may do so, but not more.
         num_std: n_σ of Eq. 12, how far columns without a stated domain may leave the range of the training data. 0
             keeps advice inside its bulk, from the 0.5th to the 99.5th percentile; ``None`` follows the preset.
         unseen: a category not seen in training counts as no category, with a warning (``"warn"``) or without one
@@ -151,6 +155,7 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         domain: Mapping[str, tuple[Any, Any]] | None = None,
         schema: Schema | Mapping[str, Any] | str | Path | None = None,
         special: Mapping[str, Any] | None = None,
+        relations: Sequence[str] | None = None,
         num_std: float | None = 0.0,
         unseen: Unseen = "warn",
         missing: Missing = "error",

@@ -51,6 +51,7 @@ class Explains:
         max_change: Mapping[str, float] | Sequence[Any] | None = None,
         difficulty: Mapping[str, float] | Sequence[Any] | None = None,
         max_changes: int | Sequence[Any] | None = None,
+        relations: Sequence[Any] | None = None,
         generator: str | Generator | None = None,
         max_steps: int | None = None,
         sparsify: bool = True,
@@ -76,7 +77,8 @@ class Explains:
             step: by column; advice names multiples of this number.
             max_change: by column, the largest change in its units (in ranks for ordinal columns).
             difficulty: by column, how much dearer than usual a change is.
-            max_changes: the largest number of columns to change.
+            max_changes: the largest number of columns to change; those that follow others do not count.
+            relations: between columns, such as ``["satisfactory <= total"]``; see the classifier.
             generator: used alone if given. By default the preset's, then other searches for rows that still miss.
             max_steps: of the search; by default :data:`parameters.EXPLAIN_STEPS`, or as the preset's generator has it.
             sparsify: take back changes that the target does not need: whole ones, the smallest first, then a share of
@@ -84,7 +86,7 @@ class Explains:
         """
         frame = self._asked(X)
         rules = {"vary": vary, "lock": lock, "domain": domain, "step": step, "max_change": max_change}
-        groups = ask(frame.index, **rules, difficulty=difficulty, max_changes=max_changes)
+        groups = ask(frame.index, **rules, difficulty=difficulty, max_changes=max_changes, relations=relations)
         options = check_count("n_options", n_options)
         chosen, decides = self._explainer(generator, confidence, max_steps)
         # A generator that is named here is used alone, without falling back on others.

@@ -42,7 +42,7 @@ class Explanation:
     Attributes:
         original: the rows that were explained.
         frame: their counterfactuals: same columns and dtypes.
-        changed: mask of the cells that differ, same columns and index.
+        changed: mask of the cells that differ, same columns and index; also columns that follow others.
         target: ``(n,)`` the class asked for.
         decision: ``(n,)`` the class predicted for ``original``.
         prediction: ``(n,)`` the class predicted for ``frame``.
@@ -58,10 +58,11 @@ class Explanation:
             times its difficulty.
         num_steps: ``(n,)`` of the search.
         asked: the confidence asked for; ``None`` asked for the decision.
-        distance: ``(n, m)`` the cost of each cell.
+        distance: ``(n, m)`` the cost of each cell; 0 for columns that only follow others.
         obstacles: for each infeasible row, the features that may not move as would help, and why.
         encoder: knows the columns.
-        notes: on rows that have fewer options than were asked for, and why.
+        notes: on rows that have fewer options than were asked for, and why; and on rows that break a relation between
+            columns as they are.
     """
 
     original: pd.DataFrame
@@ -103,7 +104,7 @@ class Explanation:
                 "confidence": self.confidence,
                 "plausibility": self.plausibility,
                 "cost": self.cost,
-                "num_changed": self.changed.to_numpy().sum(1),
+                "num_changed": (self.distance > 0).sum(1),
                 "num_steps": self.num_steps,
             },
             index=self.frame.index,
@@ -164,7 +165,7 @@ class Explanation:
         """One dict of plain values per row, ready for JSON."""
         sentences, rows = self.changes(), []
         for i, line in enumerate(self.summary.to_dict("records")):
-            moved = np.flatnonzero(self.distance[i]).tolist()
+            moved = np.flatnonzero(self.changed.to_numpy()[i]).tolist()
             cells = {
                 self._feature(j).name: dict(zip(("from", "to"), map(plain_value, self._pair(i, j)), strict=True))
                 for j in moved
@@ -236,7 +237,14 @@ class Explanation:
         """The changes of a row, the largest first."""
         order = [j for j in np.argsort(-self.distance[i], kind="stable").tolist() if self.distance[i, j] > 0]
         parts = [say_change(self._feature(j), *self._pair(i, j), self._decimals(j)) for j in order]
-        return listed(parts, most)
+        follows = np.flatnonzero(self.changed.to_numpy()[i] & (self.distance[i] == 0)).tolist()
+        return listed(parts, most) + "".join(f", so that {self._followed(i, j)}" for j in follows)
+
+    def _followed(self, i: int, j: int) -> str:
+        """What became of a column that follows others."""
+        feature, (before, after) = self._feature(j), self._pair(i, j)
+        old, new = (say_cell(feature, v, self._decimals(j), float(after) - float(before)) for v in (before, after))
+        return f"{feature.name} is {with_unit(feature, new)} instead of {old}"
 
     def _hurdles(self, i: int) -> str:
         columns = range(self.frame.shape[1])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pandas as pd
@@ -21,6 +21,7 @@ from counterfactual_training.estimator.foreign import Background, BlackBox
 from counterfactual_training.estimator.inputs import column_owner, device_and_dtype, encode_rows
 from counterfactual_training.estimator.points import DIGITS, Counterfactuals, Factuals, floor_of, in_blocks, stored
 from counterfactual_training.estimator.refine import Shortener, swap_categories
+from counterfactual_training.estimator.related import Related
 from counterfactual_training.estimator.singles import promising, single_changes
 from counterfactual_training.gates import Gate, Gated, towards_real
 from counterfactual_training.search import Generator, SearchResult, Status, generic, search
@@ -33,6 +34,8 @@ _AIM_HIGHER = 0.4
 _PATIENCE = 4
 # Rows of many columns are first searched in the few that promise most: nobody can change hundreds.
 _SUPPORTS = (8, 32, 128)
+# Shares of a change that are tried if rounding all of it breaks a relation between columns.
+_SHARES = (0.95, 0.8, 0.5, 0.2, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +75,17 @@ class Finder:
         return None if bool((self.difficulty == 1).all()) else self.difficulty[self.owner]
 
     @cached_property
+    def related(self) -> Related | None:
+        """Relations between the columns; ``None`` without any."""
+        return Related(self.encoder) if self.encoder.schema_.relations else None
+
+    @cached_property
+    def _following(self) -> list[int]:
+        """Features that follow others, by position; they cost nothing and are never changed by themselves."""
+        names = self.encoder.schema_.names
+        return [names.index(name) for name in self.encoder.schema_.book.following]
+
+    @cached_property
     def _free(self) -> Constraints:
         """The rules as the search sees them: categories and box, while integers and decimals may still vary.
 
@@ -99,18 +113,24 @@ class Finder:
         """
         z, precision = points.detach().cpu().double().numpy(), torch.finfo(points.dtype).eps
         x, printed = factuals.x, factuals.x.clone()
-        moved = set(self.owner[(points != x).any(0).cpu()].tolist())
+        moved = set(self.owner[(points != x).any(0).cpu()].tolist()) - set(self._following)
         for j in moved:  # often few of many
             column, own = self.encoder.columns_[j], factuals.numbers[:, j]
             place = self.encoder.slices_[column.feature.name]
             numbers, same = column.decode_like(z[:, place], precision, own)
             code = torch.as_tensor(column.encode(stored(column, numbers))).to(points)
             printed[:, place] = torch.where(torch.as_tensor(same, device=x.device).unsqueeze(-1), x[:, place], code)
-        return printed
+        return printed if self.related is None else self.related.follow(printed, factuals)
 
     def printed(self, points: Tensor, factuals: Factuals) -> Tensor:
         """Points ``(n, d)`` rounded to valid values, away from the factual, and printed."""
-        return self.as_printed(self.constraints.to(points).snap(points, factuals.x), factuals)
+        return self.as_printed(self.constraints.to(points).snap(points, factuals.x, factuals.held), factuals)
+
+    def keeps(self, points: Tensor, factuals: Factuals) -> Tensor:
+        """Mask ``(n,)`` of printed points that break no relation between columns more than their factuals do."""
+        if self.related is None:
+            return torch.ones(len(points), dtype=torch.bool, device=points.device)
+        return self.related.kept(points, factuals)
 
     def logits(self, x: Tensor) -> Tensor:
         """``(n, k)``, on the CPU."""
@@ -248,8 +268,15 @@ class Finder:
         def printed(points: Tensor, rows: Tensor) -> Tensor:
             return self.as_printed(points, factuals.take(rows))
 
-        owner, pixels = self.owner.to(x.device), self._pixels.to(x.device)
-        shortener = Shortener(self.reaches, printed, owner, pixels, self.constraints, self.difficulty.to(x))
+        def allowed(points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+            part = factuals.take(rows)
+            points = self.related.follow(points, part) if self.related is not None else points
+            return points, self.keeps(points, part)
+
+        owner, apart = self.owner.to(x.device), self._pixels.to(x.device)
+        apart = apart.index_fill(0, torch.tensor(self._following, dtype=torch.long, device=x.device), True)
+        related = None if self.related is None else allowed
+        shortener = Shortener(self.reaches, printed, owner, apart, self.constraints, self.difficulty.to(x), related)
         return shortener(x_cf, x, y, floor)
 
     @cached_property
@@ -257,14 +284,21 @@ class Finder:
         """Mask ``(m,)`` of pixels, which are too many to be changed one by one."""
         return torch.tensor([feature.kind == "pixel" for feature in self.encoder.schema_])
 
+    def differs(self, x_cf: Tensor, x: Tensor) -> Tensor:
+        """Mask ``(n, m)`` of the features that differ, those that follow others included."""
+        moved = (x_cf != x).to(x)
+        return moved.new_zeros(len(x), len(self.difficulty)).index_add_(1, self.owner.to(x.device), moved) > 0
+
     def num_changes(self, x_cf: Tensor, x: Tensor) -> Tensor:
-        """``(n,)`` how many features differ."""
+        """``(n,)`` how many features differ, without those that follow others."""
         return (self.distance(x_cf, x) > 0).sum(-1)
 
     def distance(self, x_cf: Tensor, x: Tensor) -> Tensor:
-        """``(n, m)`` how far each feature moved, L1 in model space."""
+        """``(n, m)`` how far each feature moved, L1 in model space; 0 for those that only followed others."""
         moved = (x_cf - x).abs()
-        return moved.new_zeros(len(moved), len(self.difficulty)).index_add_(1, self.owner.to(moved.device), moved)
+        sums = moved.new_zeros(len(moved), len(self.difficulty)).index_add_(1, self.owner.to(moved.device), moved)
+        sums[:, self._following] = 0
+        return sums
 
     def cost(self, x_cf: Tensor, x: Tensor) -> Tensor:
         """``(n,)`` L1 distance in model space, each feature times its difficulty."""
@@ -304,10 +338,27 @@ class Finder:
         Rows that rounding took below τ get other categories, if that helps.
         """
         x, rules = factuals.x, self.constraints.to(factuals.x)
-        points = self.printed(x_cf, factuals)
+        points = self._back_to_kept(self.printed(x_cf, factuals), x_cf, factuals)
         if not rules.groups:
             return points, self.confidence(points, y)
-        return swap_categories(points, x, y, rules, self.confidence, threshold + DIGITS, factuals.held)
+        keeps = None if self.related is None else partial(self._keeps_of, factuals)
+        return swap_categories(points, x, y, rules, self.confidence, threshold + DIGITS, factuals.held, keeps)
+
+    def _keeps_of(self, factuals: Factuals, points: Tensor, rows: Tensor) -> Tensor:
+        return self.keeps(points, factuals.take(rows))
+
+    def _back_to_kept(self, printed: Tensor, x_cf: Tensor, factuals: Factuals) -> Tensor:
+        """The printed points; rows that break a relation by rounding go back towards their factuals until they do not.
+
+        The last resort is the factual itself.
+        """
+        for share in _SHARES if self.related is not None else ():
+            rows = (~self.keeps(printed, factuals)).nonzero().squeeze(-1)
+            if len(rows) == 0:
+                break
+            part = factuals.take(rows)
+            printed[rows] = self.printed(part.x + share * (x_cf[rows] - part.x), part)
+        return printed
 
 
 def _attempts(generator: Generator, fall_back: bool) -> Sequence[Generator]:

@@ -157,7 +157,9 @@ def prepare(
 
 def _fitted_encoder(params: Mapping[str, Any], frame: pd.DataFrame, scaling: str) -> Encoder:
     """The encoder of the training rows; points out what looks like special codes."""
-    schema = resolve_schema(frame, *(params[name] for name in ("schema", "mutability", "domain", "special")))
+    schema = resolve_schema(
+        frame, *(params[name] for name in ("schema", "mutability", "domain", "special", "relations"))
+    )
     scale: Scale = "robust" if scaling == "robust" else True
     encoder = Encoder(schema, unseen=params["unseen"], missing=params["missing"], scale=scale).fit(frame)
     said = codes_in_words(find_codes(encoder.schema_, frame))

@@ -191,17 +191,21 @@ def column_owner(encoder: Encoder) -> Tensor:
 # ---- schema ----------------------------------------------------------------------------------------------------------
 
 
-def resolve_schema(frame: pd.DataFrame, schema: Any, mutability: Any, domain: Any, special: Any = None) -> Schema:
+def resolve_schema(
+    frame: pd.DataFrame, schema: Any, mutability: Any, domain: Any, special: Any = None, relations: Any = None
+) -> Schema:
     """The schema of a training frame: what the user states, and the rest inferred from the data.
 
     Args:
         schema: ``None``, a complete :class:`Schema`, a dict with a table per column (may be partial), or a TOML/JSON
             file.
         mutability, domain, special: win over the schema; see :func:`by_column`.
+        relations: on top of those of the schema.
     """
     names = tuple(frame.columns)
     stated = {"mutability": mutability, "domain": domain, "special": special}
     rules: dict[str, Any] = {name: by_column(given, names) for name, given in stated.items()}
+    rules["relations"] = relations
     if isinstance(schema, Schema):
         return schema.override(**rules)
     return Schema.infer(frame, schema, **rules)

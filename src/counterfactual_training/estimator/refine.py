@@ -28,6 +28,7 @@ def swap_categories(
     confidence: Confidence,
     threshold: float,
     held: Tensor | None = None,
+    keeps: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Greedily swap the one category that helps most, until a row reaches the threshold or nothing helps.
 
@@ -38,6 +39,7 @@ def swap_categories(
         x_cf, x: ``(n, d)`` points with valid categories, and their factuals.
         y_target: ``(n,)``.
         held: mask ``(n, d)`` of cells that keep their value.
+        keeps: whether points ``(a, d)`` of the given rows ``(a,)`` keep relations between columns, if there are any.
 
     Returns:
         The points and their confidence ``(n,)``.
@@ -61,6 +63,8 @@ def swap_categories(
                 gained = confidence(trial, y_target[rows[here]])
                 # The last digits of a probability depend on the batch: they are no reason to swap.
                 better = gained > best[here] + 1e-6
+                if keeps is not None:
+                    better &= keeps(trial, rows[here])
                 best[here[better]], point[here[better]] = gained[better], trial[better]
         if not bool((best > current[rows]).any()):
             break
@@ -79,6 +83,8 @@ class Shortener:
         pixels: ``(m,)`` pixel features, which are not shortened one by one.
         constraints: rounding to valid values.
         difficulty: ``(m,)`` how dear a change of each feature is.
+        related: points ``(a, d)`` of the given rows ``(a,)`` with what follows others computed anew, and whether they
+            keep the relations between columns; ``None`` if there are none.
     """
 
     reaches: Reaches
@@ -87,23 +93,31 @@ class Shortener:
     pixels: Tensor
     constraints: Constraints
     difficulty: Tensor
+    related: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
 
     def __call__(self, x_cf: Tensor, x: Tensor, y_target: Tensor, floor: Tensor) -> Tensor:
         """Counterfactuals ``(n, d)`` no further from x, with at least the confidence ``floor`` ``(n,)``.
 
         No feature of the result can be taken back alone with the floor still reached.
         """
-        x_cf = self._undo(self._undo_many(x_cf, x, y_target, floor), x, y_target, floor)
         rows = torch.arange(len(x), device=x.device)
+        x_cf = self._undo(self._undo_many(x_cf, x, y_target, floor, rows), x, y_target, floor, rows)
         while len(rows):
             own = (x[rows], y_target[rows], floor[rows])
             eased = self._ease(x_cf[rows], *own, rows)
-            x_cf[rows] = self._undo(eased, *own)
+            x_cf[rows] = self._undo(eased, *own, rows)
             # Each turn takes back a whole feature of the rows that stay, so this ends.
             rows = rows[(x_cf[rows] != eased).any(-1)]
         return x_cf
 
-    def _undo_many(self, x_cf: Tensor, x: Tensor, y_target: Tensor, floor: Tensor) -> Tensor:
+    def _tried(self, points: Tensor, y_target: Tensor, floor: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """The points ``(a, d)`` of the rows ``places`` ``(a,)`` as they would be, and whether they will do."""
+        if self.related is None:
+            return points, self.reaches(points, y_target, floor)
+        points, kept = self.related(points, places)
+        return points, kept & self.reaches(points, y_target, floor)
+
+    def _undo_many(self, x_cf: Tensor, x: Tensor, y_target: Tensor, floor: Tensor, places: Tensor) -> Tensor:
         """Take back as many of the smallest changes at once as a bisection finds: wide rows have thousands."""
         size = self._by_feature((x_cf - x).abs()) / self.difficulty
         moved = (size > 0) & ~self.pixels
@@ -113,38 +127,42 @@ class Shortener:
         while bool((low < high).any()):
             middle = (low + high + 1) // 2
             back = (rank < middle.unsqueeze(-1)) & moved
-            trial = torch.where(back[:, self.owner], x, x_cf)
-            fine = self.reaches(trial, y_target, floor) & (low < high)
+            trial, fine = self._tried(torch.where(back[:, self.owner], x, x_cf), y_target, floor, places)
+            fine = fine & (low < high)
             best = torch.where(fine.unsqueeze(-1), trial, best)
             low, high = torch.where(fine, middle, low), torch.where(fine, high, torch.minimum(high, middle - 1))
         return best
 
-    def _undo(self, x_cf: Tensor, x: Tensor, y_target: Tensor, floor: Tensor) -> Tensor:
+    def _undo(self, x_cf: Tensor, x: Tensor, y_target: Tensor, floor: Tensor, places: Tensor) -> Tensor:
         """Take back whole features, the smallest change first, until none can be. The original is always allowed."""
         x_cf = x_cf.clone()
         open_rows = torch.arange(len(x), device=x.device)
         while len(open_rows):
             own = x_cf[open_rows], x[open_rows], y_target[open_rows], floor[open_rows]
             size = self._by_feature((own[0] - own[1]).abs()) / self.difficulty
-            size = size.masked_fill(~self._superfluous(*own, size > 0), torch.inf)
+            size = size.masked_fill(~self._superfluous(*own, places[open_rows], size > 0), torch.inf)
+            undone_any = torch.zeros_like(open_rows, dtype=torch.bool)
             most = int(size.isfinite().sum(-1).max())
             for feature in size.argsort(dim=-1)[:, :most].unbind(-1):
-                places = size.gather(-1, feature.unsqueeze(-1)).squeeze(-1).isfinite().nonzero().squeeze(-1)
-                rows = open_rows[places]
-                undone = torch.where(self.owner == feature[places].unsqueeze(-1), x[rows], x_cf[rows])
-                kept = self.reaches(undone, y_target[rows], floor[rows])
+                here = size.gather(-1, feature.unsqueeze(-1)).squeeze(-1).isfinite().nonzero().squeeze(-1)
+                rows = open_rows[here]
+                undone = torch.where(self.owner == feature[here].unsqueeze(-1), x[rows], x_cf[rows])
+                undone, kept = self._tried(undone, y_target[rows], floor[rows], places[rows])
                 x_cf[rows[kept]] = undone[kept]
+                undone_any[here[kept]] = True
             # Without one feature, another that was needed before may be superfluous.
-            open_rows = open_rows[size.isfinite().any(-1)]
+            open_rows = open_rows[undone_any]
         return x_cf
 
-    def _superfluous(self, x_cf: Tensor, x: Tensor, y_target: Tensor, floor: Tensor, moved: Tensor) -> Tensor:
+    def _superfluous(
+        self, x_cf: Tensor, x: Tensor, y_target: Tensor, floor: Tensor, places: Tensor, moved: Tensor
+    ) -> Tensor:
         """Mask ``(n, m)`` of the changes that can be undone alone: all in few looks, because wide rows have many."""
         found = torch.zeros_like(moved)
         for pairs in moved.nonzero().split(max(1, _TOGETHER // x.shape[-1])):
             row, feature = pairs.unbind(-1)
             undone = torch.where(self.owner == feature.unsqueeze(-1), x[row], x_cf[row])
-            found[row, feature] = self.reaches(undone, y_target[row], floor[row])
+            found[row, feature] = self._tried(undone, y_target[row], floor[row], places[row])[1]
         return found
 
     def _ease(self, x_cf: Tensor, x: Tensor, y_target: Tensor, floor: Tensor, places: Tensor) -> Tensor:
@@ -161,8 +179,8 @@ class Shortener:
         for halving in range(1, _HALVINGS + 1 if len(rows) else 1):
             tried = share + 0.5**halving
             point = torch.where(delta != 0, rounding.snap(x + (1 - tried) * delta, x), x_cf[rows])
-            point = self.printed(point, places[rows])
-            kept = self.reaches(point, y_target, floor).unsqueeze(-1)
+            point, kept = self._tried(self.printed(point, places[rows]), y_target, floor, places[rows])
+            kept = kept.unsqueeze(-1)
             share, best = torch.where(kept, tried, share), torch.where(kept, point, best)
         x_cf = x_cf.clone()
         x_cf[rows] = best

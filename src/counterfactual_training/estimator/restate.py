@@ -18,7 +18,7 @@ from counterfactual_training.tabular.schema import Schema
 from counterfactual_training.tabular.schema_file import read_features
 
 # Rules of advice alone, and rules that the encoding was learned with.
-_OF_ADVICE, _LEARNED = ("mutability", "domain", "num_std"), ("schema", "special")
+_OF_ADVICE, _LEARNED = ("mutability", "domain", "num_std"), ("schema", "special", "relations")
 
 
 def stated_rules(params: Mapping[str, Any]) -> dict[str, str]:
@@ -44,7 +44,8 @@ def restate(params: Mapping[str, Any], before: Mapping[str, str], encoder: Encod
     # An order that was stated once need not be stated again.
     levels = {feature.name: {"categories": feature.categories} for feature in encoder.schema_}
     ordered = {name: levels[name] for name, fields in stated.items() if "categories" in fields}
-    schema = Schema(tuple(_without_rules(feature, stated.get(feature.name, {})) for feature in encoder.schema_))
+    features = tuple(_without_rules(feature, stated.get(feature.name, {})) for feature in encoder.schema_)
+    schema = Schema(features, encoder.schema_.relations)
     schema = schema.override(ordered, mutability=rules["mutability"], domain=rules["domain"])
     for feature in schema:
         if feature.kind == "pixel" and feature.domain != encoder.schema_[feature.name].domain:

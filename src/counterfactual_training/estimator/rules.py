@@ -11,6 +11,7 @@ import pandas as pd
 
 from counterfactual_training.errors import ConstraintError, InputError, check_name
 from counterfactual_training.tabular.feature import Feature, show
+from counterfactual_training.tabular.relations import check_texts
 from counterfactual_training.tabular.schema import Schema
 
 _BY_COLUMN = ("domain", "step", "max_change", "difficulty")
@@ -25,7 +26,8 @@ class Rules:
         lock: columns that may not change.
         domain: by column, where advice may lead: ``(lower, upper)``, or a list of categories.
         step, max_change, difficulty: by column, see :class:`Feature`.
-        max_changes: the largest number of columns to change.
+        max_changes: the largest number of columns to change; those that follow others do not count.
+        relations: between columns, as in :class:`Schema`.
     """
 
     vary: Sequence[str] | None = None
@@ -35,13 +37,17 @@ class Rules:
     max_change: Mapping[str, float] | None = None
     difficulty: Mapping[str, float] | None = None
     max_changes: int | None = None
+    relations: Sequence[str] | None = None
 
     def narrow(self, schema: Schema) -> Schema:
         """The schema under these rules. What ``fit`` was told still holds: nothing becomes freer."""
         self._check(schema)
         if all(getattr(self, field.name) is None for field in fields(self) if field.name != "max_changes"):
             return schema
-        return Schema(tuple(self._feature(feature) for feature in schema))
+        related = (*schema.relations, *check_texts(self.relations))
+        # Read before anything is locked: what follows others may still do so, whatever varies.
+        following = Schema(schema.features, related).book.following
+        return Schema(tuple(self._feature(feature, feature.name in following) for feature in schema), related)
 
     def _check(self, schema: Schema) -> None:
         for name in ("vary", "lock"):
@@ -68,9 +74,9 @@ class Rules:
             held = f"fit was told that {show(self.vary)} may not change" if self.vary else "it lists no column"
             raise ConstraintError(f"vary leaves nothing that may change: {held}.")
 
-    def _feature(self, feature: Feature) -> Feature:
+    def _feature(self, feature: Feature, follows: bool) -> Feature:
         name, changes = feature.name, dict[str, Any]()
-        if name in (self.lock or ()) or (self.vary is not None and name not in self.vary):
+        if name in (self.lock or ()) or (self.vary is not None and name not in self.vary and not follows):
             changes["mutability"] = "none"
         if name in (self.domain or {}):
             changes |= _narrower(feature, (self.domain or {})[name])
@@ -140,7 +146,7 @@ def _by_row(name: str, value: Any, num_rows: int) -> list[Any] | None:
     if not isinstance(value, (list, tuple)):
         return None
     # Columns are listed for all rows, so one entry per row is a list of lists there.
-    if name in ("vary", "lock") and not any(isinstance(entry, (list, tuple, set)) for entry in value):
+    if name in ("vary", "lock", "relations") and not any(isinstance(entry, (list, tuple, set)) for entry in value):
         return None
     if len(value) != num_rows:
         raise InputError(f"{name} has {len(value)} entries for {num_rows} rows; give one for all rows, or one per row.")

@@ -53,6 +53,8 @@ def single_changes(finder: Finder, factuals: Factuals, y: Tensor, floor: Tensor)
     x = factuals.x
     rules = finder.constraints.to(x)
     lower, upper = rules.interval(x, factuals.held)
+    if rules.relations is not None:
+        lower, upper = rules.relations.narrow(x, lower, upper)
     owner, difficulty = finder.owner.to(x.device), finder.difficulty.to(x)
     num_features = len(difficulty)
     tried = promising(finder, factuals, y, MOST if num_features <= MOST else _FEW)
@@ -171,6 +173,10 @@ def _first(
     if finder.gate is not None:
         where = fine.nonzero().squeeze(-1)
         fine[where] = finder.reaches(flat[where], goal[where], bar[where])
+    if finder.related is not None:  # they may ask for a second column, which is then not a single one
+        where = fine.nonzero().squeeze(-1)
+        own = factuals.take(rows[where])
+        fine[where] = finder.keeps(flat[where], own) & (finder.num_changes(flat[where], own.x) == 1)
     distance = (flat - factuals.x[rows]).abs().sum(-1).masked_fill(~fine, torch.inf).view(n, g)
     place = distance.argmin(-1)
     near = flat.view(n, g, d)[torch.arange(n, device=points.device), place]
@@ -185,5 +191,7 @@ def _closer(finder: Finder, factuals: Factuals, y: Tensor, floor: Tensor, points
     for halving in range(1, _HALVINGS + 1):
         trial = finder.printed(points - (share + 0.5**halving) * delta, factuals)
         fine = finder.reaches(trial, y, floor).unsqueeze(-1)
+        if finder.related is not None:
+            fine = fine & finder.keeps(trial, factuals).unsqueeze(-1)
         share, best = torch.where(fine, share + 0.5**halving, share), torch.where(fine, trial, best)
     return best

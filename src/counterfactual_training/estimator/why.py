@@ -15,8 +15,9 @@ from counterfactual_training.search import evaluating
 from counterfactual_training.search.diagnosis import Obstacle, diagnose_points
 from counterfactual_training.tabular.encode import Encoder
 
-# Features, by position, and what forbids the change that would help; the most helpful one first.
-Obstacles = list[tuple[int, Obstacle]]
+# Features, by position, and what forbids the change that would help; the most helpful one first. Text is a relation to
+# other columns that leaves no room.
+Obstacles = list[tuple[int, Obstacle | str]]
 # Encoded columns, up to which a model without gradients is asked what each of them would do.
 _WIDEST = 512
 
@@ -56,10 +57,16 @@ def find_obstacles(
             stays = (x[:, first[j] + 1 : first[j] + column.width] > 0.5).any(-1).cpu()
             kind[stays & (kind[:, j] == int(Obstacle.LIMIT)), j] = int(Obstacle.FIXED)
     orders = gain.argsort(dim=-1, descending=True).tolist()
-    found = [
-        [(j, Obstacle(codes[j])) for j in order if codes[j]] for order, codes in zip(orders, kind.tolist(), strict=True)
+    texts = () if constraints.relations is None else constraints.relations.all_texts
+    found: list[Obstacles] = [
+        [(j, _kind(codes[j], texts)) for j in order if codes[j]]
+        for order, codes in zip(orders, kind.tolist(), strict=True)
     ]
     return stuck.cpu().numpy(), found
+
+
+def _kind(code: int, texts: Sequence[str]) -> Obstacle | str:
+    return Obstacle(code) if code < Obstacle.RELATION else texts[code - Obstacle.RELATION]
 
 
 def in_words(obstacles: Obstacles, names: Sequence[str], values: Sequence[str]) -> str:
@@ -77,6 +84,9 @@ def in_words(obstacles: Obstacles, names: Sequence[str], values: Sequence[str]) 
             said += [f"{names[j]} is at its limit of {values[j]}" for j in group]
         elif group:
             said.append(f"{listed([names[j] for j in group])} {_WORDS[kind]}")
+    for text in dict.fromkeys(why for _, why in obstacles if isinstance(why, str)):
+        held = [f"{names[j]} at {values[j]}" for j, why in obstacles if why == text]
+        said.append(f'"{text}" keeps {listed(held)}')
     return "; ".join(said) or "the rules of the columns leave nothing that would help"
 
 

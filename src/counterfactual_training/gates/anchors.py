@@ -160,10 +160,15 @@ def _nearest(
     """:func:`towards_real` for rows x ``(n, d)`` with one target, from real rows ``(m, d)``."""
     n, m = len(x), len(rows)
     start = x.repeat_interleave(m, 0)
-    points = rows.repeat(n, 1).clamp(*constraints.interval(start))
-    points = constraints.snap(points, start)
-    if held is not None:
-        points = torch.where(held.repeat_interleave(m, 0), start, points)
+    still = None if held is None else held.repeat_interleave(m, 0)
+    if constraints.relations is None:
+        points = rows.repeat(n, 1).clamp(*constraints.interval(start))
+    else:
+        points = constraints.confine(rows.repeat(n, 1), start, *constraints.interval(start, still))
+    points = constraints.snap(points, start, still)
+    if still is not None:
+        points = torch.where(still, start, points)
+    points = constraints.follow(points, start)
     # The gate is slow and can only lower the model's probability: skip rows that miss τ without it.
     of_class = functional.log_softmax(gated.model(points) * gated.scale, -1)[:, target]
     distance = (points - start).abs().sum(-1).masked_fill(of_class < log(threshold), torch.inf).view(n, m)
@@ -194,9 +199,9 @@ def _back(gated: Gated, points: Tensor, x: Tensor, target: int, threshold: float
     share = torch.zeros_like(x[:, :1])  # of the way back that still reaches τ
     for halving in range(1, _HALVINGS + 1 if len(x) else 1):
         tried = share + 0.5**halving
-        fine = _confidence(gated, points - tried * delta, target) >= threshold
+        fine = _confidence(gated, constraints.follow(points - tried * delta, x), target) >= threshold
         share = torch.where(fine.unsqueeze(-1), tried, share)
-    return points - share * delta
+    return constraints.follow(points - share * delta, x)
 
 
 def _confidence(gated: Gated, points: Tensor, target: int) -> Tensor:

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from counterfactual_training.constraints import Constraints, OneHotGroup
+from counterfactual_training.constraints import Constraints, OneHotGroup, Relations
 from counterfactual_training.core.broadcast import per_member
 from counterfactual_training.core.losses import class_loss_gradient
 from counterfactual_training.search.chain import Differentiable
 from counterfactual_training.search.generator import Generator
 from counterfactual_training.search.gradient import search_gradient
 from counterfactual_training.search.penalties import SearchState
+from counterfactual_training.search.relation_obstacles import binding_limits, needs_in_vain
 from counterfactual_training.search.result import Binding, SearchResult, Status
 
 # Changes that help less than this share of the most helpful one are not reported …
@@ -46,6 +47,7 @@ class Obstacle(IntEnum):
     ONLY_FALLS = 3
     LIMIT = 4  #: at the end of its domain
     CATEGORY = 5  #: may not become the category that would help
+    RELATION = 6  #: a relation to other features leaves no room; codes 6 + i stand for the i-th of ``all_texts``
 
 
 # The coarser words of a SearchResult, by Obstacle.
@@ -58,7 +60,8 @@ class Diagnosis(NamedTuple):
     Attributes:
         stuck: ``(n,)`` whether every change worth trying is forbidden.
         gain: ``(n, d)`` how much each column would help: by unit of model space, or by the best category.
-        obstacle: ``(n, d)`` values of :class:`Obstacle` worth reporting; all ``NONE`` for rows that are not stuck.
+        obstacle: ``(n, d)`` values of :class:`Obstacle` worth reporting (the i-th relation is ``RELATION + i``); all
+            ``NONE`` for rows that are not stuck.
     """
 
     stuck: Tensor
@@ -108,6 +111,7 @@ def diagnose_rows(
     limit = steps.unsqueeze(-1) if isinstance(steps, Tensor) else steps
     state = SearchState(x, x_cf, x_cf - x, logits, y_target, limit, limit)
     wish = search_gradient(generator, state, network, class_loss_gradient(logits.softmax(-1), y_target))
+    wish = constraints.through(wish, x_cf)
     wish.mul_(per_member(generator.learning_rate, 2)).neg_()
     size = wish.abs()
     # Where the model is flat, no feature wants to move, so none is blocked.
@@ -145,7 +149,8 @@ def diagnose_points(
             Near the most plausible point of a gated model, slopes promise more than any step gives.
         slope: stands for the gradient of a model that has none.
     """
-    constraints, wish = constraints.to(x), (slope or _slope)(model, x_cf, y_target)
+    constraints = constraints.to(x)
+    wish = constraints.through((slope or _slope)(model, x_cf, y_target), x_cf)
     gain, obstacle = _gains(model, x, x_cf, y_target, constraints, wish.clone())
     most = gain.amax(-1, keepdim=True)
     hindered = (obstacle != int(Obstacle.NONE)) & (gain > _WORTH_TELLING * most)
@@ -165,10 +170,11 @@ def _gains(
 
     ``wish`` ``(n, d)`` is the slope at x_cf.
     """
+    relations = constraints.relations
     bounds = constraints.bounds(x)
     end = torch.where(wish > 0, bounds.upper, bounds.lower)
     # A column without a bound has no furthest value; one standard deviation more is as good as any.
-    furthest = constraints.snap(torch.where(end.isfinite(), end, x_cf + wish.sign()), x)
+    furthest = replace(constraints, relations=None).snap(torch.where(end.isfinite(), end, x_cf + wish.sign()), x)
     at_end = (furthest - x_cf).abs() <= 1e-4 * (1 + x_cf.abs())
     jumps = [_jumps(model, x_cf, y_target, group) for group in constraints.groups]
     for group, jump in zip(constraints.groups, jumps, strict=True):
@@ -176,6 +182,11 @@ def _gains(
             rise, fall = jump[:, 1], jump[:, 0]
             wish[:, group.columns[0]] = torch.where(rise > fall, rise.clamp_min(0), -fall.clamp_min(0))
     gain, obstacle = wish.abs(), forbidding_rules(wish, at_end, constraints)
+    if relations is not None:
+        binding = binding_limits(constraints, relations, x, x_cf, wish)
+        obstacle = torch.where((obstacle == 0) & (binding >= 0), int(Obstacle.RELATION) + binding, obstacle)
+        gain[:, relations.following] = 0.0  # their inputs speak for them
+        obstacle[:, relations.following] = int(Obstacle.NONE)
     for group, jump in zip(constraints.groups, jumps, strict=True):
         columns = list(group.columns)
         if len(columns) == 1:  # already the better of two categories: not a limit, there is nothing to gain
@@ -186,7 +197,31 @@ def _gains(
             fixed = bool(constraints.immutable[columns].all())
             best, why = _best_category(jump, bounds.upper.expand_as(x)[:, columns], fixed)
             gain[:, columns], obstacle[:, columns] = best.unsqueeze(-1), why.unsqueeze(-1)
+        if relations is not None and relations.implications:
+            _need_others(constraints, relations, group, x, x_cf, jump, gain, obstacle)
     return gain, obstacle
+
+
+def _need_others(
+    constraints: Constraints,
+    relations: Relations,
+    group: OneHotGroup,
+    x: Tensor,
+    x_cf: Tensor,
+    jump: Tensor,
+    gain: Tensor,
+    obstacle: Tensor,
+) -> None:
+    """Where all categories that help need others which a row may not take, the rule that says so is the obstacle."""
+    vain, rule = needs_in_vain(constraints, relations, group, x, x_cf)
+    columns = list(group.columns)
+    reachable = constraints.categories(group, x)
+    best, place = jump.masked_fill(~reachable, 0.0).max(-1)
+    free = jump.masked_fill(~reachable | vain, 0.0).amax(-1)
+    stopped = (best > 0) & (free <= 0) & (obstacle[:, columns[0]] == int(Obstacle.NONE))
+    code = int(Obstacle.RELATION) + len(relations.texts) + rule.gather(-1, place.unsqueeze(-1))
+    obstacle[:, columns] = torch.where(stopped.unsqueeze(-1), code, obstacle[:, columns])
+    gain[:, columns] = torch.where(stopped.unsqueeze(-1), best.unsqueeze(-1), gain[:, columns])
 
 
 def _best_category(jump: Tensor, upper: Tensor, fixed: bool) -> tuple[Tensor, Tensor]:
@@ -229,7 +264,8 @@ def _in_reach(
         slope[:, list(group.columns)] = 0.0
     direction = functional.normalize(constraints.mask_step(slope), dim=-1)
     bounds = constraints.bounds(x)
-    points = [x_cf, *((x_cf + step * direction).clamp(bounds.lower, bounds.upper) for step in _STEPS)]
+    ends = (bounds.lower, bounds.upper)
+    points = [x_cf, *(constraints.confine(x_cf + step * direction, x, *ends, x_cf) for step in _STEPS)]
     with torch.no_grad():
         now, *then = (_log_probability(model, point, y_target) for point in points)
     return (torch.stack(then).amax(0) - now) / -now.clamp_max(-1e-6)

@@ -11,17 +11,18 @@ Discrete features are relaxed at first. They are then snapped and held while the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from counterfactual_training.constraints import Constraints
+from counterfactual_training.constraints import Constraints, imply
 from counterfactual_training.core.broadcast import per_member
 from counterfactual_training.core.losses import softmax
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.search.chain import Differentiable
+from counterfactual_training.search.climbing_rows import ClimbingRows
 from counterfactual_training.search.generator import Generator
 from counterfactual_training.search.gradient import search_gradient
 from counterfactual_training.search.model_checks import first_logits
@@ -35,50 +36,6 @@ _HALVINGS = 14  # of a step that passed τ
 _MARGIN, _ROUNDING = 2e-7, 1e-6
 _ROUNDS = 10  # of changing one discrete feature
 _SHRINK_AT = 0.7  # share of rows still climbing at which the others are left behind
-
-
-@dataclass(eq=False)
-class ClimbingRows:
-    """Rows ``(..., a)`` or ``(..., a, d)`` of a block. A lone model may work on a part of it, a fleet works on all."""
-
-    index: Tensor  # place in the flattened block
-    x: Tensor
-    y_target: Tensor
-    one_hot: Tensor
-    lower: Tensor  # the box of each row, mutability included; a held feature has an interval of one point
-    upper: Tensor
-    still: Tensor  # mask of the cells that keep their value
-    x_cf: Tensor  # this field and all below change as rows climb
-    before: Tensor  # the point before x_cf
-    x_adv: Tensor  # the last iterate within ε
-    value: Tensor  # of the objective at x_cf
-    confidence: Tensor
-    gap: Tensor  # log-odds beyond those of τ
-    slope: Tensor  # gradient of the objective in features that may move; at a ridge, along the ridge
-    reach: Tensor  # length of the next step, as a share of the longest
-    turned: Tensor  # whether the last step did not help
-    tries: Tensor
-    moves: Tensor
-    live: Tensor
-
-    def part(self, mask: Tensor) -> ClimbingRows:
-        """A copy of the rows under the mask; in a fleet all rows, because they must stay a rectangle."""
-        if mask.dim() > 1:
-            return self
-        where = mask.nonzero().squeeze(-1)
-        return ClimbingRows(**{name: values.index_select(0, where) for name, values in vars(self).items()})
-
-    def put(self, part: ClimbingRows) -> None:
-        """Write a part back."""
-        names = list(vars(self))
-        for name in names[names.index("x_cf") :] if part is not self else ():
-            getattr(self, name).index_copy_(0, part.index, getattr(part, name))
-
-    def set(self, mask: Tensor, **values: Tensor) -> None:
-        """Replace values of the rows under the mask."""
-        for name, new in values.items():
-            under = mask.unsqueeze(-1) if new.dim() > mask.dim() else mask
-            setattr(self, name, torch.where(under, new, getattr(self, name)))
 
 
 def search_line(
@@ -170,6 +127,7 @@ class _Line:
         """The gradient of the objective, zero where descent would leave the box."""
         shown = state.logits if self.generator.penalties else state.logits.masked_fill(rows.one_hot, -torch.inf)
         grad = search_gradient(self.generator, state, self.network, softmax(shown) - rows.one_hot.to(shown))
+        grad = self.rules.through(grad, state.x_cf)
         blocked = ((rows.x_cf <= rows.lower) & (grad > 0)) | ((rows.x_cf >= rows.upper) & (grad < 0))
         return at_least_single(grad.masked_fill(blocked, 0))
 
@@ -186,7 +144,7 @@ class _Line:
                 self.rows.put(rows)
                 rows = self.rows.part(self.rows.live)
             step = self.descent(rows.slope).mul_((-self.longest * rows.reach).unsqueeze(-1)).to(rows.x)
-            trial = step.add_(rows.x_cf).clamp_(rows.lower, rows.upper)
+            trial = self.rules.confine(step.add_(rows.x_cf), rows.x, rows.lower, rows.upper, rows.x_cf)
             state, found = self.look(rows, trial)
             better = rows.live & (found["value"] < rows.value)
             rows.set(better, before=rows.x_cf, x_cf=trial, **found)
@@ -217,7 +175,7 @@ class _Line:
         mask = mask if rows is self.rows else mask[rows.index]
         below = rows.before.clamp(rows.lower, rows.upper)
         for halving in range(_HALVINGS + 1):
-            middle = (below + rows.x_cf) / 2 if halving else below
+            middle = self.rules.follow((below + rows.x_cf) / 2 if halving else below, rows.x)
             found = self.look(rows, middle)[1]
             passed = found["gap"] >= 0
             below = torch.where(passed.unsqueeze(-1), below, middle)
@@ -238,7 +196,7 @@ class _Line:
     def snap(self, mask: Tensor) -> Tensor:
         """Round discrete features to valid values and hold them there; returns the mask."""
         rows = self.rows
-        points = self.rules.snap(rows.x_cf, rows.x)
+        points = self.rules.snap(rows.x_cf, rows.x, rows.still)
         changed = mask & (points != rows.x_cf).any(-1)
         rows.set(changed, x_cf=points, **self.look(rows, points)[1])
         self.arrive(rows, changed)
@@ -284,12 +242,12 @@ class _Line:
             for category in range(group.num_categories):
                 points = x_cf.clone()
                 points[..., group.index] = group.encode(torch.tensor(category, device=x_cf.device), x_cf.dtype)
-                yield points, allowed[..., category]
+                yield imply(self.rules, points, x, rows.still), allowed[..., category]
         for lattice in self.rules.lattices:
             for value in lattice.beside(x_cf[..., lattice.column]):
                 points = x_cf.clone()
                 points[..., lattice.column] = value
-                points = self.rules.snap(points, x)
+                points = self.rules.snap(points, x, rows.still)
                 yield points, (points != x_cf).any(-1) & ~rows.still[..., lattice.column]
 
     def result(self) -> SearchResult:

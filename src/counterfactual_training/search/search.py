@@ -116,6 +116,7 @@ def _descend(work: WorkingSet, network: Differentiable, generator: Generator, no
         if step < work.limits.stop:
             state = SearchState(work.x, work.x_cf, work.delta, logits, work.y_target, step, work.limit, work.scratch)
             grad = search_gradient(generator, state, network, probability - work.one_hot)  # ∇ₓ′ of Eq. 1
+            grad = work.constraints.through(grad, work.x_cf)  # of features that follow others, if there are any
             work.z, delta = space.propose(work.z, work.x_cf, grad, generator.learning_rate)  # Δ = −η ∇ₓ′
             work.advance(delta)  # x′ ← project(x′ + Δ)
             work.z = space.settle(work.z, work.x_cf, noise[step + 1])

@@ -125,7 +125,9 @@ class WorkingSet:
             # The point before the snap was the last iterate that may be nascent: a snap is no step (Eq. 4).
             kept = (fresh & self.nascent).unsqueeze(-1)
             self.x_adv, self.nascent = torch.where(kept, self.x_cf, self.x_adv), self.nascent & ~fresh
-            self.x_cf = torch.where(fresh.unsqueeze(-1), self.constraints.snap(self.x_cf, self.x), self.x_cf)
+            closed = None if self.bounds is None else self.bounds.lower == self.bounds.upper
+            snapped = self.constraints.snap(self.x_cf, self.x, closed)
+            self.x_cf = torch.where(fresh.unsqueeze(-1), snapped, self.x_cf)
             self.delta = self.x_cf - self.x
             self.snapped |= fresh
             self.held += fresh & ~closing
@@ -169,13 +171,16 @@ class WorkingSet:
     def advance(self, delta: Tensor) -> None:
         """``x′ ← project(x′ + mask(Δ))``; snapped features stay. May overwrite Δ."""
         self.constraints.mask_step(delta)
+        fixed = None
         if self.snapped is not None:
             fixed = self.snapped.unsqueeze(-1) & self.constraints.discrete
             delta.masked_fill_(fixed if self.fresh is None else fixed | self.fresh.unsqueeze(-1), 0.0)
         torch.add(self.x_cf, delta, out=self.spare)
         self.spare, self.x_cf = self.x_cf, self.spare
         if self.bounds is not None:
-            self.constraints.project(self.x_cf, self.bounds)
+            related = self.constraints.relations is not None  # they could move what was snapped
+            bounds = self.bounds.hold(self.spare, fixed) if related else self.bounds
+            self.constraints.project(self.x_cf, bounds, self.spare)
         torch.sub(self.x_cf, self.x, out=self.delta)
 
     def keep_nascent(self) -> None:

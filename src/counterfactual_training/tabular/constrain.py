@@ -10,11 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterfactual_training.constraints import CategoryProjection, Constraints, Domain, Lattice, OneHotGroup
+from counterfactual_training.constraints import (
+    CategoryProjection,
+    Constraints,
+    Domain,
+    Lattice,
+    OneHotGroup,
+    Relations,
+)
 from counterfactual_training.constraints.mutability import Direction, direction_from
 from counterfactual_training.errors import ConstraintError
 from counterfactual_training.tabular.column import Column, unique_names
 from counterfactual_training.tabular.dtypes import value_range
+from counterfactual_training.tabular.relate import build_relations
+from counterfactual_training.tabular.relations import RelationBook
 
 # A grid finer than this, in model space, makes no difference to a model.
 _FINEST_GRID = 1e-6
@@ -51,13 +60,14 @@ class OrdinalLattice(Lattice):
 
 def build_constraints(
     columns: Sequence[Column],
+    book: RelationBook,
     num_std: float,
     category_projection: CategoryProjection,
     keep_sign: bool,
     keep_outside: bool,
     bulk: bool,
 ) -> Constraints:
-    """Constraints on the encoded columns; arguments as in :meth:`Encoder.constraints`."""
+    """Constraints on the encoded columns and relations between them; arguments as in :meth:`Encoder.constraints`."""
     widths = [column.width for column in columns]
     placed = list(zip(columns, np.cumsum([0, *widths[:-1]]).tolist(), strict=True))
     directions = [direction for column in columns for direction in _directions(column)]
@@ -77,7 +87,28 @@ def build_constraints(
     most = [(c.feature.max_change or np.inf) / c.scale for c in columns for _ in range(c.width)]
     reach = torch.tensor(most, dtype=torch.float64) if np.isfinite(most).any() else None
     coded = tuple((start, tuple(range(start + 1, start + c.width))) for c, start in placed if c.feature.special)
-    return replace(built, reach=reach, keep_outside=keep_outside, coded=coded)
+    built = replace(built, reach=reach, keep_outside=keep_outside, coded=coded)
+    relations = build_relations(book, columns, [start for _, start in placed])
+    return built if relations is None else _related(built, relations)
+
+
+def _related(built: Constraints, relations: Relations) -> Constraints:
+    """The constraints under relations. What follows others never moves by itself, nor is it rounded in the search."""
+    following = torch.zeros(built.num_features, dtype=torch.bool)
+    following[relations.following] = True
+    box = Domain(
+        built.domain.lower.masked_fill(following, -torch.inf),
+        built.domain.upper.masked_fill(following, torch.inf),
+        built.domain.inferred,
+    )
+    return replace(
+        built,
+        may_increase=built.may_increase & ~following,
+        may_decrease=built.may_decrease & ~following,
+        domain=box,
+        lattices=tuple(lattice for lattice in built.lattices if lattice.column not in relations.following),
+        relations=relations,
+    )
 
 
 def _targets(column: Column) -> np.ndarray:

@@ -174,7 +174,9 @@ class Encoder(TransformerMixin, BaseEstimator):
                 instead of between their extremes.
         """
         check_is_fitted(self, "columns_")
-        return build_constraints(self.columns_, num_std, category_projection, keep_sign, keep_outside, bulk)
+        return build_constraints(
+            self.columns_, self.schema_.book, num_std, category_projection, keep_sign, keep_outside, bulk
+        )
 
     def with_schema(self, schema: Schema) -> Encoder:
         """The same encoding under other rules: a schema of the same columns, kinds and categories."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,15 @@ from counterfactual_training.tabular.infer import (
     report,
     show_domain,
 )
-from counterfactual_training.tabular.schema_file import feature_to_dict, fields_from_dict, read_features, write_features
+from counterfactual_training.tabular.relate import check_feasible
+from counterfactual_training.tabular.relations import RelationBook, check_texts, read_relations
+from counterfactual_training.tabular.schema_file import (
+    feature_to_dict,
+    read_features,
+    relations_key,
+    split_relations,
+    write_features,
+)
 from counterfactual_training.text import align
 
 # What a user states about columns: a table per column, or a file that holds one.
@@ -37,14 +46,22 @@ Stated = Mapping[str, Any] | str | Path | None
 
 @dataclass(frozen=True)
 class Schema:
-    """The features of a table, in the order of its columns."""
+    """The features of a table, in the order of its columns, and relations between them: see :mod:`relation_text`."""
 
     features: tuple[Feature, ...]
+    relations: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(self.features))
+        object.__setattr__(self, "relations", check_texts(self.relations))
         if not self.names or len(set(self.names)) != len(self.names):
             raise InputError(f"A schema needs features of different names, got {show(self.names)}.")
+        check_feasible(self.book, self.features)
+
+    @cached_property
+    def book(self) -> RelationBook:
+        """The relations, read and checked."""
+        return read_relations(self.relations, self.features) if self.relations else RelationBook()
 
     @classmethod
     def infer(
@@ -55,6 +72,7 @@ class Schema:
         mutability: Mapping[str, object] | None = None,
         domain: Mapping[str, tuple[Any, Any]] | None = None,
         special: Mapping[str, Any] | None = None,
+        relations: Sequence[str] | None = None,
     ) -> Schema:
         """A schema from a frame (or array) and what the user states; the data decides the rest.
 
@@ -65,14 +83,17 @@ class Schema:
         Args:
             frame: the data.
             schema: a dict with a table per column, such as ``{"age": {"unit": "years"}}``, or a ``.toml`` or ``.json``
-                file of the same form, as :meth:`save` writes it. Its fields are those of :class:`Feature`.
+                file of the same form, as :meth:`save` writes it. Its fields are those of :class:`Feature`. A list under
+                ``"relations"`` (``"relations_"``, if a column is called that) relates columns.
             mutability, domain, special: by column; they win over the schema. A direction may also be −1, 0 or +1, as
                 in scikit-learn's ``monotonic_cst``.
+            relations: on top of those of the schema, such as ``["satisfactory <= total"]``.
         """
         table = as_frame(frame)
         if len(table) == 0:
             raise InputError("There are no rows to infer a schema from: the frame has 0.")
-        stated = _stated(schema, list(table.columns), mutability=mutability, domain=domain, special=special)
+        by_column = {"mutability": mutability, "domain": domain, "special": special}
+        stated, related = _stated(schema, list(table.columns), relations, by_column)
         features, problems = [], []
         for name in table.columns:
             try:
@@ -83,7 +104,7 @@ class Schema:
         if problems:
             kind = ConstraintError if all(isinstance(p, ConstraintError) for p in problems) else InputError
             raise kind(report([str(problem).rstrip(".") for problem in problems], "The columns need attention"))
-        inferred = cls(tuple(features))
+        inferred = cls(tuple(features), related)
         inferred.check(table, domain=False)
         return inferred
 
@@ -94,17 +115,21 @@ class Schema:
         mutability: Mapping[str, object] | None = None,
         domain: Mapping[str, tuple[Any, Any]] | None = None,
         special: Mapping[str, Any] | None = None,
+        relations: Sequence[str] | None = None,
     ) -> Schema:
         """The schema with the stated parts replaced and everything else kept; arguments as in :meth:`infer`."""
-        stated = _stated(schema, self.names, mutability=mutability, domain=domain, special=special)
-        return Schema(tuple(_override(feature, stated[feature.name]) for feature in self.features))
+        by_column = {"mutability": mutability, "domain": domain, "special": special}
+        stated, related = _stated(schema, self.names, relations, by_column)
+        features = tuple(_override(feature, stated[feature.name]) for feature in self.features)
+        return Schema(features, (*self.relations, *related))
 
     # ---- against data ----------------------------------------------------------------------------------------------
 
     def complete(self, frame: Any) -> Schema:
         """The schema with categories and pixel ranges taken from the data where they are not stated."""
         table = match_columns(as_frame(frame, self.names), self.names)
-        return Schema(tuple(complete_feature(feature, table[feature.name]) for feature in self.features))
+        features = tuple(complete_feature(feature, table[feature.name]) for feature in self.features)
+        return Schema(features, self.relations)
 
     def check(self, frame: Any, domain: bool = True) -> None:
         """Raise an error if the frame contradicts the schema: columns, kinds, categories or, on request, domains.
@@ -138,23 +163,24 @@ class Schema:
 
     def __str__(self) -> str:
         table = self.table()
-        return "\n".join(align([list(table.columns), *table.to_numpy().tolist()]))
+        return "\n".join([*align([list(table.columns), *table.to_numpy().tolist()]), *self.relations])
 
-    def to_dict(self) -> dict[str, dict[str, Any]]:
-        """As JSON: a table per column, in order."""
-        return {feature.name: feature_to_dict(feature) for feature in self.features}
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON: a table per column, in order; and the list of relations, if there are any."""
+        tables: dict[str, Any] = {feature.name: feature_to_dict(feature) for feature in self.features}
+        return {**({relations_key(tables): list(self.relations)} if self.relations else {}), **tables}
 
     @classmethod
     def from_dict(cls, spec: Mapping[str, Any]) -> Schema:
         """The inverse of :meth:`to_dict`."""
-        features = {name: fields_from_dict(name, fields) for name, fields in spec.items()}
+        features, relations = split_relations(spec)
         open_kinds = [name for name, fields in features.items() if "kind" not in fields]
         if open_kinds:
             raise InputError(
                 f"No kind is stated for {show(open_kinds)}. A partial schema is completed by data: "
                 "Schema.infer(frame, schema)."
             )
-        return cls(tuple(Feature(name=name, **fields) for name, fields in features.items()))
+        return cls(tuple(Feature(name=name, **fields) for name, fields in features.items()), relations)
 
     @classmethod
     def from_file(cls, path: str | Path) -> Schema:
@@ -166,23 +192,29 @@ class Schema:
         write_features(path, self.to_dict())
 
 
-def _stated(schema: Stated, names: Sequence[str], **by_column: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
-    """What the user states, with an entry for every column; fields stated by column win over the schema."""
+def _stated(
+    schema: Stated,
+    names: Sequence[str],
+    relations: Sequence[str] | None,
+    by_column: Mapping[str, Mapping[str, Any] | None],
+) -> tuple[dict[str, dict[str, Any]], tuple[str, ...]]:
+    """What the user states, with an entry for every column, and the relations; fields by column win over the schema."""
+    features, related = dict[str, dict[str, Any]](), tuple[str, ...]()
     if isinstance(schema, (str, Path)):
         schema = read_features(schema)
-    elif isinstance(schema, Mapping):
-        schema = {name: fields_from_dict(name, spec) for name, spec in schema.items()}
+    if isinstance(schema, Mapping):
+        features, related = split_relations(schema)
     elif schema is not None:
         raise InputError(f"schema must be a dict by column or a file name, got {type(schema).__name__}.")
     stated: dict[str, dict[str, Any]] = {name: {} for name in names}
-    for name, fields in (schema or {}).items():
+    for name, fields in features.items():
         lookup("column", name, stated).update(fields)
     for field, values in by_column.items():
         if values is not None and not isinstance(values, Mapping):
             raise InputError(f"{field} must be a dict by column, got {values!r}.")
         for name, value in (values or {}).items():
             lookup("column", name, stated)[field] = value
-    return stated
+    return stated, (*related, *check_texts(relations))
 
 
 def _override(feature: Feature, stated: Mapping[str, Any]) -> Feature:

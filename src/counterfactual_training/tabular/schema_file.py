@@ -5,7 +5,9 @@
     categories = ["HS-grad", "Bachelors", "Masters"]
     mutability = "increase"
 
-A file may hold a complete schema, or only what the data does not tell.
+A file may hold a complete schema, or only what the data does not tell. A list is no table of a column, so relations
+between columns stand beside them, before the first table: ``relations = ["satisfactory <= total"]``. If a column is
+called ``relations``, the key is ``relations_``.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,9 @@ from counterfactual_training.errors import FileError, InputError, check_name
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.tabular.dtypes import from_plain, to_plain
 from counterfactual_training.tabular.feature import Feature
+from counterfactual_training.tabular.relations import check_texts
 
+_RELATIONS = re.compile("relations_*")
 FIELDS = tuple(field.name for field in fields(Feature) if field.name != "name")
 
 
@@ -46,12 +50,29 @@ def fields_from_dict(name: str, spec: Any) -> dict[str, Any]:
     return {key: _untag(value) for key, value in spec.items() if value is not None}
 
 
+def split_relations(content: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], tuple[str, ...]]:
+    """What is stated by column, checked, and the relations between columns."""
+    keys = [
+        key for key, value in content.items() if isinstance(value, (list, tuple)) and _RELATIONS.fullmatch(str(key))
+    ]
+    relations = tuple(text for key in keys for text in check_texts(content[key], key))
+    return {name: fields_from_dict(name, spec) for name, spec in content.items() if name not in keys}, relations
+
+
+def relations_key(columns: Collection[str]) -> str:
+    """The key of the relations beside these columns."""
+    key = "relations"
+    while key in columns:
+        key += "_"
+    return key
+
+
 def _untag(value: Any) -> Any:
     return [_untag(entry) for entry in value] if isinstance(value, list) else from_plain(value)
 
 
-def read_features(path: str | Path) -> dict[str, dict[str, Any]]:
-    """What a ``.toml`` or ``.json`` file states, by column."""
+def read_features(path: str | Path) -> dict[str, Any]:
+    """What a ``.toml`` or ``.json`` file states, by column, and its list of relations."""
     path = Path(path)
     suffix = _suffix(path)
     try:
@@ -64,12 +85,13 @@ def read_features(path: str | Path) -> dict[str, dict[str, Any]]:
     if not isinstance(content, Mapping):
         raise FileError(f"{str(path)!r} must hold one table per column, got {type(content).__name__}.")
     try:
-        return {str(name): fields_from_dict(str(name), spec) for name, spec in content.items()}
+        split_relations(content)  # checks it
+        return {str(name): value for name, value in content.items()}
     except InputError as error:
         raise InputError(f"{path.name}: {error}") from None
 
 
-def write_features(path: str | Path, features: Mapping[str, dict[str, Any]]) -> None:
+def write_features(path: str | Path, features: Mapping[str, Any]) -> None:
     """Write a file that :func:`read_features` reads."""
     path = Path(path)
     if _suffix(path) == ".json":
@@ -77,6 +99,9 @@ def write_features(path: str | Path, features: Mapping[str, dict[str, Any]]) -> 
     else:
         tables = []
         for name, spec in features.items():
+            if isinstance(spec, list):  # of relations
+                tables.append(f"{name} = [\n" + "".join(f"    {_toml(text)},\n" for text in spec) + "]\n")
+                continue
             head = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
             tables.append(
                 "\n".join([f"[{head}]", *(f"{key} = {_toml(value, key)}" for key, value in spec.items()), ""])

@@ -1,0 +1,71 @@
+"""Which relation between features leaves no room for a change that would help."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from counterfactual_training.constraints import Constraints, OneHotGroup, Relations, may_become
+
+# Room below this share of (1 + |z|) is none.
+_NONE_LEFT = 1e-4
+
+
+def binding_limits(constraints: Constraints, relations: Relations, x: Tensor, x_cf: Tensor, wish: Tensor) -> Tensor:
+    """The linear relation ``(n, d)`` that stops each column on the way of its wish ``(n, d)``; −1 where none does.
+
+    A relation stops a column that has no room left, if no other column of it can make room either.
+    """
+    bounds = constraints.bounds(x)
+    low, high = relations.limits(x, 0.0)
+    value = x_cf @ relations.normals.mT
+    binding = torch.full(x.shape, -1, dtype=torch.long, device=x.device)
+    up, down = (end > _NONE_LEFT * (1 + x_cf.abs()) for end in (bounds.upper - x_cf, x_cf - bounds.lower))
+    for i, normal in enumerate(relations.normals):
+        way = (normal * wish).sign()  # which limit a wish leads to
+        room = torch.where(way > 0, (high - value)[:, i : i + 1], (value - low)[:, i : i + 1])
+        least = _next_step(constraints, x_cf, wish) * normal.abs()
+        full = (normal != 0) & (way != 0) & (room < least)
+        # Columns that could move the value away from its upper limit, and from its lower one.
+        from_high = torch.where(normal > 0, down, up) & (normal != 0)
+        from_low = torch.where(normal > 0, up, down) & (normal != 0)
+        easing = torch.where(way > 0, _others(from_high), _others(from_low))
+        binding = torch.where(full & ~easing & (binding < 0), i, binding)
+    return binding
+
+
+def _others(mask: Tensor) -> Tensor:
+    """Whether any other column of the row ``(n, d)`` is under the mask."""
+    return mask.sum(-1, keepdim=True) - mask.long() > 0
+
+
+def _next_step(constraints: Constraints, x_cf: Tensor, wish: Tensor) -> Tensor:
+    """The smallest change of each column ``(n, d)`` along its wish: to the next value it may have."""
+    least = _NONE_LEFT * (1 + x_cf.abs())
+    for lattice in constraints.lattices:
+        j = lattice.column
+        below, above = lattice.beside(x_cf[:, j])
+        least[:, j] = torch.where(wish[:, j] > 0, above - x_cf[:, j], x_cf[:, j] - below) * (1 - _NONE_LEFT)
+    return least
+
+
+def needs_in_vain(
+    constraints: Constraints, relations: Relations, group: OneHotGroup, x: Tensor, x_cf: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Mask ``(n, max(k, 2))`` of categories that need another one which x_cf lacks and x may not take; by which rule.
+
+    The rules are numbered as :attr:`Relations.implications`.
+    """
+    vain = torch.zeros(len(x), group.num_categories, dtype=torch.bool, device=x.device)
+    rule_of = torch.full_like(vain, -1, dtype=torch.long)
+    for i, rule in enumerate(relations.implications):
+        if rule.given != group.columns:
+            continue
+        code = x.new_tensor(rule.code)
+        place = int(code.argmax()) if len(rule.given) > 1 else int(code[0])
+        there = x_cf.clone()
+        there[:, list(rule.given)] = code
+        lacks = rule.broken(there) & ~may_become(constraints, rule.needed, rule.needed_code, x)
+        vain[:, place] |= lacks
+        rule_of[:, place] = torch.where(lacks, i, rule_of[:, place])
+    return vain, rule_of
