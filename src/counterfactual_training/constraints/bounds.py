@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from counterfactual_training.constraints.discrete import OneHotGroup
 
 
 class Bounds(NamedTuple):
@@ -26,3 +29,12 @@ class Bounds(NamedTuple):
             return self
         lower, upper = (torch.where(held, x, bound) for bound in (self.lower, self.upper))
         return self._replace(lower=lower, upper=upper)
+
+    def settle(self, groups: Sequence[OneHotGroup], x_cf: Tensor) -> Tensor:
+        """Round every group of points ``(..., n, d)`` to the nearest of its row's allowed categories, in place."""
+        start = 0
+        for group in groups:
+            end = start + group.num_categories + 1
+            x_cf[..., group.index] = group.settle(x_cf, self.home, self.choices[..., start:end])
+            start = end
+        return x_cf

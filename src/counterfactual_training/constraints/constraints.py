@@ -44,9 +44,8 @@ class Constraints:
         names: feature names, used in messages.
         category_projection: when a relaxed group becomes one category again: at the ``"end"`` of the search, after
             every ``"step"`` (as the authors do at evaluation), or ``"never"`` (as they do in training).
-        reach: ``(d,)`` the largest change of each feature, infinite where there is none; ``None`` limits no feature.
-        keep_outside: a factual outside the domain may stay there, or move towards it. Otherwise the search pulls it
-            into an inferred domain, as the authors do, and refuses it if the domain was stated.
+        reach: ``(d,)`` the largest change of each feature, infinite where there is none.
+        keep_outside: factuals outside the domain may stay there; otherwise they are pulled in, or refused if stated.
         coded: columns ``(number, flags)`` of numbers with special codes: where a flag is set, the number stays.
         relations: between features; ``None`` without any.
     """
@@ -218,7 +217,7 @@ class Constraints:
         """Round every group to an allowed category, in place, if categories are projected at every step."""
         if self.category_projection != "step":
             return x_cf
-        self._settle(x_cf, bounds)
+        bounds.settle(self.groups, x_cf)
         return x_cf if self.relations is None else x_cf.copy_(imply(self, x_cf, bounds.factual))
 
     def confine(self, points: Tensor, x: Tensor, lower: Tensor, upper: Tensor, before: Tensor | None = None) -> Tensor:
@@ -240,7 +239,7 @@ class Constraints:
         """A copy of x_cf with valid values that x can reach; relations may change more, but no cells under ``held``."""
         x_cf = x_cf.clone()
         if self.groups and self.category_projection == "end":
-            self._settle(x_cf, self._category_bounds(x))
+            self._category_bounds(x).settle(self.groups, x_cf)
         if self.lattices:
             self._round(x_cf, x)
         if self.relations is None:
@@ -265,8 +264,6 @@ class Constraints:
             out[..., number] = torch.where(stays, x_cf[..., number], out[..., number])
         return out
 
-    # ---- questions -------------------------------------------------------------------------------------------------
-
     def name(self, index: int) -> str:
         return self.names[index] if self.names is not None else f"feature {index}"
 
@@ -285,8 +282,6 @@ class Constraints:
     def violations(self, x_cf: Tensor, x: Tensor, tolerance: float = 1e-5) -> Tensor:
         """Mask ``(..., n, d)`` of the values that break a constraint."""
         return find_violations(self, x_cf, x, tolerance)
-
-    # ---- helpers ---------------------------------------------------------------------------------------------------
 
     def _box(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Lower and upper bounds around the factuals, without regard to which categories the domain leaves."""
@@ -339,15 +334,6 @@ class Constraints:
         """Mask ``(..., n, max(k, 2))`` of the categories within the box ``(..., n, k)`` of the group's columns."""
         up, down = (mask[..., group.index].unsqueeze(-2) for mask in (self.may_increase, self.may_decrease))
         return group.possible(x, lower, upper, up, down)
-
-    def _settle(self, x_cf: Tensor, bounds: Bounds) -> Tensor:
-        """Round every group to the nearest of its row's allowed categories, in place."""
-        start = 0
-        for group in self.groups:
-            end = start + group.num_categories + 1
-            x_cf[..., group.index] = group.settle(x_cf, bounds.home, bounds.choices[..., start:end])
-            start = end
-        return x_cf
 
     def _round(self, x_cf: Tensor, x: Tensor) -> None:
         """Round to integers and allowed values, in place."""

@@ -22,7 +22,7 @@ def find_violations(constraints: Constraints, x_cf: Tensor, x: Tensor, tolerance
     wrong |= (x_cf < bounds.lower - slack) | (x_cf > bounds.upper + slack)
     valid = x_cf.clone()
     if projected:
-        constraints._settle(valid, bounds)
+        bounds.settle(constraints.groups, valid)
         for group in constraints.groups:  # an unchanged group is always valid, even if it is no clean category
             columns = group.index
             changed = (delta.abs() > slack)[..., columns].any(-1, keepdim=True)

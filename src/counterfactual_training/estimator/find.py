@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
+from counterfactual_training.estimator.bar import Bar
 from counterfactual_training.estimator.blind import search_blind
 from counterfactual_training.estimator.foreign import Background, BlackBox
 from counterfactual_training.estimator.inputs import column_owner, device_and_dtype, encode_rows
-from counterfactual_training.estimator.points import DIGITS, Counterfactuals, Factuals, floor_of, in_blocks, stored
+from counterfactual_training.estimator.points import DIGITS, Counterfactuals, Factuals, floor_of, stored
 from counterfactual_training.estimator.refine import Shortener, swap_categories
 from counterfactual_training.estimator.related import Related
 from counterfactual_training.estimator.singles import promising, single_changes
@@ -39,12 +40,10 @@ _SHARES = (0.95, 0.8, 0.5, 0.2, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
-class Finder:
+class Finder(Bar):
     """Model, encoder and rules that belong together; and, if there is one, the gate that limits where advice ends.
 
-    With ``decision``, the bar is the decision: the target must beat every other class, and half the gate. Otherwise its
-    probability, times the plausibility, must reach the threshold of the generator. A model without gradients needs a
-    ``background`` of real rows.
+    A model without gradients needs a ``background`` of real rows. ``decision`` is explained in :class:`Bar`.
     """
 
     model: nn.Module
@@ -131,48 +130,6 @@ class Finder:
         if self.related is None:
             return torch.ones(len(points), dtype=torch.bool, device=points.device)
         return self.related.kept(points, factuals)
-
-    def logits(self, x: Tensor) -> Tensor:
-        """``(n, k)``, on the CPU."""
-        return in_blocks(self.model, x)
-
-    def plausibility(self, x: Tensor) -> Tensor:
-        """``(n, k)``, on the CPU: how much each row looks like a real one of each class, given what cannot change; NaN
-        without a gate."""
-        if self.gate is None:
-            return torch.full_like(self.logits(x), torch.nan)
-        return in_blocks(self.gate, x).exp()
-
-    def probability(self, x: Tensor, y_target: Tensor) -> Tensor:
-        """Of the target ``(n,)`` at x; if the bar is the decision, against the strongest other class alone."""
-        logits, target = self.logits(x), y_target.cpu().unsqueeze(-1)
-        own = logits.gather(-1, target)
-        others = logits.scatter(-1, target, -torch.inf)
-        rival = others.amax(-1, keepdim=True) if self.decision else others.logsumexp(-1, keepdim=True)
-        return (own - rival).sigmoid().squeeze(-1).to(x)
-
-    def confidence(self, x: Tensor, y_target: Tensor) -> Tensor:
-        """What must reach τ ``(n,)``: the probability, times the plausibility if there is a gate.
-
-        If the bar is the decision, both must reach one half, each for itself.
-        """
-        found = self.probability(x, y_target)
-        return found if self.gate is None else self._gated(found, self._passes(x, y_target))
-
-    def reaches(self, x: Tensor, y_target: Tensor, floor: Tensor) -> Tensor:
-        """Mask ``(n,)`` of the rows whose confidence is at least their floor ``(n,)``."""
-        found = self.probability(x, y_target)
-        fine = found >= floor
-        rows = fine.nonzero().squeeze(-1)
-        if self.gate is not None and len(rows):  # the gate is slow, and can only lower a probability
-            fine[rows] = self._gated(found[rows], self._passes(x[rows], y_target[rows])) >= floor[rows]
-        return fine
-
-    def _gated(self, probability: Tensor, plausibility: Tensor) -> Tensor:
-        return torch.minimum(probability, plausibility) if self.decision else probability * plausibility
-
-    def _passes(self, x: Tensor, y_target: Tensor) -> Tensor:
-        return self.plausibility(x).gather(-1, y_target.cpu().unsqueeze(-1)).squeeze(-1).to(x)
 
     # ---- the search ------------------------------------------------------------------------------------------------
 
