@@ -59,8 +59,7 @@ def search(
         constraints: what may move; ``None`` lets everything move.
         rng: for generators that draw random numbers; in a fleet one for all members, or one each.
         held: mask like x of single cells that must keep their value, on top of the constraints.
-        difficulty: ``(d,)`` how dear a move of each feature is; a line search then prefers the others. Fixed steps
-            follow the gradient alone.
+        difficulty: ``(d,)`` how dear a move of each feature is, for a line search.
         record: keep all iterates in ``path``, which takes the memory of T + 1 copies of x.
         diagnose: find which constraints keep rows from converging.
         threads: CPU threads; ``None`` uses a single one for small models and batches.
@@ -72,10 +71,6 @@ def search(
     flat, y_target = x.detach().reshape(*y_target.shape, num_features), y_target.long()
     constraints = (constraints if constraints is not None else _unconstrained(num_features)).to(flat)
     constraints.check_factuals(flat)
-    if held is not None and held.shape != x.shape:
-        raise InputError(f"held must be a mask with the shape of x, {tuple(x.shape)}, got {tuple(held.shape)}.")
-    still = None if held is None else held.reshape(flat.shape).to(flat.device, torch.bool)
-
     noise = _noise(generator, rng, flat).unbind()
     block, parts = _block_size(flat), []
     # The descent needs gradients even if the caller is in inference_mode.
@@ -85,9 +80,8 @@ def search(
             flat = flat.mT.contiguous().mT
         # inference_mode saves autograd's bookkeeping, but breaks user code that builds a graph.
         plain = isinstance(network, Chain) and generator.is_plain and type(constraints) is Constraints
-        stills = repeat(None) if still is None else iter(still.split(block, -2))
-        for rows, targets in zip(flat.split(block, -2), y_target.split(block, -1), strict=True):
-            own = next(stills)
+        stills = _still(held, x, flat, block)
+        for rows, targets, own in zip(flat.split(block, -2), y_target.split(block, -1), stills, strict=False):
             if generator.step_rule == "line":
                 part = search_line(network, rows, targets, generator, constraints, record, own, difficulty)
             else:
@@ -98,10 +92,22 @@ def search(
             if diagnose:
                 part = diagnose_rows(part, network, rows, targets, generator, constraints)
             parts.append(part)
-    result = SearchResult.join(parts)
-    flat_values = {name: getattr(result, name) for name in ("x_cf", "x_adv", "path")}  # ``binding`` stays flat
-    shaped = {name: v.reshape(*v.shape[:-1], *feature_shape) for name, v in flat_values.items() if v is not None}
-    return replace(result, **shaped)
+    return _shaped(SearchResult.join(parts), feature_shape)
+
+
+def _shaped(result: SearchResult, feature_shape: torch.Size) -> SearchResult:
+    """The result with points of the shape that features have; ``binding`` stays flat."""
+    flat = {name: getattr(result, name) for name in ("x_cf", "x_adv", "path")}
+    return replace(result, **{n: v.reshape(*v.shape[:-1], *feature_shape) for n, v in flat.items() if v is not None})
+
+
+def _still(held: Tensor | None, x: Tensor, flat: Tensor, block: int) -> Iterator[Tensor | None]:
+    """The mask of the cells to hold, block by block."""
+    if held is None:
+        return repeat(None)
+    if held.shape != x.shape:
+        raise InputError(f"held must be a mask with the shape of x, {tuple(x.shape)}, got {tuple(held.shape)}.")
+    return iter(held.reshape(flat.shape).to(flat.device, torch.bool).split(block, -2))
 
 
 def _descend(work: WorkingSet, network: Differentiable, generator: Generator, noise: Sequence[Tensor]) -> None:
