@@ -11,6 +11,7 @@ from counterfactual_training.allocator import keep_memory
 # Twenty times 8 MB, each given back before the next is taken; pages of 4 KB.
 _SCRIPT = """
 import resource, torch
+import counterfactual_training.training
 from counterfactual_training.allocator import keep_memory
 torch.set_num_threads(1)
 assert keep_memory()
