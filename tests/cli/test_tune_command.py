@@ -81,6 +81,7 @@ def test_bad_input_is_refused_in_a_sentence(tmp_path, capsys, options, message):
     assert message in said and "secret" not in said and "Traceback" not in said
 
 
+@pytest.mark.exhaustive
 def test_a_csv_file_is_tuned_like_a_named_data_set(tmp_path, capsys):
     rng = np.random.default_rng(0)
     people = pd.DataFrame(

@@ -137,6 +137,7 @@ def test_ties_go_to_the_first_class_as_in_predict():
 # ---- questions -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_every_rule_of_a_question_holds(logistic, loans, schema, denied):
     explainer = ct.Explainer(logistic, loans[0], schema=schema, gate="none", **RULES)
 

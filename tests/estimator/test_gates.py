@@ -349,7 +349,7 @@ def test_a_file_from_before_gates_still_explains(loans):
     assert told.frame["degree"].tolist() == ["none", "none", "MSc", "none", "none"]
     assert told.frame[["age", "branch", "owner"]].equals(rows[["age", "branch", "owner"]])
     np.testing.assert_allclose(told.frame["debt"], [11.6, 12.0, 19.1, 11.6, 9.9], atol=0.11)
-    np.testing.assert_allclose(told.confidence, [0.7608, 0.7524, 0.7591, 0.7546, 0.7541], atol=0.005)
+    np.testing.assert_allclose(told.confidence, [0.7530, 0.7524, 0.7591, 0.7546, 0.7541], atol=0.005)
     assert np.isnan(told.plausibility).all()
     assert clone(old).fit(*loans).gate_ is None
 

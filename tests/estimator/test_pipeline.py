@@ -50,6 +50,7 @@ def test_rules_of_the_question_speak_of_the_original_columns(numbers, make_quick
     assert len(after) and (after % 2 == 0).all()
 
 
+@pytest.mark.exhaustive
 def test_a_column_transformer_that_keeps_columns(loans, make_quick):
     frame, labels = loans
     scaled = ColumnTransformer([("num", StandardScaler(), ["debt", "age"])], remainder="passthrough")
@@ -95,6 +96,7 @@ def test_what_cannot_be_inverted_is_told(numbers, make_quick):
     assert (filled.predict(told.frame)[told.answered] == "granted").all() and told.answered.any()
 
 
+@pytest.mark.exhaustive
 def test_rules_that_have_no_meaning_before_the_steps(numbers, make_quick):
     frame, labels = numbers
     mixed = make_pipeline(PCA(2), make_quick(mutability={0: "none"})).fit(frame, labels)

@@ -8,26 +8,31 @@ from counterfactual_training.errors import ConstraintError, InputError
 from counterfactual_training.estimator.rules import Rules, ask
 
 
+@pytest.fixture(scope="module")
+def people(rejected):
+    return rejected.head(40)
+
+
 def moved(explanation, name):
     return explanation.changed[name].to_numpy()
 
 
-def test_locked_columns_stay_and_others_take_over(fitted, rejected):
-    free = fitted.explain(rejected, target="granted")
-    held = fitted.explain(rejected, target="granted", lock=["debt", "owner"])
+def test_locked_columns_stay_and_others_take_over(fitted, people):
+    free = fitted.explain(people, target="granted")
+    held = fitted.explain(people, target="granted", lock=["debt", "owner"])
     assert moved(free, "debt").any() and not moved(held, "debt").any() and not moved(held, "owner").any()
     assert moved(held, "degree").any() or moved(held, "branch").any()
 
 
-def test_only_columns_listed_in_vary_change(fitted, rejected):
-    explanation = fitted.explain(rejected, target="granted", vary=["debt", "age"])
+def test_only_columns_listed_in_vary_change(fitted, people):
+    explanation = fitted.explain(people, target="granted", vary=["debt", "age"])
     assert not explanation.changed[["degree", "branch", "owner"]].to_numpy().any()
     assert not moved(explanation, "age").any()  # fit was told that it may not change
     assert moved(explanation, "debt").any()
 
 
-def test_a_domain_of_the_question_is_where_advice_ends(fitted, rejected):
-    explanation = fitted.explain(rejected, target="granted", domain={"debt": (12, 30), "branch": ["south"]})
+def test_a_domain_of_the_question_is_where_advice_ends(fitted, people):
+    explanation = fitted.explain(people, target="granted", domain={"debt": (12, 30), "branch": ["south"]})
     changed = moved(explanation, "debt")
     before, after = explanation.original["debt"], explanation.frame["debt"]
     assert changed.any() and ((after >= 12) | ~changed).all()
@@ -35,36 +40,37 @@ def test_a_domain_of_the_question_is_where_advice_ends(fitted, rejected):
     assert set(explanation.frame["branch"][moved(explanation, "branch")]) <= {"south"}
 
 
-def test_steps_and_largest_changes_are_kept_after_rounding(fitted, rejected):
-    stepped = fitted.explain(rejected, target="granted", step={"debt": 2.5}, vary=["debt"])
+def test_steps_and_largest_changes_are_kept_after_rounding(fitted, people):
+    stepped = fitted.explain(people, target="granted", step={"debt": 2.5}, vary=["debt"])
     values = stepped.frame["debt"][moved(stepped, "debt")]
     assert len(values) and np.allclose(values % 2.5, 0)
-    short = fitted.explain(rejected, target="granted", max_change={"debt": 3.0, "degree": 1})
+    short = fitted.explain(people, target="granted", max_change={"debt": 3.0, "degree": 1})
     assert ((short.original["debt"] - short.frame["debt"]).abs() <= 3.0 + 1e-9).all()
     ranks = {name: i for i, name in enumerate(["none", "BSc", "MSc"])}
     assert (short.frame["degree"].map(ranks) - short.original["degree"].map(ranks)).max() == 1
 
 
 @pytest.mark.parametrize("most", [1, 2])
-def test_no_more_columns_change_than_allowed(fitted, rejected, most):
-    loose = fitted.explain(rejected, target="granted", confidence=0.9)
-    tight = fitted.explain(rejected, target="granted", confidence=0.9, max_changes=most)
+def test_no_more_columns_change_than_allowed(fitted, people, most):
+    asked = {"target": "granted", "confidence": 0.9, "max_change": {"debt": 8.0}}
+    loose = fitted.explain(people, **asked)
+    tight = fitted.explain(people, **asked, max_changes=most)
     assert loose.summary["num_changed"].max() > 1
     assert tight.summary["num_changed"].max() <= most
     assert tight.answered.any()
 
 
-def test_what_is_difficult_changes_less_often_and_costs_more(fitted, rejected):
-    easy = fitted.explain(rejected, target="granted")
-    hard = fitted.explain(rejected, target="granted", difficulty={"debt": 20})
+def test_what_is_difficult_changes_less_often_and_costs_more(fitted, people):
+    easy = fitted.explain(people, target="granted")
+    hard = fitted.explain(people, target="granted", difficulty={"debt": 20})
     assert moved(hard, "debt").sum() < moved(easy, "debt").sum()
     debt = [feature.name for feature in fitted.schema_].index("debt")
     weights = np.where(np.arange(5) == debt, 20, 1)
     np.testing.assert_allclose(hard.cost, (hard.distance * weights).sum(1), rtol=1e-5)
 
 
-def test_rules_of_a_row_hold_for_that_row(fitted, rejected):
-    people = rejected.head(4)
+def test_rules_of_a_row_hold_for_that_row(fitted, people):
+    people = people.head(4)
     locks = [["debt"], None, ["debt"], ["owner", "branch"]]
     explanation = fitted.explain(people, target="granted", lock=locks, max_changes=[1, 2, None, 3])
     assert not moved(explanation, "debt")[[0, 2]].any()
@@ -75,8 +81,8 @@ def test_rules_of_a_row_hold_for_that_row(fitted, rejected):
     pd.testing.assert_frame_equal(alone.frame, explanation.frame.iloc[[3]])
 
 
-def test_what_fit_was_told_still_holds(fitted, rejected):
-    explanation = fitted.explain(rejected, target="granted", domain={"debt": (-50, 500), "age": (0, 99)})
+def test_what_fit_was_told_still_holds(fitted, people):
+    explanation = fitted.explain(people, target="granted", domain={"debt": (-50, 500), "age": (0, 99)})
     assert (explanation.frame["debt"] >= 0).all() and (explanation.frame["debt"] <= explanation.original["debt"]).all()
     assert not moved(explanation, "age").any()
 
@@ -100,13 +106,13 @@ def test_what_fit_was_told_still_holds(fitted, rejected):
         ({"n_options": 0}, "n_options must be a whole number of at least 1"),
     ],
 )
-def test_rules_that_make_no_sense(fitted, rejected, rules, words):
+def test_rules_that_make_no_sense(fitted, people, rules, words):
     with pytest.raises((ConstraintError, InputError), match=words):
-        fitted.explain(rejected.head(3), target="granted", **rules)
+        fitted.explain(people.head(3), target="granted", **rules)
 
 
-def test_a_contradiction_names_its_row(fitted, rejected):
-    people = rejected.head(3)
+def test_a_contradiction_names_its_row(fitted, people):
+    people = people.head(3)
     with pytest.raises(ConstraintError, match=f"Row {people.index[1]}: .*'debt': both in vary and in lock"):
         fitted.explain(people, vary=["debt"], lock=[[], ["debt"], []])
 

@@ -19,7 +19,7 @@ from counterfactual_training.estimator.inputs import refuse_far, target_classes
 from counterfactual_training.estimator.options import Question, find_options
 from counterfactual_training.estimator.points import Counterfactuals, Factuals, in_blocks
 from counterfactual_training.estimator.rules import Rules
-from counterfactual_training.estimator.why import Obstacles, find_obstacles, listed
+from counterfactual_training.estimator.why import Obstacles, find_obstacles
 from counterfactual_training.search import Status
 
 
@@ -155,7 +155,7 @@ def _explanation(
     if num_options > 1:
         index = _numbered(own.frame.index, row)
         original, counterfactual = original.set_axis(index), counterfactual.set_axis(index)
-        notes = _shortfalls(factuals.frame, row, status.cpu().numpy(), distance, num_options)
+        notes = _shortfalls(factuals.frame, row, status.cpu().numpy(), num_options)
     prediction = classes[probability.argmax(1)]
     asked = None if finder.decision else float(question.generator.decision_threshold)
     reached = (prediction == classes[wanted]) | ((confidence >= asked) if asked is not None else False)
@@ -185,12 +185,11 @@ def _numbered(index: pd.Index, row: np.ndarray) -> pd.MultiIndex:
     """The index with one more level, which counts the options of each row from 1."""
     option = pd.Series(row).groupby(row, sort=False).cumcount().to_numpy() + 1
     levels = [index.get_level_values(level) for level in range(index.nlevels)]
-    return pd.MultiIndex.from_arrays([*levels, option], names=[*index.names, "option"])
+    own = [None if name == "option" else name for name in index.names]
+    return pd.MultiIndex.from_arrays([*levels, option], names=[*own, "option"])
 
 
-def _shortfalls(
-    frame: pd.DataFrame, row: np.ndarray, status: np.ndarray, distance: np.ndarray, num_options: int
-) -> tuple[str, ...]:
+def _shortfalls(frame: pd.DataFrame, row: np.ndarray, status: np.ndarray, num_options: int) -> tuple[str, ...]:
     """Why rows that can be helped have fewer options than were asked for."""
     notes = []
     for i in range(len(frame)):
@@ -198,10 +197,8 @@ def _shortfalls(
         helped = np.isin(status[entries], (int(Status.CONVERGED), int(Status.IMPLAUSIBLE)))
         if len(entries) >= num_options or not helped.all():
             continue
-        moved = distance[entries].max(0) > 0
-        columns = [str(name) for name, changes in zip(frame.columns, moved, strict=True) if changes]
         notes.append(
-            f"Row {frame.index[i]} has {len(entries)} of {num_options} options: no allowed change of other columns "
-            f"than {listed(columns, 6)} was found that suffices."
+            f"Row {frame.index[i]} has {len(entries)} of {num_options} options: no further set of columns was found "
+            "that suffices and does not contain one of these."
         )
     return tuple(notes)

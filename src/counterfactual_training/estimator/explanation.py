@@ -179,9 +179,9 @@ class Explanation:
     def __repr__(self) -> str:
         counts = Counter(self.status.tolist())
         said = ", ".join(f"{counts[name]} {name.replace('_', ' ')}" for name in _STATUS_ORDER if counts[name])
-        people = len(dict.fromkeys(map(str, map(self._label, range(len(self))))))
-        options = "" if self._options is None else f", {len(self)} option(s)"
-        return f"Explanation of {people if options else len(self)} row(s){options}: {said}"
+        if self._options is None:
+            return f"Explanation of {len(self)} row(s): {said}"
+        return f"Explanation of {self._options.count(1)} row(s), {len(self)} option(s): {said}"
 
     def __str__(self) -> str:
         rows, notes = self._display()
@@ -289,7 +289,7 @@ class Explanation:
             sure = [self.confidence[i], *([self.plausibility[i]] if gated else [])]
             tail = [decision, *map(say_confidence, sure), f"{self.cost[i]:.2f}", status]
             # The label of a person stands beside the first option only.
-            again = options is not None and i > 0 and str(self._label(i)) == str(self._label(i - 1))
+            again = options is not None and options[i] > 1
             option = [] if options is None else [str(options[i])]
             rows.append(["" if again else str(self._label(i)), *option, *cells, *tail])
         more = f" and {len(still) - 20} more" if len(still) > 20 else ""

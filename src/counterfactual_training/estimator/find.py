@@ -149,13 +149,17 @@ class Finder(Bar):
         # Whatever a gate says of them, rows that have their target need no advice.
         there = self.logits(x).argmax(-1).to(y) == y
         x_cf, steps, rows = x.clone(), torch.zeros_like(y), (~there).nonzero().squeeze(-1)
+        alone = torch.zeros_like(there)
         if sparsify and fall_back and not bool(self._pixels.any()):
             floor = torch.full_like(x[rows, 0], threshold + DIGITS)
             singles = single_changes(self, factuals.take(rows), y[rows], floor)
             order = singles.cost.argsort(descending=True).tolist()  # the last assignment of a row wins: the cheapest
             for place, point in zip(singles.row[order].tolist(), singles.point[order], strict=True):
                 x_cf[rows[place]] = point
-            rows = rows[~torch.isin(torch.arange(len(rows), device=rows.device), singles.row)]
+            alone[rows] = torch.isin(torch.arange(len(rows), device=rows.device), singles.row)
+            # Where some columns are difficult, several others may be cheaper than one of these.
+            rows = rows[~alone[rows]] if self._weights is None else rows
+        single = x_cf.clone()
         if self.background is not None and len(rows):
             part = factuals.take(rows)
             x_cf[rows], steps[rows] = search_blind(self, self.background, part, y[rows], threshold, sparsify)
@@ -173,6 +177,8 @@ class Finder(Bar):
                 floor = floor_of(confidence[done], threshold)
                 points[done] = self.shorten(points[done], part, y[rows], floor)
             x_cf[rows], rows = points[done], rest
+        dearer = (self.cost(single, x) <= self.cost(x_cf, x)) | (self.confidence(x_cf, y) < threshold)
+        x_cf = torch.where((alone & dearer).unsqueeze(-1), single, x_cf)
         arrived = self.confidence(x_cf, y) >= threshold
         status = torch.where(arrived, int(Status.CONVERGED), int(Status.EXHAUSTED))
         found = Counterfactuals(x_cf, status.masked_fill(there, int(Status.ALREADY_THERE)), steps)
@@ -287,7 +293,9 @@ class Finder(Bar):
         flipped, flips = (self.logits(points).argmax(-1).to(y) == y[rows] for points in (found.x_cf[rows], plain.x_cf))
         arrived = plain.status == int(Status.CONVERGED)
         found.put(rows, plain, arrived | (flips & ~flipped))
-        found.status[rows[arrived]] = int(Status.IMPLAUSIBLE)
+        # What the model alone asks for may well pass the gate, which the search before did not find.
+        passes = arrived & (self.confidence(plain.x_cf, y[rows]) >= threshold)
+        found.status[rows[arrived & ~passes]] = int(Status.IMPLAUSIBLE)
 
     def _settled(self, x_cf: Tensor, factuals: Factuals, y: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
         """Points ``(n, d)`` rounded to what is printed, and their confidence ``(n,)``.

@@ -14,6 +14,8 @@ from counterfactual_training.tabular.feature import Feature, show
 from counterfactual_training.tabular.relations import check_texts
 from counterfactual_training.tabular.schema import Schema
 
+# Two steps may differ from a multiple by so much of the smaller one.
+_CLOSE = 1e-9
 _BY_COLUMN = ("domain", "step", "max_change", "difficulty")
 
 
@@ -81,7 +83,12 @@ class Rules:
         if name in (self.domain or {}):
             changes |= _narrower(feature, (self.domain or {})[name])
         if name in (self.step or {}):
-            changes["step"] = (self.step or {})[name]
+            step = replace(feature, step=(self.step or {})[name]).step or 1.0  # checks it
+            if feature.step is not None and abs(step / feature.step - round(step / feature.step)) > _CLOSE:
+                raise ConstraintError(
+                    f"step of {name!r}: {step:g} is not a multiple of {feature.step:g}, which fit was told."
+                )
+            changes["step"] = step
         if name in (self.max_change or {}):
             asked = replace(feature, max_change=(self.max_change or {})[name]).max_change  # checks it
             changes["max_change"] = min(asked or np.inf, feature.max_change or np.inf)

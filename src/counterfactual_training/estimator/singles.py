@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from counterfactual_training.estimator.find import Finder
 
 # Points on either side of a number.
-_POINTS = 8
+_POINTS = 16
 _HALVINGS = 8
 # Columns tried per row: all of so many, or a few of more, those in which the model promises most.
 MOST, _FEW = 32, 12
@@ -134,7 +134,7 @@ def promising(finder: Finder, factuals: Factuals, y: Tensor, most: int) -> Tenso
 def _numbers(
     x: Tensor, column: int, lower: Tensor, upper: Tensor, first: Tensor, last: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Points ``(a, 2·8, d)`` along the interval of one number, on either side; and which of them differ from x.
+    """Points ``(a, 2·16, d)`` along the interval of one number, on either side; and which of them differ from x.
 
     An outlier starts at the edge of its domain, from ``first`` to ``last``: nothing is known of what lies between.
     """
