@@ -103,6 +103,7 @@ def test_what_fit_was_told_still_holds(fitted, people):
         ({"difficulty": {"debt": 0}}, "must be a positive number, got 0"),
         ({"step": 5}, "step must be a dict by column"),
         ({"lock": [["debt"], ["age"]]}, "lock has 2 entries for 3 rows"),
+        ({"confidence": 2}, "confidence is a probability above 0 and up to 1, got 2"),
         ({"n_options": 0}, "n_options must be a whole number of at least 1"),
     ],
 )
@@ -115,6 +116,8 @@ def test_a_contradiction_names_its_row(fitted, people):
     people = people.head(3)
     with pytest.raises(ConstraintError, match=f"Row {people.index[1]}: .*'debt': both in vary and in lock"):
         fitted.explain(people, vary=["debt"], lock=[[], ["debt"], []])
+    with pytest.raises(InputError, match=f"Row {people.index[1]}: max_changes must be .* got 0"):
+        fitted.explain(people, max_changes=[1, 0, 1])
 
 
 def test_rows_with_equal_rules_are_asked_together():

@@ -12,7 +12,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from counterfactual_training.errors import ConstraintError, ModelError
+from counterfactual_training.constraints import Constraints
+from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.estimator.explanation import Explanation
 from counterfactual_training.estimator.find import Finder
 from counterfactual_training.estimator.inputs import refuse_far, target_classes
@@ -21,6 +22,7 @@ from counterfactual_training.estimator.points import Counterfactuals, Factuals, 
 from counterfactual_training.estimator.rules import Rules
 from counterfactual_training.estimator.why import Obstacles, find_obstacles
 from counterfactual_training.search import Status
+from counterfactual_training.tabular.encode import Encoder
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,15 +87,15 @@ def _under(finder: Finder, rules: Rules, num_std: float, row: Any) -> Finder:
     """The finder with rules of this question on top of its own; ``row`` names the row they were stated for."""
     try:
         schema = rules.narrow(finder.encoder.schema_)
-    except ConstraintError as error:
-        raise error if row is None else ConstraintError(f"Row {row}: {error}") from None
+    except InputError as error:
+        raise error if row is None else type(error)(f"Row {row}: {error}") from None
     if schema is finder.encoder.schema_:
         return finder
     encoder = finder.encoder.with_schema(schema)
     return replace(finder, encoder=encoder, constraints=advice_constraints(encoder, num_std))
 
 
-def advice_constraints(encoder: Any, num_std: float) -> Any:
+def advice_constraints(encoder: Encoder, num_std: float) -> Constraints:
     """Where advice may lead: numbers keep their sign and stay in the bulk of the data; outliers may stay outliers."""
     return encoder.constraints(num_std, keep_sign=True, keep_outside=True, bulk=True)
 
@@ -192,13 +194,11 @@ def _numbered(index: pd.Index, row: np.ndarray) -> pd.MultiIndex:
 def _shortfalls(frame: pd.DataFrame, row: np.ndarray, status: np.ndarray, num_options: int) -> tuple[str, ...]:
     """Why rows that can be helped have fewer options than were asked for."""
     notes = []
-    for i in range(len(frame)):
-        entries = np.flatnonzero(row == i)
-        helped = np.isin(status[entries], (int(Status.CONVERGED), int(Status.IMPLAUSIBLE)))
-        if len(entries) >= num_options or not helped.all():
-            continue
+    helped = np.isin(status, (int(Status.CONVERGED), int(Status.IMPLAUSIBLE)))
+    counts = np.bincount(row[helped], minlength=len(frame))
+    for i in np.flatnonzero((counts > 0) & (counts < num_options)).tolist():
         notes.append(
-            f"Row {frame.index[i]} has {len(entries)} of {num_options} options: no further set of columns was found "
-            "that suffices and does not contain one of these."
+            f"Row {frame.index[i]} has {counts[i]} of {num_options} options: no further set of columns was found that "
+            "suffices and does not contain one of these."
         )
     return tuple(notes)

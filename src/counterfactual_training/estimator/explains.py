@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from counterfactual_training.errors import InputError
 from counterfactual_training.estimator.answer import explain_rows
 from counterfactual_training.estimator.explanation import Explanation
 from counterfactual_training.estimator.find import Finder
@@ -88,6 +89,8 @@ class Explains:
         rules = {"vary": vary, "lock": lock, "domain": domain, "step": step, "max_change": max_change}
         groups = ask(frame.index, **rules, difficulty=difficulty, max_changes=max_changes, relations=relations)
         options = check_count("n_options", n_options)
+        if confidence is not None and not 0 < confidence <= 1:
+            raise InputError(f"confidence is a probability above 0 and up to 1, got {confidence!r}.")
         chosen, decides = self._explainer(generator, confidence, max_steps)
         # A generator that is named here is used alone, without falling back on others.
         question = Question(chosen, generator is None, sparsify)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -148,7 +149,7 @@ class Explanation:
             return self.frame if number == 1 else self.frame[:0]
         return self.frame[self.frame.index.get_level_values("option") == number].droplevel("option")
 
-    @property
+    @cached_property
     def _options(self) -> list[int] | None:
         """The option of each entry; ``None`` if there is one per row."""
         index = self.frame.index
@@ -203,11 +204,9 @@ class Explanation:
     def _sentence(self, i: int, most: int | None) -> str:
         target, sure = say_label(plain_value(self.target[i])), say_confidence(self.confidence[i])
         moved, arrives = self._moved(i, most), self.prediction[i] == self.target[i]
-        asked = "" if self.asked is None else say_confidence(self.asked)
+        asked = "" if self.asked is None else f"{self.asked:g}"
         if self.status[i] == "already_there":
-            below = (
-                f", below the {asked} asked for" if self.asked is not None and self.confidence[i] < self.asked else ""
-            )
+            below = f", below the {asked} asked for" if self.confidence[i] < (self.asked or 0.0) else ""
             return f"the decision already is {target} (confidence {sure}{below}); nothing needs to change."
         if self.status[i] == "converged" and not arrives:  # a confidence below one half was asked for
             head = f"with {moved}, the probability of {target} would be" if moved else f"the probability of {target} is"

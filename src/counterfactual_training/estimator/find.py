@@ -149,17 +149,16 @@ class Finder(Bar):
         # Whatever a gate says of them, rows that have their target need no advice.
         there = self.logits(x).argmax(-1).to(y) == y
         x_cf, steps, rows = x.clone(), torch.zeros_like(y), (~there).nonzero().squeeze(-1)
-        alone = torch.zeros_like(there)
+        alone = rows[:0]
         if sparsify and fall_back and not bool(self._pixels.any()):
             floor = torch.full_like(x[rows, 0], threshold + DIGITS)
             singles = single_changes(self, factuals.take(rows), y[rows], floor)
-            order = singles.cost.argsort(descending=True).tolist()  # the last assignment of a row wins: the cheapest
-            for place, point in zip(singles.row[order].tolist(), singles.point[order], strict=True):
-                x_cf[rows[place]] = point
-            alone[rows] = torch.isin(torch.arange(len(rows), device=rows.device), singles.row)
+            cheapest = singles.cheapest()
+            alone = rows[singles.row[cheapest]]
+            x_cf[alone] = singles.point[cheapest]
             # Where some columns are difficult, several others may be cheaper than one of these.
-            rows = rows[~alone[rows]] if self._weights is None else rows
-        single = x_cf.clone()
+            rows = rows[~torch.isin(rows, alone)] if self._weights is None else rows
+        single = x_cf[alone]
         if self.background is not None and len(rows):
             part = factuals.take(rows)
             x_cf[rows], steps[rows] = search_blind(self, self.background, part, y[rows], threshold, sparsify)
@@ -177,8 +176,11 @@ class Finder(Bar):
                 floor = floor_of(confidence[done], threshold)
                 points[done] = self.shorten(points[done], part, y[rows], floor)
             x_cf[rows], rows = points[done], rest
-        dearer = (self.cost(single, x) <= self.cost(x_cf, x)) | (self.confidence(x_cf, y) < threshold)
-        x_cf = torch.where((alone & dearer).unsqueeze(-1), single, x_cf)
+        if self._weights is not None and len(alone):
+            searched, own = x_cf[alone], x[alone]
+            dearer = self.cost(searched, own) > self.cost(single, own)
+            worse = dearer | (self.confidence(searched, y[alone]) < threshold)
+            x_cf[alone] = torch.where(worse.unsqueeze(-1), single, searched)
         arrived = self.confidence(x_cf, y) >= threshold
         status = torch.where(arrived, int(Status.CONVERGED), int(Status.EXHAUSTED))
         found = Counterfactuals(x_cf, status.masked_fill(there, int(Status.ALREADY_THERE)), steps)
@@ -187,8 +189,7 @@ class Finder(Bar):
 
     def _holding(self, factuals: Factuals, y: Tensor, most: int) -> Factuals:
         """The rows with all but their most promising features held."""
-        held = ~promising(self, factuals, y, most)[:, self.owner.to(y.device)]
-        return replace(factuals, held=held if factuals.held is None else held | factuals.held)
+        return factuals.holding(~promising(self, factuals, y, most)[:, self.owner.to(y.device)])
 
     def _descend(
         self, factuals: Factuals, y: Tensor, generator: Generator, fall_back: bool

@@ -53,13 +53,10 @@ def _within(finder: Finder, factuals: Factuals, y: Tensor, x_cf: Tensor, questio
     supports = [_top(score, most) for score in (moved, _lost_without(finder, factuals, y, x_cf, moved), alone)]
     n, tries = len(x), len(supports)
     rows = torch.arange(n, device=x.device).repeat(tries)
-    again = factuals.take(rows)
-    held = ~torch.cat(supports)[:, finder.owner.to(x.device)]
-    again = replace(again, held=held if again.held is None else held | again.held)
+    again = factuals.take(rows).holding(~torch.cat(supports)[:, finder.owner.to(x.device)])
     found = replace(question, max_changes=None).ask(finder, again, y[rows])
     # Reached before missed, then cheap before dear; of those that missed, the most probable.
-    arrived = (found.status == int(Status.CONVERGED)) | (found.status == int(Status.IMPLAUSIBLE))
-    rank = torch.where(arrived, finder.cost(found.x_cf, again.x), 1e9 - finder.confidence(found.x_cf, y[rows]))
+    rank = torch.where(found.reached, finder.cost(found.x_cf, again.x), 1e9 - finder.confidence(found.x_cf, y[rows]))
     rank += 1e6 * (found.status == int(Status.IMPLAUSIBLE))
     best = rank.view(tries, n).argmin(0) * n + torch.arange(n, device=x.device)
     return Counterfactuals(found.x_cf[best], found.status[best], found.num_steps.view(tries, n).sum(0))
@@ -107,8 +104,7 @@ def find_options(finder: Finder, factuals: Factuals, y: Tensor, question: Questi
     """
     first = question.ask(finder, factuals, y)
     rows = torch.arange(len(y), device=y.device)
-    reached = (first.status == int(Status.CONVERGED)) | (first.status == int(Status.IMPLAUSIBLE))
-    asked = rows[reached]
+    asked = rows[first.reached]
     if num_options == 1 or len(asked) == 0:
         return Options(rows, first)
     threshold = float(question.generator.decision_threshold)
@@ -125,9 +121,7 @@ def find_options(finder: Finder, factuals: Factuals, y: Tensor, question: Questi
         owners, locks = pool.locks(asked, num_options)
         if not locks:
             break
-        again = factuals.take(owners)
-        held = torch.stack(locks)[:, finder.owner.to(y.device)]
-        again = replace(again, held=held if again.held is None else held | again.held)
+        again = factuals.take(owners).holding(torch.stack(locks)[:, finder.owner.to(y.device)])
         pool.add(owners, question.ask(finder, again, y[owners]))
     return pool.chosen(num_options)
 
@@ -156,19 +150,19 @@ class _Pool:
             torch.cat([self.found.num_steps, found.num_steps[good]]),
         )
 
-    def _order(self) -> tuple[list[int], list[frozenset[int]], Tensor]:
-        """Answers by cost, their columns, and how far each feature moved."""
+    def _order(self) -> tuple[list[int], list[frozenset[int]]]:
+        """Answers by cost, and the columns that each of them changes."""
         x = self.factuals.x[self.row]
         moved, cost = self.finder.distance(self.found.x_cf, x), self.finder.cost(self.found.x_cf, x)
         supports = [frozenset(line.nonzero().squeeze(-1).tolist()) for line in moved > 0]
-        return cost.argsort(stable=True).tolist(), supports, moved
+        return cost.argsort(stable=True).tolist(), supports
 
     def chosen(self, num_options: int) -> Options:
         """The cheapest answers of each row that differ in their columns; always the first one, whatever its status.
 
         Beside plausible answers, one that is not may stand, if it is cheaper than the first.
         """
-        order, supports, _ = self._order()
+        order, supports = self._order()
         num_rows, status = len(self.y), self.found.status.tolist()
         rank = {place: i for i, place in enumerate(order)}
         kept: dict[int, list[int]] = {row: [row] for row in range(num_rows)}
@@ -184,8 +178,7 @@ class _Pool:
                 own.append(place)
         places = [place for row in range(num_rows) for place in sorted(kept[row], key=rank.__getitem__)]
         index = torch.tensor(places, device=self.y.device, dtype=torch.long)
-        found = self.found
-        return Options(self.row[index], Counterfactuals(found.x_cf[index], found.status[index], found.num_steps[index]))
+        return Options(self.row[index], self.found.take(index))
 
     def locks(self, rows: Tensor, num_options: int) -> tuple[Tensor, list[Tensor]]:
         """Rows that still need options, and masks ``(m,)`` of features to lock: one of every answer chosen so far."""
@@ -199,9 +192,8 @@ class _Pool:
             answers = by_row[row]
             if len(answers) >= num_options:
                 continue
-            largest = [
-                [j for j in line.argsort(descending=True).tolist() if line[j] > 0][:_LARGEST] for line in answers
-            ]
+            tops = [line.topk(min(_LARGEST, len(line))) for line in answers]
+            largest = [top.indices[top.values > 0].tolist() for top in tops]
             tried = 0
             for columns in product(*largest):
                 lock = (row, frozenset(columns))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from counterfactual_training.search import evaluating
+from counterfactual_training.search import Status, evaluating
 from counterfactual_training.tabular.column import Column
 from counterfactual_training.tabular.dtypes import restore_numbers
 from counterfactual_training.tabular.frame import to_float
@@ -51,6 +51,10 @@ class Factuals:
         held = None if self.held is None else self.held[rows]
         return Factuals(self.source, self.place[index], self.x[rows], self.numbers[index], held)
 
+    def holding(self, mask: Tensor) -> Factuals:
+        """The same rows with more cells ``(n, d)`` held."""
+        return replace(self, held=mask if self.held is None else mask | self.held)
+
 
 @dataclass(frozen=True, eq=False)
 class Counterfactuals:
@@ -65,6 +69,15 @@ class Counterfactuals:
     x_cf: Tensor
     status: Tensor
     num_steps: Tensor
+
+    @property
+    def reached(self) -> Tensor:
+        """Mask ``(n,)`` of the rows that get their target by a change, plausible or not."""
+        return (self.status == int(Status.CONVERGED)) | (self.status == int(Status.IMPLAUSIBLE))
+
+    def take(self, rows: Tensor) -> Counterfactuals:
+        """Some of the rows, by number."""
+        return Counterfactuals(self.x_cf[rows], self.status[rows], self.num_steps[rows])
 
     def put(self, rows: Tensor, other: Counterfactuals, mask: Tensor) -> None:
         """Replace some rows by those of another result where the mask says so; count the steps of all."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -42,6 +43,12 @@ class Singles(NamedTuple):
     cost: Tensor
     best: Tensor
 
+    def cheapest(self) -> Tensor:
+        """Places ``(b,)`` of the cheapest change of each row that has one."""
+        order = self.cost.argsort(stable=True)
+        first = np.unique(self.row[order].cpu().numpy(), return_index=True)[1]
+        return order[torch.as_tensor(first, device=order.device)]
+
 
 def single_changes(finder: Finder, factuals: Factuals, y: Tensor, floor: Tensor) -> Singles:
     """Try every feature of every row on its own; of more than 32, the twelve that promise most.
@@ -64,11 +71,7 @@ def single_changes(finder: Finder, factuals: Factuals, y: Tensor, floor: Tensor)
         every = tried[:, feature].nonzero().squeeze(-1)
         for rows in () if len(every) == 0 else every.split(max(1, _TOGETHER // (2 * _POINTS))):
             part = factuals.take(rows)
-            if group is None:
-                ends = (bound[start] for bound in (rules.domain.lower, rules.domain.upper))
-                points, allowed = _numbers(part.x, start, lower[rows, start], upper[rows, start], *ends)
-            else:
-                points, allowed = _categories(part.x, group, rules.categories(group, part.x) & ~group.own(part.x))
+            points, allowed = _candidates(part.x, part.x, rules, start, group, lower[rows, start], upper[rows, start])
             near, reached, probability = _first(finder, part, y[rows], floor[rows], points, allowed)
             best[rows, feature] = probability
             at = reached.nonzero().squeeze(-1)
@@ -93,11 +96,7 @@ def sweep(finder: Finder, factuals: Factuals, current: Tensor, y: Tensor) -> Ite
     for feature, (start, group) in enumerate(_places(finder, rules)):
         if not bool(tried[:, feature].any()):
             continue
-        if group is None:
-            ends = (bound[start] for bound in (rules.domain.lower, rules.domain.upper))
-            points, allowed = _numbers(current, start, lower[:, start], upper[:, start], *ends)
-        else:
-            points, allowed = _categories(current, group, rules.categories(group, x) & ~group.own(current))
+        points, allowed = _candidates(current, x, rules, start, group, lower[:, start], upper[:, start])
         n, g, d = points.shape
         rows = torch.arange(n, device=x.device).repeat_interleave(g)
         printed = finder.printed(points.reshape(n * g, d), factuals.take(rows)).view(n, g, d)
@@ -129,6 +128,21 @@ def promising(finder: Finder, factuals: Factuals, y: Tensor, most: int) -> Tenso
     way = torch.where(slope > 0, upper - x, x - lower) * slope.abs() / finder.difficulty.to(x)[owner]
     promise = x.new_zeros(len(x), num_features).index_add_(1, owner, way).masked_fill(~free, -1.0)
     return torch.zeros_like(free).scatter_(-1, promise.topk(most, -1).indices, True) & free
+
+
+def _candidates(
+    current: Tensor,
+    x: Tensor,
+    rules: Constraints,
+    start: int,
+    group: OneHotGroup | None,
+    lower: Tensor,
+    upper: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Points ``(a, g, d)`` that differ from ``current`` ``(a, d)`` in one feature, and which are new and allowed."""
+    if group is not None:
+        return _categories(current, group, rules.categories(group, x) & ~group.own(current))
+    return _numbers(current, start, lower, upper, rules.domain.lower[start], rules.domain.upper[start])
 
 
 def _numbers(
