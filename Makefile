@@ -11,9 +11,11 @@ STAMP  := $(VENV)/.installed-dev
 demo: $(USE)
 	$(BIN)/ct demo --out demo
 
-# Four processes, because some tests wait more than they compute; each test file runs in one of them, in the order of
-# their names: the last ones are short, so that all processes end at about the same time. `exhaustive` runs what repeats these tests on more cases.
-PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+# Three processes, because some tests wait more than they compute; each test file runs in one of them, in the order of
+# their names: the last ones are short, so that all processes end at about the same time. `exhaustive` runs what repeats
+# these tests on more cases, and what takes long. Bytecode is kept, or each of the many processes compiles the package.
+export PYTHONDONTWRITEBYTECODE :=
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 test: $(STAMP)
 	$(PYTEST)
 

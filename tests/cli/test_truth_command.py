@@ -27,6 +27,7 @@ def tiny(monkeypatch):
     monkeypatch.setitem(GENERATORS, "line", lambda: ct.generic(lambda_cost=0.0, learning_rate=0.1, max_steps=60))
 
 
+@pytest.mark.exhaustive
 def test_tables_are_printed_and_written_and_made_once(tmp_path, capsys):
     out, runs = tmp_path / "out", tmp_path / "runs"
     what = ["--data", "LS", "--seeds", "2", "--methods", "BL rescaled,CT"]

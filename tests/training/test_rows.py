@@ -26,7 +26,6 @@ import counterfactual_training as ct
 from counterfactual_training.errors import ConstraintError, FileError, InputError, ModelError
 from counterfactual_training.training.objective import make_objective
 from counterfactual_training.training.rows import Read
-from covering import repeats
 
 CONFIG = ct.TrainConfig(epochs=3, batch_size=16, num_counterfactuals=20, learning_rate=0.02)
 SEARCH = ct.ecco(max_steps=8)
@@ -415,8 +414,9 @@ except RuntimeError:
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is limited by RLIMIT_DATA")
-@pytest.mark.parametrize("how", ["torch", *repeats("numpy", "fleet")])
+@pytest.mark.parametrize("how", ["torch", "numpy", "fleet"])
 def test_rows_in_a_file_need_not_fit_into_memory(how, tmp_path):
     """300 MB of rows, of which nothing above 120 MB may be copied: in order or shuffled, checked and hashed."""
     command = [sys.executable, "-W", "ignore", "-c", LARGE, str(tmp_path / "x.bin"), how]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from covering import repeats
 
 from counterfactual_training.errors import FileError, InputError
 from counterfactual_training.experiments.engine.launch import Engine, Failed, launch
@@ -152,7 +153,7 @@ def worker_pids(tmp_path, process):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("sent", [signal.SIGKILL, *repeats(signal.SIGINT)])
 def test_workers_leave_with_whoever_started_them(tmp_path, sent):
     """Ctrl-C reaches all processes of the terminal, kill −9 the first one only; nobody stays, workers say nothing."""
     process = start(tmp_path)

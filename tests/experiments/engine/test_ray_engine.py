@@ -96,6 +96,7 @@ def at(cluster, **settings):
     return Engine("ray", address=cluster.address, **settings)
 
 
+@pytest.mark.exhaustive
 def test_a_session_of_the_host_is_used_and_left_open(tmp_path, monkeypatch):
     """In it: a worker killed every time, a node of another version, a task of the main module."""
     monkeypatch.setenv("PYTHONPATH", ON_PATH)
