@@ -60,6 +60,24 @@ def test_the_id_is_left_out_and_rules_hold(people, capsys):
     assert moved and moved <= {"debt", "late", "home"}
 
 
+def test_rules_of_a_question_are_flags(people, capsys):
+    csv, model = people
+    question = ["explain", model, "--data", csv, "--rows", "0-29"]
+    rules = ["--domain", "debt=500:", "home=own", "--step", "debt=50", "--max-change", "debt=9000", "--relations"]
+    document = ask(capsys, *question, *rules, "late <= 1 + debt", "--difficulty", "late=9")
+    debts = [row["changes"]["debt"] for row in document["rows"] if "debt" in row["changes"]]
+    assert debts and all(change["to"] % 50 == 0 and change["from"] - change["to"] <= 9000 for change in debts)
+    assert all(change["to"] >= min(500, change["from"]) for change in debts)
+    assert all(row["changes"].get("home", {"to": "own"})["to"] == "own" for row in document["rows"])
+    for flag, value, said in (
+        ("--step", "debt=much", "--step takes COLUMN=NUMBER"),
+        ("--domain", "home=boat", "'own'"),
+        ("--domain", "hoem=own", "'home'"),
+    ):
+        assert main([*question, flag, value]) == 2
+        assert said in capsys.readouterr().err
+
+
 def test_evaluate_measures_the_rows_that_were_held_out(people, capsys, tmp_path):
     csv, model = people
     measured = ask(capsys, "evaluate", model, "--data", csv, "--individuals", "5")

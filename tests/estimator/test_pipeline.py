@@ -92,6 +92,9 @@ def test_what_cannot_be_inverted_is_told(numbers, make_quick):
     dropped = make_pipeline(ColumnTransformer([("a", StandardScaler(), ["debt", "income"])]), make_quick())
     with pytest.raises(InputError, match=f"drops age.*{advice}"):
         ct.explain(dropped.fit(frame, labels), frame.head(2))
+    projected = make_pipeline(StandardScaler(), PCA(2), make_quick()).fit(frame, labels)
+    with pytest.raises(InputError, match=f"'standardscaler and pca' cannot be inverted.* back as it was.*{advice}"):
+        ct.explain(projected, frame.head(20))
     told = ct.Explainer(filled, frame).explain(rejected(filled, frame), target="granted")
     assert (filled.predict(told.frame)[told.answered] == "granted").all() and told.answered.any()
 

@@ -58,6 +58,8 @@ def test_no_more_columns_change_than_allowed(fitted, people, most):
     assert loose.summary["num_changed"].max() > 1
     assert tight.summary["num_changed"].max() <= most
     assert tight.answered.any()
+    missed = next(line for line, done in zip(tight.changes(), tight.answered, strict=True) if not done)
+    assert f"no change of at most {most} column{'s' * (most > 1)} was found" in missed
 
 
 def test_what_is_difficult_changes_less_often_and_costs_more(fitted, people):

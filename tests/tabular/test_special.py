@@ -179,6 +179,8 @@ def test_codes_are_found_and_the_line_to_write_is_said():
     rng = np.random.default_rng(0)
     score = np.r_[rng.integers(30, 95, 400), np.full(12, -9), np.full(3, -8)]
     late = np.r_[rng.integers(0, 8, 403), np.full(12, 98)]
+    pressure = np.r_[rng.normal(72, 12, 395).clip(40).round(), np.zeros(20)]  # 0 is "not measured"
+    assert found(pressure=pressure) == {"pressure": {0: 20}}
     codes = found(score=score, late=late)
     assert codes == {"score": {-9: 12, -8: 3}, "late": {98: 12}}
     said = codes_in_words(codes)

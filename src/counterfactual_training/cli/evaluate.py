@@ -6,7 +6,7 @@ import argparse
 
 from counterfactual_training.cli.options import add_model
 from counterfactual_training.cli.output import emit
-from counterfactual_training.cli.saved_models import open_model
+from counterfactual_training.cli.saved_models import TableModel, open_model
 from counterfactual_training.evaluation.evaluate import evaluate, summarise
 from counterfactual_training.evaluation.protocol import PROTOCOLS, protocol_named
 from counterfactual_training.reports.comparison import metrics_text
@@ -62,4 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
         "by_lambda_energy": table.to_dict("records"),
     }
     attack = f"robust_accuracy: {protocol.attacks[0].upper()} with ε = {protocol.epsilons[0]:g}."
-    emit(arguments, document, f"{metrics_text(numbers)}\n\nMeasured on {rows}. {attack} Protocol: {protocol.name}.")
+    text = f"{metrics_text(numbers)}\n\nMeasured on {rows}. {attack} Protocol: {protocol.name}."
+    if isinstance(opened, TableModel):
+        text += " It searches with fixed steps and shortens nothing; `ct report` measures the advice of `ct explain`."
+    emit(arguments, document, text)

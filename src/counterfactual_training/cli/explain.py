@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
 from counterfactual_training.cli.options import add_model, names
 from counterfactual_training.cli.output import emit
-from counterfactual_training.cli.parsing import pick_label, pick_rows
+from counterfactual_training.cli.parsing import assignments, interval, pick_label, pick_rows
 from counterfactual_training.cli.saved_models import TableModel, open_model
+from counterfactual_training.errors import InputError, check_name, lookup
+from counterfactual_training.tabular.schema import Schema
 
 DESCRIPTION = "Search counterfactual explanations for chosen rows and describe them in words."
 EPILOG = """\
 examples:
   ct explain loan.safetensors --rows 0,1,2
   ct explain loan.safetensors --rows 0-9 --target "loan granted" --confidence 0.9 --json
-  ct explain people.safetensors --data people.csv --rows 4 --target yes --options 3"""
+  ct explain people.safetensors --data people.csv --rows 4 --target yes --options 3
+  ct explain people.safetensors --rows 4 --max-changes 2 --step debt=100 --domain debt=0:30000 job=clerk,nurse"""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +34,14 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lock", metavar="COLUMNS", help="columns that may not change, separated by commas")
     parser.add_argument("--vary", metavar="COLUMNS", help="the only columns that may change")
     parser.add_argument("--max-changes", type=int, metavar="N", help="the largest number of columns to change")
+    leads = "where advice may lead, such as debt=0:30 or job=clerk,nurse"
+    parser.add_argument("--domain", nargs="+", metavar="COLUMN=RANGE", help=leads)
+    parser.add_argument("--step", nargs="+", metavar="COLUMN=NUMBER", help="advice names multiples of this number")
+    parser.add_argument("--max-change", nargs="+", metavar="COLUMN=NUMBER", help="the largest change of a column")
+    dear = "how many times dearer than usual a change is"
+    parser.add_argument("--difficulty", nargs="+", metavar="COLUMN=NUMBER", help=dear)
+    related = "relations between columns that advice keeps, such as 'paid <= total'"
+    parser.add_argument("--relations", nargs="+", metavar="RELATION", help=related)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -46,6 +59,11 @@ def run(arguments: argparse.Namespace) -> None:
         lock=names(arguments.lock),
         vary=names(arguments.vary),
         max_changes=arguments.max_changes,
+        domain=_domains(arguments.domain, classifier.schema_),
+        step=_numbers(arguments.step, "step"),
+        max_change=_numbers(arguments.max_change, "max-change"),
+        difficulty=_numbers(arguments.difficulty, "difficulty"),
+        relations=arguments.relations,
     )
     document = {
         "model": arguments.model,
@@ -54,3 +72,28 @@ def run(arguments: argparse.Namespace) -> None:
         "rows": explanation.records(),
     }
     emit(arguments, document, f"{explanation}\n\n" + "\n".join(explanation.changes()))
+
+
+def _numbers(items: Sequence[str] | None, flag: str) -> dict[str, float] | None:
+    """``["debt=100"]`` as numbers by column."""
+    found = {}
+    for name, text in assignments(items, flag, "COLUMN=NUMBER").items():
+        try:
+            found[name] = float(text)
+        except ValueError:
+            raise InputError(f"--{flag} takes COLUMN=NUMBER, got {name}={text}.") from None
+    return found or None
+
+
+def _domains(items: Sequence[str] | None, schema: Schema) -> dict[str, Any] | None:
+    """``["debt=0:30", "job=clerk,nurse"]`` by column; categories as the model knows them."""
+    found: dict[str, Any] = {}
+    for name, text in assignments(items, "domain", "COLUMN=RANGE").items():
+        check_name("column in --domain", name, schema.names)
+        feature = schema[name]
+        if feature.is_category:
+            known = {str(category): category for category in feature.categories or ()}
+            found[name] = [lookup(f"category of {name} in --domain", part, known) for part in text.split(",")]
+        else:
+            found[name] = interval(text)
+    return found or None

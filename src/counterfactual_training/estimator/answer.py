@@ -33,12 +33,14 @@ class Answers:
         row: ``(e,)`` positions among all rows.
         found: of these entries.
         obstacles: of each entry, empty unless it is infeasible.
+        max_changes: the limit on the number of columns, if there is one.
         finder: under the group's rules.
     """
 
     row: np.ndarray
     found: Counterfactuals
     obstacles: list[Obstacles]
+    max_changes: int | None
     finder: Finder
 
 
@@ -118,7 +120,7 @@ def _answer(
     obstacles: list[Obstacles] = [[] for _ in range(len(of))]
     for place, hindrance in zip(missed.tolist(), why, strict=True):
         obstacles[place] = hindrance
-    return Answers(rows[of.cpu().numpy()], found, obstacles, finder)
+    return Answers(rows[of.cpu().numpy()], found, obstacles, question.max_changes, finder)
 
 
 def _explanation(
@@ -141,6 +143,7 @@ def _explanation(
         for name in ("x_cf", "status", "num_steps")
     )
     obstacles = [entry for answers in told for entry in answers.obstacles]
+    limits = [answers.max_changes for answers in told for _ in answers.row]
     cost, distance = (
         np.concatenate(
             [measure(a.finder)(a.found.x_cf, factuals.x[torch.as_tensor(a.row)]).double().cpu().numpy() for a in told]
@@ -178,6 +181,7 @@ def _explanation(
         asked=asked,
         distance=distance,
         obstacles=[obstacles[place] for place in order.tolist()],
+        max_changes=[limits[place] for place in order.tolist()],
         encoder=finder.encoder,
         notes=notes,
     )

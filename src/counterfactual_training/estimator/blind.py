@@ -15,13 +15,11 @@ from torch import Tensor
 
 from counterfactual_training.estimator.foreign import Background
 from counterfactual_training.estimator.points import DIGITS, Factuals, floor_of, in_blocks
-from counterfactual_training.estimator.singles import MOST, sweep
+from counterfactual_training.estimator.singles import MOST, one_by_one
 
 if TYPE_CHECKING:
     from counterfactual_training.estimator.find import Finder
 
-# Columns changed one after the other, at most; and how many of the most probable points the gate is asked about.
-_COLUMNS, _JUDGED = 5, 6
 # Real rows tried per row, the nearest first; and how many that arrive are shortened.
 _TRIED, _KEPT = (30, 170), 3
 # Real rows kept of each class.
@@ -31,8 +29,6 @@ _POINTS = 120
 _RADII = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.5, 7.0)
 # Steps, in standard deviations, that show which way a number would help.
 _STEPS = (0.25, 1.0, 2.0)
-# Values of all points that are looked at together; bounds memory.
-_VALUES = 20_000_000
 # Cells changed at once to see which columns matter, and rows they are changed in.
 _CELLS, _ROWS = 20_000_000, 64
 
@@ -49,9 +45,7 @@ def search_blind(
     """
     x, bar = factuals.x, threshold + DIGITS
     steps, everyone = torch.zeros_like(y), torch.arange(len(y), device=y.device)
-    width = 16 * min(len(finder.encoder.columns_), MOST) * x.shape[-1]
-    parts = everyone.split(max(1, _VALUES // width))
-    greedy = torch.cat([_one_by_one(finder, factuals.take(part), y[part], bar) for part in parts])
+    greedy = one_by_one(finder, factuals, y, bar)
     row, point = _real(finder, background, factuals, y, bar)
     row, point = torch.cat([everyone, row]), torch.cat([greedy, point])
     confidence = finder.confidence(point, y[row])
@@ -78,35 +72,7 @@ def _chosen(finder: Finder, x: Tensor, row: Tensor, point: Tensor, confidence: T
     return chosen
 
 
-# ---- three ways ------------------------------------------------------------------------------------------------------
-
-
-def _one_by_one(finder: Finder, factuals: Factuals, y: Tensor, bar: float) -> Tensor:
-    """Points ``(n, d)``: one column after the other is changed as helps most, up to five."""
-    current = factuals.x.clone()
-    confidence = finder.confidence(current, y)
-    rows = torch.arange(len(y), device=y.device)
-    for _ in range(_COLUMNS):
-        if len(rows) == 0:
-            break
-        part, goal = factuals.take(rows), y[rows]
-        tried = list(sweep(finder, part, current[rows], goal))
-        if not tried:
-            break
-        points, allowed = (torch.cat(parts, 1) for parts in zip(*tried, strict=True))
-        likely = finder.probability(points.flatten(0, 1), goal.repeat_interleave(points.shape[1]))
-        likely = likely.view(allowed.shape).masked_fill(~allowed, -1.0)
-        place = likely.topk(min(_JUDGED, likely.shape[1]), -1).indices
-        points = points.gather(1, place.unsqueeze(-1).expand(-1, -1, points.shape[-1]))
-        gained = finder.confidence(points.flatten(0, 1), goal.repeat_interleave(place.shape[1])).view(place.shape)
-        gained = gained.masked_fill(likely.gather(1, place) < 0, -1.0)
-        best = gained.argmax(-1)
-        helps = gained.gather(1, best.unsqueeze(-1)).squeeze(-1) > confidence[rows]
-        everyone = torch.arange(len(rows), device=rows.device)
-        current[rows[helps]] = points[everyone, best][helps]
-        confidence[rows[helps]] = gained[everyone, best][helps]
-        rows = rows[helps & (confidence[rows] < bar)]
-    return current
+# ---- two more ways ---------------------------------------------------------------------------------------------------
 
 
 def _real(finder: Finder, background: Background, factuals: Factuals, y: Tensor, bar: float) -> tuple[Tensor, Tensor]:

@@ -193,16 +193,21 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         tags.input_tags.allow_nan = self.missing == "impute"
         return tags
 
-    def plausibility(self, X: Any) -> np.ndarray:  # noqa: N803
+    def plausibility(self, X: Any, *, given_fixed: bool = False) -> np.ndarray:  # noqa: N803
         """How much each row looks like a real one of each class ``(n, k)``: from 0 to 1, in the order of ``classes_``.
 
         A row that is low everywhere is unlike anything seen in training. ``gate="learned"`` takes immutable columns as
         given and judges by the others only.
+
+        Args:
+            given_fixed: judge each row among those that are like it in what cannot change, as ``explain`` does.
         """
         check_is_fitted(self, "model_")
         if self.gate_ is None:
             raise InputError("This classifier has no gate to judge plausibility: fit it with gate='density'.")
         x = self._encoded(X)
+        if given_fixed:
+            return self._finder().plausibility(x).numpy()
         return np.concatenate([self.gate_.plausibility(part).cpu().numpy() for part in x.split(_CHUNK)])
 
     # ---- files -----------------------------------------------------------------------------------------------------

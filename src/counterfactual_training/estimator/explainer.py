@@ -49,7 +49,7 @@ class Explainer(Explains):
         frame: background rows, such as the training data: a frame, or an array if the model takes arrays. They tell
             what the columns hold and where advice may lead, fit the gate, and are what answers are found along.
         y: their labels, for the gate; by default what the model predicts.
-        schema, mutability, domain: rules of the columns, as in :class:`CounterfactualClassifier`.
+        schema, mutability, domain, special, relations: rules of the columns, as in :class:`CounterfactualClassifier`.
         gate: keeps advice among real rows of the target class: ``"density"`` or ``"none"``; for a torch module also
             ``"learned"`` or ``"both"``.
         encoder: fitted, of a torch module; by default one is fitted to ``frame``, as our classifier does.
@@ -73,6 +73,8 @@ class Explainer(Explains):
         schema: Schema | Mapping[str, Any] | str | Path | None = None,
         mutability: Mapping[str, object] | Sequence[object] | None = None,
         domain: Mapping[str, tuple[Any, Any]] | None = None,
+        special: Mapping[str, Sequence[float]] | None = None,
+        relations: Sequence[str] | None = None,
         gate: str = "density",
         encoder: Encoder | None = None,
         classes: Sequence[Any] | None = None,
@@ -86,12 +88,14 @@ class Explainer(Explains):
         self.model, self.missing, self.num_std_ = model, missing, float(num_std)
         rows = self._background(frame)
         if encoder is None:
-            found = resolve_schema(rows, schema, mutability, domain)
+            found = resolve_schema(rows, schema, mutability, domain, special, relations)
             # A black box is given the categories themselves, so one without a code cannot be passed on.
             unseen: Unseen = "warn" if self._torch else "error"
             encoder = Encoder(found, unseen=unseen, missing=missing, scale="robust").fit(rows)
         else:
-            encoder = _ruled(encoder, schema, mutability, domain)
+            if special is not None:
+                raise InputError("special is part of the encoding: state it where the encoder is made, in its schema.")
+            encoder = _ruled(encoder, schema, mutability, domain, relations)
             self.missing = encoder.missing
         self.encoder_, self.schema_ = encoder, encoder.schema_
         self.constraints_ = advice_constraints(encoder, self.num_std_)
@@ -196,12 +200,13 @@ def _check_model(model: Any, encoder: Encoder | None) -> None:
         )
 
 
-def _ruled(encoder: Encoder, schema: Any, mutability: Any, domain: Any) -> Encoder:
+def _ruled(encoder: Encoder, schema: Any, mutability: Any, domain: Any, relations: Any) -> Encoder:
     """A fitted encoder with the rules stated here on top; it can still only encode the columns that it knows."""
     if not hasattr(encoder, "columns_"):
         raise InputError("The encoder is not fitted yet: call its fit with the rows that the model was trained on.")
     names = encoder.schema_.names
     rules: dict[str, Any] = {"mutability": by_column(mutability, names), "domain": by_column(domain, names)}
+    rules["relations"] = relations
     found = schema.override(**rules) if isinstance(schema, Schema) else encoder.schema_.override(schema, **rules)
     same = [(f.name, f.kind, f.categories) for f in found] == [(f.name, f.kind, f.categories) for f in encoder.schema_]
     if not same:

@@ -51,7 +51,7 @@ class Explanation:
         plausibility: ``(n,)`` how much ``frame`` looks like real rows of the target, given what cannot change: 0 to 1,
             NaN without a gate.
         status: ``(n,)`` ``"converged"``: what was asked for is reached; ``"already_there"``: nothing needed to change;
-            ``"exhausted"``: the steps ran out; ``"infeasible"``: stuck, every change that would still help is
+            ``"exhausted"``: nothing was found; ``"infeasible"``: stuck, every change that would still help is
             forbidden; ``"implausible"``: the model alone would say yes, but few real rows look like this. Rows with
             ``"exhausted"`` and ``"infeasible"`` hold the best effort.
         answered: ``(n,)`` whether ``frame`` gets the target, or the confidence asked for; plausible or not.
@@ -61,6 +61,7 @@ class Explanation:
         asked: the confidence asked for; ``None`` asked for the decision.
         distance: ``(n, m)`` the cost of each cell; 0 for columns that only follow others.
         obstacles: for each infeasible row, the features that may not move as would help, and why.
+        max_changes: for each row, the limit on the number of columns to change; ``None`` without one.
         encoder: knows the columns.
         notes: on rows that have fewer options than were asked for, and why; and on rows that break a relation between
             columns as they are.
@@ -81,6 +82,7 @@ class Explanation:
     asked: float | None
     distance: np.ndarray
     obstacles: list[Obstacles]
+    max_changes: list[int | None]
     encoder: Encoder
     notes: tuple[str, ...] = ()
 
@@ -216,7 +218,9 @@ class Explanation:
             met = f", {side} the {asked} asked for" if side else ""
             return f"with {moved}, the decision would be {target} (confidence {sure}{met}){self._doubt(i)}."
         aim = f"makes the decision {target}" + (f" with confidence {asked}" if asked else "")
-        head = f"no change was found that {aim}."
+        most_columns = self.max_changes[i]
+        limit = "" if most_columns is None else f" of at most {most_columns} column{'s' * (most_columns > 1)}"
+        head = f"no change{limit} was found that {aim}."
         if self.status[i] == "infeasible":
             head = f"no allowed change was found that {aim}: {self._hurdles(i)}."
         if not moved:

@@ -23,7 +23,7 @@ from counterfactual_training.estimator.inputs import column_owner, device_and_dt
 from counterfactual_training.estimator.points import DIGITS, Counterfactuals, Factuals, floor_of, stored
 from counterfactual_training.estimator.refine import Shortener, swap_categories
 from counterfactual_training.estimator.related import Related
-from counterfactual_training.estimator.singles import promising, single_changes
+from counterfactual_training.estimator.singles import one_by_one, promising, single_changes
 from counterfactual_training.gates import Gate, Gated, towards_real
 from counterfactual_training.search import Generator, SearchResult, Status, generic, search
 from counterfactual_training.tabular.encode import Encoder
@@ -223,6 +223,10 @@ class Finder(Bar):
             part, goal = factuals.take(rows), threshold + DIGITS
             points = towards_real(self.searched, part.x, y[rows], self.constraints.to(x), goal, part.held)
             keep_better(rows, points)
+            rows = missed()
+        if fall_back and len(rows) and not bool(self._pixels.any()):
+            # Gradients end where every small step is worse; a large one in one column may still help.
+            keep_better(rows, one_by_one(self, factuals.take(rows), y[rows], threshold + DIGITS, x_cf[rows]))
         return x_cf, steps, confidence
 
     def shorten(self, x_cf: Tensor, factuals: Factuals, y: Tensor, floor: Tensor) -> Tensor:

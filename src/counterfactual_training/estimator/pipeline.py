@@ -75,6 +75,8 @@ def explainer_of(pipeline: Pipeline, rows: pd.DataFrame) -> Explainer:
         rules = _rules(feature, origin, inner[feature.name], frame)
         if rules and origin is not None:
             schema[origin] = rules
+    if steps:
+        _check_return(pipeline[:-1], steps, match_columns(rows, names))
     return Explainer(pipeline, frame, schema=schema, missing=classifier.missing, num_std=classifier.num_std_)
 
 
@@ -168,6 +170,25 @@ def _check_round_trip(steps: Pipeline, frame: pd.DataFrame, inner: pd.DataFrame)
             same = seen.astype(object).tolist() == there.astype(object).tolist()
         if not same:
             raise _cannot(steps.steps[0][0], f"the column {name!r} comes back changed")
+
+
+def _check_return(pipeline: Pipeline, steps: list[tuple[str, Any]], rows: pd.DataFrame) -> None:
+    """Raise if rows do not return from the steps: some, such as a projection, keep only part of what they are given."""
+    out = pipeline.transform(rows)
+    out = out if isinstance(out, pd.DataFrame) else pd.DataFrame(np.asarray(out))
+    back = _led_back(steps, out, list(map(str, rows.columns)))
+    for j, name in enumerate(rows.columns):
+        given, seen = rows[name], back.iloc[:, j]
+        there = given.notna().to_numpy()  # what is missing is filled in
+        if pd.api.types.is_numeric_dtype(given.dtype) and not pd.api.types.is_bool_dtype(given.dtype):
+            values = given.to_numpy(np.float64, na_value=np.nan)
+            off = np.abs(pd.to_numeric(seen, errors="coerce").to_numpy(np.float64) - values)
+            same = off <= _OFF * np.maximum(np.abs(values), 1.0)
+        else:
+            same = (seen.astype(object).to_numpy() == given.astype(object).to_numpy()) & there
+        # A value never seen in training, such as a new category, may be lost in some rows.
+        if there.any() and same[there].mean() <= 0.5:
+            raise _cannot(" and ".join(step for step, _ in steps), f"it does not give {name!r} back as it was")
 
 
 # ---- rules -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Counterfactuals that change one column: every column on its own, along the whole interval it may move in."""
+"""Counterfactuals that change one column, along the whole interval it may move in; and one column after the other."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ _POINTS = 16
 _HALVINGS = 8
 # Columns tried per row: all of so many, or a few of more, those in which the model promises most.
 MOST, _FEW = 32, 12
+# Columns changed one after the other, at most; and how many of the most probable points the gate is asked about.
+_COLUMNS, _JUDGED = 5, 6
 # Points looked at together; bounds memory.
 _TOGETHER = 65_536
 # … and values of all columns of the points.
@@ -101,6 +103,46 @@ def sweep(finder: Finder, factuals: Factuals, current: Tensor, y: Tensor) -> Ite
         rows = torch.arange(n, device=x.device).repeat_interleave(g)
         printed = finder.printed(points.reshape(n * g, d), factuals.take(rows)).view(n, g, d)
         yield printed, allowed & tried[:, feature].unsqueeze(-1)
+
+
+def one_by_one(finder: Finder, factuals: Factuals, y: Tensor, bar: float, start: Tensor | None = None) -> Tensor:
+    """Points ``(n, d)``: from ``start``, one column after the other is changed as helps most, up to five.
+
+    Args:
+        y: ``(n,)`` target classes.
+        bar: the confidence to reach; rows that do are left alone.
+        start: ``(n, d)`` points as printed; by default the factuals.
+    """
+    start = factuals.x if start is None else start
+    width = 2 * _POINTS * min(len(finder.difficulty), MOST) * start.shape[-1]
+    parts = torch.arange(len(y), device=y.device).split(max(1, _VALUES // width))
+    return torch.cat([_climb(finder, factuals.take(part), y[part], bar, start[part].clone()) for part in parts])
+
+
+def _climb(finder: Finder, factuals: Factuals, y: Tensor, bar: float, current: Tensor) -> Tensor:
+    confidence = finder.confidence(current, y)
+    rows = torch.arange(len(y), device=y.device)
+    for _ in range(_COLUMNS):
+        if len(rows) == 0:
+            break
+        part, goal = factuals.take(rows), y[rows]
+        tried = list(sweep(finder, part, current[rows], goal))
+        if not tried:
+            break
+        points, allowed = (torch.cat(parts, 1) for parts in zip(*tried, strict=True))
+        likely = finder.probability(points.flatten(0, 1), goal.repeat_interleave(points.shape[1]))
+        likely = likely.view(allowed.shape).masked_fill(~allowed, -1.0)
+        place = likely.topk(min(_JUDGED, likely.shape[1]), -1).indices
+        points = points.gather(1, place.unsqueeze(-1).expand(-1, -1, points.shape[-1]))
+        gained = finder.confidence(points.flatten(0, 1), goal.repeat_interleave(place.shape[1])).view(place.shape)
+        gained = gained.masked_fill(likely.gather(1, place) < 0, -1.0)
+        best = gained.argmax(-1)
+        helps = gained.gather(1, best.unsqueeze(-1)).squeeze(-1) > confidence[rows]
+        everyone = torch.arange(len(rows), device=rows.device)
+        current[rows[helps]] = points[everyone, best][helps]
+        confidence[rows[helps]] = gained[everyone, best][helps]
+        rows = rows[helps & (confidence[rows] < bar)]
+    return current
 
 
 def _places(finder: Finder, rules: Constraints) -> list[tuple[int, OneHotGroup | None]]:

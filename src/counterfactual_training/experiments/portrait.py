@@ -210,7 +210,7 @@ def _advice(found: Explanation | None, judge: CounterfactualClassifier) -> Advic
     plausible = math.nan
     if judge.gate_ is not None and answered.any():
         column = np.array([judge.classes_.tolist().index(label) for label in found.target[answered].tolist()])
-        seen = judge.plausibility(found.frame[answered])[np.arange(len(column)), column]
+        seen = judge.plausibility(found.frame[answered], given_fixed=True)[np.arange(len(column)), column]
         plausible = float((seen >= 0.5).mean())
     reasons: Counter[tuple[str, str]] = Counter()
     columns = [feature.name for feature in judge.schema_]

@@ -16,6 +16,8 @@ _REPEATED, _SHARE = 10, 1e-3
 _FEWEST_VALUES = 5
 # A negative code beside numbers that are never negative: so many times the usual distance of neighbours away.
 _APART = 3.0
+# A zero below so many different positive numbers is doubted if it is further from them than their middle half spreads.
+_FEWEST_POSITIVE = 10
 
 Codes = dict[str, dict[int, int]]
 
@@ -24,7 +26,7 @@ def find_codes(schema: Schema, frame: pd.DataFrame) -> Codes:
     """By column, repeated whole numbers far from all others, and in how many rows each stands.
 
     A code lies further below or above the other values than these reach from end to end. If the others are never
-    negative, a negative one need not be that far.
+    negative, a negative one need not be that far, nor a zero if the others are clearly positive: "not measured".
     """
     found = {}
     for feature in schema:
@@ -48,6 +50,8 @@ def _codes_below(values: np.ndarray, counts: np.ndarray, negative: bool) -> list
     """
     for k in range(1, _MOST_CODES + 1):
         codes, others = values[:k], values[k:]
+        if negative and k == 1 and _zero_apart(values, counts):
+            return [(0.0, int(counts[0]))]
         if len(others) < _FEWEST_VALUES or (negative and codes[-1] >= 0) or (codes % 1).any():
             return []
         often = counts[:k].max() >= _REPEATED and counts[:k].sum() >= _SHARE * counts.sum()
@@ -56,6 +60,14 @@ def _codes_below(values: np.ndarray, counts: np.ndarray, negative: bool) -> list
         if often and apart:
             return list(zip(codes.tolist(), counts[:k].tolist(), strict=True))
     return []
+
+
+def _zero_apart(values: np.ndarray, counts: np.ndarray) -> bool:
+    """Whether the smallest value is a repeated zero, far from all others, as in a column of blood pressures."""
+    if len(values) <= _FEWEST_POSITIVE or values[0] != 0 or counts[0] < max(_REPEATED, _SHARE * counts.sum()):
+        return False
+    low, high = np.interp([0.25, 0.75], np.cumsum(counts[1:]) / counts[1:].sum(), values[1:])
+    return bool(values[1] > max(high - low, 2.0))
 
 
 def codes_in_words(found: Codes) -> str | None:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from covering import repeats
 
 from counterfactual_training.errors import FileError, InputError
 from counterfactual_training.experiments.engine.launch import Engine, Failed, launch
+from covering import repeats
 
 PATIENCE = 300  # seconds, on a machine that has other things to do
 
