@@ -1,7 +1,9 @@
 """Do rules hold? Random tables, random rules of ``fit`` and of the question, read again in the user's units.
 
-``python -m benchmarks.rules results --number 1000000``: half an hour on one core. Every counterfactual that comes out,
-answer or best effort, is compared with the rules as they were written, without the library's own idea of them.
+``python -m benchmarks.rules results --number 1000000``: about an hour on one core. Every counterfactual that comes out,
+answer or best effort, is compared with the rules as they were written, without the library's own idea of them: columns
+and questions, relations, special codes. Of answers without a gate, each change is undone alone and the model asked
+again.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import platform
 import time
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,11 @@ from counterfactual_training.persistence import atomic_write
 JOBS = ["clerk", "cook", "nurse", "pilot", "smith"]
 RANKS = ["none", "school", "BSc", "MSc"]
 WAYS = ["both", "both", "increase", "decrease", "none"]
+# "No record" in the column ``late``; decimals of ``ratio``.
+CODE, RATIO = -9, 4
+RELATIONS = ["paid <= loans", "ratio = debt / income", "job = pilot requires degree = MSc"]
+# Of a question; some people break it as they are.
+ASKED = ["loans + paid <= 12", "loans - late >= -6"]
 # Values may be this far off in relative terms: what float64 keeps of a decimal number.
 SLACK = 1e-9
 
@@ -42,8 +50,12 @@ def draw_people(rng: np.random.Generator, n: int) -> tuple[pd.DataFrame, np.ndar
             "owner": rng.random(n) > 0.5,
         }
     )
+    people["paid"] = rng.binomial(people["loans"], 0.6)
+    people["late"] = np.where(rng.random(n) < 0.1, CODE, rng.integers(0, 9, n))
+    people["ratio"] = (people["debt"] / people["income"]).round(RATIO)
     good = people["income"] / 1500 - people["debt"] / 12 - people["loans"] / 6 + people["score"] + 0.6 * people["owner"]
     good += 0.4 * people["degree"].map(RANKS.index) + 0.3 * people["job"].map(JOBS.index)
+    good += people["paid"] / 8 - people["late"].clip(0) / 6
     cuts = np.quantile(good, [0.5] if rng.random() < 0.5 else [0.4, 0.75])
     return people, np.digitize(good, cuts)
 
@@ -56,6 +68,7 @@ def draw_schema(rng: np.random.Generator) -> dict[str, dict[str, Any]]:
     way["degree"] |= {"kind": "ordinal", "categories": RANKS}
     pairs = [(a, b) for a in JOBS for b in JOBS if a != b]
     forbidden = [pairs[i] for i in rng.choice(len(pairs), 6, replace=False)]
+    way["late"] = {"special": [CODE]}
     return way | {"job": {"categories": JOBS, "forbidden": forbidden}, "debt": way["debt"] | {"domain": (0, 60)}}
 
 
@@ -71,6 +84,7 @@ def draw_question(rng: np.random.Generator) -> dict[str, Any]:
         "difficulty": {"income": 4.0, "job": 0.5},
         "confidence": float(rng.choice([0.6, 0.8])),
         "n_options": int(rng.integers(2, 4)),
+        "relations": [str(rng.choice(ASKED))],
     }
     asked = {name: value for name, value in rules.items() if rng.random() < 0.35}
     for name in ("domain", "step", "max_change"):
@@ -86,7 +100,7 @@ def broken(told: ct.Explanation, people: pd.DataFrame, schema: dict[str, Any], a
     before, after = told.original.reset_index(drop=True), told.frame.reset_index(drop=True)
     mask = told.changed.to_numpy()
     if "max_changes" in asked:
-        found += ["max_changes"] * int((mask.sum(1) > asked["max_changes"]).sum())
+        found += ["max_changes"] * int(((told.distance > 0).sum(1) > asked["max_changes"]).sum())
     for j, name in enumerate(people):
         rows = mask[:, j]
         old, new = before[name][rows], after[name][rows]
@@ -95,7 +109,7 @@ def broken(told: ct.Explanation, people: pd.DataFrame, schema: dict[str, Any], a
             found += [f"{name}: lock"] * int(rows.sum())
         rank = RANKS.index if name == "degree" else JOBS.index if name == "job" else float
         was, now = np.array([rank(v) for v in old]), np.array([rank(v) for v in new])
-        way = schema[name].get("mutability", "both")
+        way = schema.get(name, {}).get("mutability", "both")
         slack = SLACK * (1 + np.abs(was))
         if way not in ("both", "increase"):
             found += [f"{name}: rises"] * int((now > was + slack).sum())
@@ -119,13 +133,57 @@ def broken(told: ct.Explanation, people: pd.DataFrame, schema: dict[str, Any], a
             found += [f"{name}: max_change"] * int(
                 (np.abs(now - was) > asked["max_change"][name] + 1e-6 * (1 + np.abs(was))).sum()
             )
-        if name == "loans":
+        if name == "late":
+            found += [f"{name}: code moved or reached"] * int(((was == CODE) | (now == CODE)).sum())
+        if name in ("loans", "paid", "late"):
             found += [f"{name}: whole"] * int((now != np.rint(now)).sum())
     return found
 
 
+def breaks(before: pd.DataFrame, after: pd.DataFrame, relation: str) -> np.ndarray:
+    """Which counterfactuals break a relation, more than their factuals do."""
+    if relation == RELATIONS[0]:
+        worse = after["paid"] - after["loans"] > np.maximum(0, before["paid"] - before["loans"])
+    elif relation == RELATIONS[1]:
+        worse = (after["ratio"] - after["debt"] / after["income"]).abs() > 0.5 * 10**-RATIO + 1e-8
+    elif relation == RELATIONS[2]:
+        pilot = (after["job"] == "pilot") & (after["degree"] != "MSc")
+        worse = pilot & ~((before["job"] == "pilot") & (before["degree"] != "MSc"))
+    elif relation == ASKED[0]:
+        worse = after["loans"] + after["paid"] > np.maximum(12, before["loans"] + before["paid"])
+    else:
+        late = (after["late"] != CODE) & (after["late"] - after["loans"] > 6)
+        worse = late & (after["late"] - after["loans"] > before["late"] - before["loans"])
+    return worse.to_numpy()
+
+
+def superfluous(
+    classifier: ct.CounterfactualClassifier, told: ct.Explanation, relations: Sequence[str]
+) -> tuple[int, int]:
+    """Changes of answers that can be undone alone with the target still reached, and how many were tried."""
+    before, after = told.original.reset_index(drop=True), told.frame.reset_index(drop=True)
+    mask = told.changed.to_numpy() & (told.status == "converged")[:, None]
+    row, column = np.nonzero(mask & (told.distance > 0))
+    if len(row) == 0:
+        return 0, 0
+    undone = after.iloc[row].reset_index(drop=True)
+    for j, name in enumerate(undone):
+        here = column == j
+        undone.loc[here, name] = before[name].to_numpy()[row[here]]
+    if RELATIONS[1] in relations:
+        undone["ratio"] = (undone["debt"] / undone["income"]).round(RATIO)
+    own_rows = before.iloc[row].reset_index(drop=True)
+    allowed = ~np.any([np.zeros(len(row), bool), *(breaks(own_rows, undone, text) for text in relations)], axis=0)
+    chance = classifier.predict_proba(undone)
+    places = np.searchsorted(classifier.classes_, told.target[row])
+    own = chance[np.arange(len(row)), places]
+    rival = np.where(np.arange(chance.shape[1]) == places[:, None], -1.0, chance).max(1)
+    bar = own / (own + rival) - 0.5 if told.asked is None else own - told.asked
+    return int((allowed & (bar > 3e-6)).sum()), int(allowed.sum())
+
+
 def _intervals(name: str, schema: dict[str, Any], asked: dict[str, Any]) -> list[tuple[float, float]]:
-    stated = [schema[name].get("domain"), asked.get("domain", {}).get(name)]
+    stated = [schema.get(name, {}).get("domain"), asked.get("domain", {}).get(name)]
     return [pair for pair in stated if pair is not None and name != "job"]
 
 
@@ -154,9 +212,10 @@ def main() -> None:
         rng = np.random.default_rng(seed)
         people, y = draw_people(rng, arguments.rows)
         schema = draw_schema(rng)
+        relations = [text for text in RELATIONS if rng.random() < 0.3]
         gate = "density" if seed % 8 == 0 else "none"
         classifier = ct.CounterfactualClassifier(
-            hidden=(16,), epochs=4, random_state=seed, schema=schema, gate=gate, progress=False
+            hidden=(16,), epochs=4, random_state=seed, schema=schema, relations=relations, gate=gate, progress=False
         ).fit(people[:600], y[:600])
         rows = people if gate == "none" else people[:400]
         for _ in range(4):
@@ -167,7 +226,15 @@ def main() -> None:
             counts.update(told.status.tolist())
             counts.update(f"rule {name}" for name in asked)
             wrong.update(broken(told, people, schema, asked))
+            related = [*relations, *asked.get("relations", ())]
+            counts.update(f"relation {text}" for text in related)
+            before, after = told.original.reset_index(drop=True), told.frame.reset_index(drop=True)
+            wrong.update({text: int(breaks(before, after, text).sum()) for text in related})
             wrong["options with the same columns"] += same_columns(told)
+            if gate == "none":
+                more, tried = superfluous(classifier, told, related)
+                wrong["superfluous changes"] += more
+                counts["changes undone alone"] += tried
         seed += 1
         print(seed, dict(counts), {name: n for name, n in wrong.items() if n}, round(time.time() - started), flush=True)
     lines = [
