@@ -1,6 +1,6 @@
 """Do rules hold? Random tables, random rules of ``fit`` and of the question, read again in the user's units.
 
-``python -m benchmarks.rules results --number 1000000``: about an hour on one core. Every counterfactual that comes out,
+``python -m benchmarks.rules results --number 1000000``: about two hours on one core. Every counterfactual that comes out,
 answer or best effort, is compared with the rules as they were written, without the library's own idea of them: columns
 and questions, relations, special codes. Of answers without a gate, each change is undone alone and the model asked
 again.
@@ -14,7 +14,10 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -198,45 +201,56 @@ def same_columns(told: ct.Explanation) -> int:
     return sum(count - 1 for count in seen.values())
 
 
+def one_table(seed: int, num_rows: int) -> tuple[Counter[str], Counter[str]]:
+    """One random table with four questions: what was counted, and what was broken."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", UserWarning)
+    counts, wrong = Counter[str](), Counter[str]()
+    rng = np.random.default_rng(seed)
+    people, y = draw_people(rng, num_rows)
+    schema = draw_schema(rng)
+    relations = [text for text in RELATIONS if rng.random() < 0.3]
+    gate = "density" if seed % 8 == 0 else "none"
+    classifier = ct.CounterfactualClassifier(
+        hidden=(16,), epochs=4, random_state=seed, schema=schema, relations=relations, gate=gate, progress=False
+    ).fit(people[:600], y[:600])
+    rows = people if gate == "none" else people[:400]
+    for _ in range(4):
+        asked = draw_question(rng)
+        told = classifier.explain(rows, **asked)
+        related = [*relations, *asked.get("relations", ())]
+        counts.update({"counterfactuals": len(told), "questions": 1})
+        counts.update(told.status.tolist())
+        counts.update([*(f"rule {name}" for name in asked), *(f"relation {text}" for text in related)])
+        wrong.update(broken(told, people, schema, asked))
+        before, after = told.original.reset_index(drop=True), told.frame.reset_index(drop=True)
+        wrong.update({text: int(breaks(before, after, text).sum()) for text in related})
+        wrong["options with the same columns"] += same_columns(told)
+        if gate == "none":
+            more, tried = superfluous(classifier, told, related)
+            wrong["superfluous changes"] += more
+            counts["changes undone alone"] += tried
+    return counts, wrong
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="folder of rules.md")
     parser.add_argument("--number", type=int, default=1_000_000, help="of counterfactuals")
     parser.add_argument("--rows", type=int, default=4000, help="per table")
+    parser.add_argument("--workers", type=int, default=1, help="processes")
     parser.add_argument("--first", type=int, default=0, help="seed of the first table")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore", UserWarning)
     counts, wrong, seed, started = Counter[str](), Counter[str](), arguments.first, time.time()
-    while counts["counterfactuals"] < arguments.number:
-        rng = np.random.default_rng(seed)
-        people, y = draw_people(rng, arguments.rows)
-        schema = draw_schema(rng)
-        relations = [text for text in RELATIONS if rng.random() < 0.3]
-        gate = "density" if seed % 8 == 0 else "none"
-        classifier = ct.CounterfactualClassifier(
-            hidden=(16,), epochs=4, random_state=seed, schema=schema, relations=relations, gate=gate, progress=False
-        ).fit(people[:600], y[:600])
-        rows = people if gate == "none" else people[:400]
-        for _ in range(4):
-            asked = draw_question(rng)
-            told = classifier.explain(rows, **asked)
-            counts["counterfactuals"] += len(told)
-            counts["questions"] += 1
-            counts.update(told.status.tolist())
-            counts.update(f"rule {name}" for name in asked)
-            wrong.update(broken(told, people, schema, asked))
-            related = [*relations, *asked.get("relations", ())]
-            counts.update(f"relation {text}" for text in related)
-            before, after = told.original.reset_index(drop=True), told.frame.reset_index(drop=True)
-            wrong.update({text: int(breaks(before, after, text).sum()) for text in related})
-            wrong["options with the same columns"] += same_columns(told)
-            if gate == "none":
-                more, tried = superfluous(classifier, told, related)
-                wrong["superfluous changes"] += more
-                counts["changes undone alone"] += tried
-        seed += 1
-        print(seed, dict(counts), {name: n for name, n in wrong.items() if n}, round(time.time() - started), flush=True)
+    with ProcessPoolExecutor(arguments.workers, get_context("spawn")) as pool:
+        while counts["counterfactuals"] < arguments.number:
+            seeds = range(seed, seed + 4 * arguments.workers)
+            for found, broken_rules in pool.map(one_table, seeds, repeat(arguments.rows)):
+                counts.update(found)
+                wrong.update(broken_rules)
+            seed = seeds.stop
+            said = {name: n for name, n in wrong.items() if n}
+            print(seed, counts["counterfactuals"], said, round(time.time() - started), flush=True)
     lines = [
         "# Do rules hold?\n",
         f"`python -m benchmarks.rules results --number {arguments.number} --rows {arguments.rows}`, "

@@ -292,3 +292,26 @@ def test_a_rank_never_seen_may_become_every_rank_that_others_may() -> None:
         point = torch.from_numpy(encoder.transform(pd.DataFrame({"degree": [wished]})))
         x_cf = encoder.constraints().snap(point, x)
         assert encoder.inverse_transform(x_cf, like=person)["degree"].tolist() == [expected]
+
+
+def test_advice_names_numbers_as_the_data_do() -> None:
+    """Credit limits are whole thousands, but for one row; a scale has seven values. Stated rules win."""
+    rng = np.random.default_rng(0)
+    scale = np.array([0.5, 2.5, 6.0, 9.0, 13.0, 16.5, 23.0])
+    frame = pd.DataFrame({"limit": 1000 * rng.integers(10, 500, 600), "years": rng.choice(scale, 600)})
+    frame.loc[3, "limit"] = 32_768
+
+    def advised(**rules: Any) -> tuple[np.ndarray, np.ndarray]:
+        encoder = Encoder(Schema.infer(frame, rules)).fit(frame)
+        encoder = Encoder.from_dict(json.loads(json.dumps(encoder.to_dict())))
+        x = torch.as_tensor(encoder.transform(frame[:50])).double()
+        moved = encoder.constraints(0, bulk=True).snap(x + 0.3 * torch.randn_like(x), x)
+        after = encoder.inverse_transform(moved, like=frame[:50])
+        return after["limit"].to_numpy(), after["years"].to_numpy()
+
+    limit, years = advised()
+    assert ((limit % 1000 == 0) | (limit == 32_768)).all() and np.isin(years, scale).all()
+    limit, years = advised(limit={"step": 500}, years={"domain": (0, 30)})
+    assert (limit % 1000 == 500).any() and not np.isin(years, scale).all()
+    training = Encoder(Schema.infer(frame)).fit(frame).constraints()
+    assert len(training.lattices) == 1 or all(lattice.values is None for lattice in training.lattices)

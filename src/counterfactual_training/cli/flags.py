@@ -42,9 +42,15 @@ def _codes(found: re.Match[str]) -> str:
     return "add --special " + " ".join(f"{name}={codes.replace(' ', '')}" for name, codes in pairs)
 
 
+def _immutable(found: re.Match[str]) -> str:
+    """``state mutability={"age": "none"}, or …`` as ``add --immutable age``."""
+    return "add --immutable " + ",".join(re.findall(r'"([^"]+)": "none"', found[1]))
+
+
 def in_flags(message: str) -> str:
     """A message with the names of Python's arguments replaced by those of options."""
     message = re.sub(r"state special=\{(.*?)\}", _codes, message)
+    message = re.sub(r"state mutability=\{(.*?)\}, or mutability=\{\}.*$", _immutable, message)
     for pattern, words in _SAID:
         message = re.sub(pattern, words, message)
     return message

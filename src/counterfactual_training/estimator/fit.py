@@ -26,6 +26,7 @@ from counterfactual_training.models import bend
 from counterfactual_training.search import Generator
 from counterfactual_training.tabular.encode import Encoder, Scale
 from counterfactual_training.tabular.special import codes_in_words, find_codes
+from counterfactual_training.tabular.unchangeable import unchangeable_in_words
 from counterfactual_training.training import Callback, EarlyStopping, Fleet, History, Member, Setting, train
 from counterfactual_training.tuning import Goal, Measure, Task, Tuning, TuningPlan, make_space, tune
 from counterfactual_training.tuning.space import FIXED
@@ -156,15 +157,18 @@ def prepare(
 
 
 def _fitted_encoder(params: Mapping[str, Any], frame: pd.DataFrame, scaling: str) -> Encoder:
-    """The encoder of the training rows; points out what looks like special codes."""
+    """The encoder of the training rows; points out what looks like special codes, and what nobody can change."""
     schema = resolve_schema(
         frame, *(params[name] for name in ("schema", "mutability", "domain", "special", "relations"))
     )
     scale: Scale = "robust" if scaling == "robust" else True
     encoder = Encoder(schema, unseen=params["unseen"], missing=params["missing"], scale=scale).fit(frame)
-    said = codes_in_words(find_codes(encoder.schema_, frame))
-    if said is not None:
-        warnings.warn(said, stacklevel=from_outside())
+    hints = [codes_in_words(find_codes(encoder.schema_, frame))]
+    if params["mutability"] is None:
+        hints.append(unchangeable_in_words(encoder.schema_))
+    for said in hints:
+        if said is not None:
+            warnings.warn(said, stacklevel=from_outside())
     return encoder
 
 

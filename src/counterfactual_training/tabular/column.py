@@ -12,7 +12,7 @@ from counterfactual_training.errors import FileError, InputError
 from counterfactual_training.tabular.dtypes import dtype_from_dict, dtype_to_dict, value_range
 from counterfactual_training.tabular.feature import Feature
 from counterfactual_training.tabular.frame import UNSEEN
-from counterfactual_training.tabular.rounding import round_to, seen_decimals, tidy
+from counterfactual_training.tabular.rounding import round_to, seen_decimals, seen_spacing, tidy
 
 # A change below this share of (1 + |z|) is float32 noise, not a change.
 UNCHANGED = 1e-6
@@ -22,6 +22,8 @@ _OVERSHOOT = 2e-5
 _TAILS = (0.01, 0.99)
 # Advice leads to values between these quantiles, unless a domain is stated.
 _BULK = (0.005, 0.995)
+# A column of numbers takes few values if it takes at most so many, each of them so often on average.
+_MOST_VALUES, _REPEATED = 12, 20
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,9 @@ class Column:
     seen: tuple[int, ...] | None = None
     #: The range that holds 99 % of the training values; ``None`` in old files.
     bulk: tuple[float, float] | None = None
+    #: The values of a column of numbers that takes few, and a number above 1 that nearly all values are multiples of.
+    values: tuple[float, ...] | None = None
+    spacing: float | None = None
 
     @classmethod
     def fit(cls, feature: Feature, dtype: Any, numbers: np.ndarray, scale: bool | str) -> Column:
@@ -73,7 +78,10 @@ class Column:
         seen = tuple(np.unique(present.astype(int)).tolist()) if counts else None
         first, last = _BULK
         ends = float(np.quantile(present, first, method="lower")), float(np.quantile(present, last, method="higher"))
-        return cls(feature, dtype, center, spread, mean, std, low, high, decimals, float(fill), seen, ends)
+        return cls(
+            feature, dtype, center, spread, mean, std, low, high, decimals, float(fill), seen, ends,
+            _few_values(feature, present), None if counts else seen_spacing(present),
+        )  # fmt: skip
 
     @property
     def one_hot(self) -> bool:
@@ -103,6 +111,15 @@ class Column:
     def grid(self) -> float | None:
         """Distance between neighbouring values of advice, in the user's units; ``None`` if they are not rounded."""
         return self.feature.step or self._resolution or None
+
+    @property
+    def advised(self) -> tuple[float, ...] | None:
+        """The only values that advice may name, if there are such: those allowed, or the few that were seen.
+
+        Somebody who states a domain or a step means what lies between, too.
+        """
+        feature = self.feature
+        return feature.allowed or (self.values if feature.domain is None and feature.step is None else None)
 
     @property
     def _resolution(self) -> float:
@@ -205,8 +222,8 @@ class Column:
             rounded = tidy(v, error, self.decimals, self.dtype)
             if np.isfinite(value_range(self.dtype)[0]):  # whole numbers by storage, though the user allows others
                 rounded = np.where(np.abs(np.rint(v) - v) <= error, np.rint(v), rounded)
-        if self.feature.allowed is not None and not self.feature.is_category:
-            values = np.array(self.feature.allowed, dtype=np.float64)
+        if self.advised is not None and not self.feature.is_category:
+            values = np.array(self.advised, dtype=np.float64)
             nearest = values[np.abs(v[:, None] - values).argmin(1)]
             rounded = np.where(np.abs(nearest - v) <= error, nearest, rounded)
         if self.feature.step is not None:
@@ -226,8 +243,11 @@ class Column:
     def from_dict(cls, feature: Feature, spec: dict[str, Any]) -> Column:
         try:
             seen = None if spec.get("seen") is None else tuple(int(position) for position in spec["seen"])
-            bulk = None if spec.get("bulk") is None else tuple(float(end) for end in spec["bulk"])
-            read = {"feature": feature, "dtype": dtype_from_dict(spec["dtype"]), "seen": seen, "bulk": bulk}
+            pairs = {
+                name: None if spec.get(name) is None else tuple(float(value) for value in spec[name])
+                for name in ("bulk", "values")
+            }
+            read = {"feature": feature, "dtype": dtype_from_dict(spec["dtype"]), "seen": seen, **pairs}
             return cls(**{**spec, **read})
         except (KeyError, TypeError, ValueError) as error:
             raise FileError(f"The encoding of {feature.name!r} in the file is not complete: {error}.") from None
@@ -247,6 +267,14 @@ def _bulk(v: np.ndarray) -> tuple[float, float] | None:
     inside = v.clip(*np.quantile(v, _TAILS))
     mean, std = float(inside.mean()), float(inside.std(ddof=1)) if len(v) > 1 else 0.0
     return (mean, std) if std > 0 else None
+
+
+def _few_values(feature: Feature, present: np.ndarray) -> tuple[float, ...] | None:
+    """The different values ``(n,)`` of a column of numbers, if they are few and repeat: half of them mean something."""
+    if feature.kind != "numeric" or len(present) < _REPEATED:
+        return None
+    values = np.unique(present)
+    return tuple(values.tolist()) if len(present) >= _REPEATED * len(values) and len(values) <= _MOST_VALUES else None
 
 
 def _decimals(feature: Feature, dtype: Any, present: np.ndarray, std: float) -> int | None:

@@ -80,7 +80,7 @@ def build_constraints(
         directions,
         Domain(lower, upper, torch.tensor(inferred)),
         [group for column, start in placed if (group := _group(column, start)) is not None],
-        [lattice for column, start in placed if (lattice := _lattice(column, start)) is not None],
+        [lattice for column, start in placed if (lattice := _lattice(column, start, bulk)) is not None],
         unique_names(columns),
         category_projection,
     )
@@ -198,7 +198,8 @@ def _group(column: Column, start: int) -> OneHotGroup | None:
     return OneHotGroup(tuple(range(start, start + column.width)), None if may.all() else torch.from_numpy(may))
 
 
-def _lattice(column: Column, start: int) -> Lattice | None:
+def _lattice(column: Column, start: int, bulk: bool) -> Lattice | None:
+    """The values a column may take; with ``bulk``, also as far as the training data alone say so."""
     feature = column.feature
     if feature.kind == "ordinal":
         if feature.forbidden:
@@ -209,13 +210,15 @@ def _lattice(column: Column, start: int) -> Lattice | None:
         return Lattice(start, values=_points(column, _targets(column)))
     if feature.is_category:
         return None
-    if feature.allowed is not None:
-        return Lattice(start, values=_points(column, np.array(feature.allowed, dtype=np.float64)))
-    if column.grid is None or feature.kind == "pixel" or column.grid / column.scale < _FINEST_GRID:
+    values = column.advised if bulk else feature.allowed
+    if values is not None:
+        return Lattice(start, values=_points(column, np.array(values, dtype=np.float64)))
+    grid = column.spacing if bulk and column.spacing is not None and feature.step is None else column.grid
+    if grid is None or feature.kind == "pixel" or grid / column.scale < _FINEST_GRID:
         return None
     # Counting from the grid point nearest the centre keeps float32 exact over the widest range.
-    anchor = np.rint(column.center / column.grid) * column.grid
-    return Lattice(start, offset=float((anchor - column.center) / column.scale), step=column.grid / column.scale)
+    anchor = np.rint(column.center / grid) * grid
+    return Lattice(start, offset=float((anchor - column.center) / column.scale), step=grid / column.scale)
 
 
 def _points(column: Column, values: np.ndarray) -> Tensor:

@@ -171,7 +171,8 @@ class Encoder(TransformerMixin, BaseEstimator):
                 positive ones. Eq. 12 alone would allow negative incomes.
             keep_outside: see :class:`Constraints`.
             bulk: with ``num_std=0``, a number without a stated domain stays where 99 % of the training values lie,
-                instead of between their extremes.
+                instead of between their extremes, and takes values as these do: multiples of a common number, or one
+                of a few.
         """
         check_is_fitted(self, "columns_")
         return build_constraints(

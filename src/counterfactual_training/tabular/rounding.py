@@ -13,6 +13,9 @@ import numpy as np
 # Powers of ten that float64 holds exactly; np.power may be off by a digit.
 _POWERS = np.array([float(f"1e{k}") for k in range(23)])
 _MAX_DECIMALS = 15
+# Values other than zero, and different ones among them, from which a common divisor is believed.
+_FEWEST_MULTIPLES, _FEWEST_DIFFERENT = 50, 3
+_NEARLY_ALL = 0.995
 
 
 def round_to(values: np.ndarray, decimals: np.ndarray | int) -> np.ndarray:
@@ -39,6 +42,23 @@ def seen_decimals(values: np.ndarray, dtype: Any) -> int | None:
                 break
         else:
             return decimals
+    return None
+
+
+def seen_spacing(values: np.ndarray) -> float | None:
+    """The largest of 1, 2, 2.5 and 5 times a power of ten, above 1, that nearly all values ``(n,)`` are multiples of.
+
+    Credit limits are often whole thousands. ``None`` if there is no such number, or too few values to tell.
+    """
+    others = values[values != 0]
+    if len(others) < _FEWEST_MULTIPLES or len(np.unique(others)) < _FEWEST_DIFFERENT or np.abs(others).max() >= 2.0**52:
+        return None
+    largest = np.floor(np.log10(np.abs(others).max()))
+    for exponent in range(int(largest), -1, -1):
+        for factor in (5.0, 2.5, 2.0, 1.0):
+            spacing = factor * 10.0**exponent
+            if spacing > 1 and np.mean(others % spacing == 0) >= _NEARLY_ALL:
+                return spacing
     return None
 
 

@@ -64,8 +64,9 @@ def _codes_below(values: np.ndarray, counts: np.ndarray, negative: bool) -> list
 
 def _zero_apart(values: np.ndarray, counts: np.ndarray) -> bool:
     """Whether the smallest value is a repeated zero, far from all others, as in a column of blood pressures."""
-    if len(values) <= _FEWEST_POSITIVE or values[0] != 0 or counts[0] < max(_REPEATED, _SHARE * counts.sum()):
-        return False
+    often = counts[0] >= max(_REPEATED, _SHARE * counts.sum())
+    if len(values) <= _FEWEST_POSITIVE or values[0] != 0 or not often or counts[0] > 0.5 * counts.sum():
+        return False  # what most rows hold is no exception
     low, high = np.interp([0.25, 0.75], np.cumsum(counts[1:]) / counts[1:].sum(), values[1:])
     return bool(values[1] > max(high - low, 2.0))
 
