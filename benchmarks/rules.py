@@ -1,6 +1,6 @@
 """Do rules hold? Random tables, random rules of ``fit`` and of the question, read again in the user's units.
 
-``python -m benchmarks.rules results --number 1000000``: about two hours on one core. Every counterfactual that comes out,
+``python -m benchmarks.rules results --number 1000000``: two hours on one core. Every counterfactual that comes out,
 answer or best effort, is compared with the rules as they were written, without the library's own idea of them: columns
 and questions, relations, special codes. Of answers without a gate, each change is undone alone and the model asked
 again.
