@@ -65,3 +65,4 @@ def test_lists():
     assert listed(["a"], None) == "a"
     assert listed(["a", "b", "c"], None) == "a, b and c"
     assert listed(["a", "b", "c"], 1) == "a and 2 more changes"
+    assert listed(["a", "b", "c"], 2) == "a, b and 1 more change"

@@ -100,5 +100,9 @@ _WORDS = {
 
 def listed(parts: Sequence[str], most: int | None = None) -> str:
     """``a``, ``a and b``, ``a, b and c``; of more than ``most``, the first ones and how many more."""
-    shown = list(parts) if most is None or len(parts) <= most else [*parts[:most], f"{len(parts) - most} more changes"]
+    shown = list(parts) if most is None or len(parts) <= most else [*parts[:most], _more(len(parts) - most)]
     return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown)
+
+
+def _more(number: int) -> str:
+    return f"{number} more change{'s' * (number > 1)}"

@@ -106,7 +106,7 @@ def _importance(portrait: Portrait) -> list[Cell]:
     may = {"none": "may not change", "increase": "may only rise", "decrease": "may only fall", "both": ""}
     cells = []
     for row in shown:
-        text = f"probability ±{100 * row.shift:.1f}, accuracy {-100 * row.lost:+.1f}".replace("-", "−")
+        text = f"probability ±{100 * row.shift:.1f}, accuracy {-100 * row.lost:+z.1f}".replace("-", "−")
         cells.append(Cell(row.column, may[row.mutability], text, row.shift / longest))
     return cells
 
