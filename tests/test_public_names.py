@@ -77,9 +77,12 @@ torch.set_num_threads(2)
 before = host()
 import counterfactual_training
 print([m for m in {heavy!r} if m in sys.modules], host() == before)
+ct, x = counterfactual_training, torch.randn(20, 2)
+ct.train(ct.mlp(2, 2, (4,)), x, (x[:, 0] > 0).long(), config=ct.TrainConfig(epochs=1), progress=False)
+print("torch._dynamo" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
-    assert done.stdout.strip() == "[] True"
+    assert done.stdout.split("\n")[:2] == ["[] True", "False"]  # nor does training load torch's compiler
 
 
 def test_a_function_keeps_its_name_when_the_folder_of_the_same_name_is_imported():

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 # Points on either side of a number.
 _POINTS = 16
 _HALVINGS = 8
-# Columns tried per row: all of so many, or a few of more, those in which the model promises most.
-MOST, _FEW = 32, 12
+# Columns tried per row: all of so many, or a few of more, those in which the model promises most, at fewer points.
+MOST, _FEW, _FEW_POINTS = 32, 8, 8
 # Columns changed one after the other, at most; and how many of the most probable points the gate is asked about.
 _COLUMNS, _JUDGED = 5, 6
 # Points looked at together; bounds memory.
@@ -53,7 +53,7 @@ class Singles(NamedTuple):
 
 
 def single_changes(finder: Finder, factuals: Factuals, y: Tensor, floor: Tensor) -> Singles:
-    """Try every feature of every row on its own; of more than 32, the twelve that promise most.
+    """Try every feature of every row on its own; of more than 32, the eight that promise most.
 
     Args:
         y: ``(n,)`` target classes.
@@ -67,13 +67,15 @@ def single_changes(finder: Finder, factuals: Factuals, y: Tensor, floor: Tensor)
     owner, difficulty = finder.owner.to(x.device), finder.difficulty.to(x)
     num_features = len(difficulty)
     tried = promising(finder, factuals, y, MOST if num_features <= MOST else _FEW)
+    num_points = _POINTS if num_features <= MOST else _FEW_POINTS
     best = torch.full((len(x), num_features), -1.0, dtype=x.dtype, device=x.device)
     found: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
     for feature, (start, group) in enumerate(_places(finder, rules)):
         every = tried[:, feature].nonzero().squeeze(-1)
         for rows in () if len(every) == 0 else every.split(max(1, _TOGETHER // (2 * _POINTS))):
             part = factuals.take(rows)
-            points, allowed = _candidates(part.x, part.x, rules, start, group, lower[rows, start], upper[rows, start])
+            ends = lower[rows, start], upper[rows, start]
+            points, allowed = _candidates(part.x, part.x, rules, start, group, *ends, num_points)
             near, reached, probability = _first(finder, part, y[rows], floor[rows], points, allowed)
             best[rows, feature] = probability
             at = reached.nonzero().squeeze(-1)
@@ -98,7 +100,7 @@ def sweep(finder: Finder, factuals: Factuals, current: Tensor, y: Tensor) -> Ite
     for feature, (start, group) in enumerate(_places(finder, rules)):
         if not bool(tried[:, feature].any()):
             continue
-        points, allowed = _candidates(current, x, rules, start, group, lower[:, start], upper[:, start])
+        points, allowed = _candidates(current, x, rules, start, group, lower[:, start], upper[:, start], _POINTS)
         n, g, d = points.shape
         rows = torch.arange(n, device=x.device).repeat_interleave(g)
         printed = finder.printed(points.reshape(n * g, d), factuals.take(rows)).view(n, g, d)
@@ -180,21 +182,23 @@ def _candidates(
     group: OneHotGroup | None,
     lower: Tensor,
     upper: Tensor,
+    num_points: int,
 ) -> tuple[Tensor, Tensor]:
     """Points ``(a, g, d)`` that differ from ``current`` ``(a, d)`` in one feature, and which are new and allowed."""
     if group is not None:
         return _categories(current, group, rules.categories(group, x) & ~group.own(current))
-    return _numbers(current, start, lower, upper, rules.domain.lower[start], rules.domain.upper[start])
+    ends = rules.domain.lower[start], rules.domain.upper[start]
+    return _numbers(current, start, lower, upper, *ends, num_points)
 
 
 def _numbers(
-    x: Tensor, column: int, lower: Tensor, upper: Tensor, first: Tensor, last: Tensor
+    x: Tensor, column: int, lower: Tensor, upper: Tensor, first: Tensor, last: Tensor, num_points: int
 ) -> tuple[Tensor, Tensor]:
-    """Points ``(a, 2·16, d)`` along the interval of one number, on either side; and which of them differ from x.
+    """Points ``(a, 2·num_points, d)`` along the interval of one number, on either side; and which differ from x.
 
     An outlier starts at the edge of its domain, from ``first`` to ``last``: nothing is known of what lies between.
     """
-    shares = torch.arange(1, _POINTS + 1, dtype=x.dtype, device=x.device) / _POINTS
+    shares = torch.arange(1, num_points + 1, dtype=x.dtype, device=x.device) / num_points
     own = x[:, column].unsqueeze(-1)
     edge = torch.maximum(torch.minimum(own, last), first).clamp(lower.unsqueeze(-1), upper.unsqueeze(-1))
     ends = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,10 @@ class Adam(Optimizer):
     too; its weights are one tensor ``(M, P)``, and members may skip an update. Moments of half-precision weights are
     kept in single precision: otherwise squares of small gradients would be 0, and steps infinite.
     """
+
+    # torch wraps these so that they are never compiled; the wrapper imports its compiler, two seconds in every process.
+    add_param_group = inspect.unwrap(Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(Optimizer.zero_grad)
 
     def __init__(self, parameters: Sequence[Tensor], rates: Sequence[float], lead: torch.Size) -> None:
         self.tensors, self.lead = list(parameters), lead
