@@ -14,7 +14,9 @@ import argparse
 import platform
 import time
 import warnings
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,24 +32,35 @@ from benchmarks.further import FITTED, TABLES, load
 from counterfactual_training.persistence import atomic_write
 
 PEOPLE = 200
-PAPER = ("LS", "Circ", "Moon", "OL", "CH", "Cred", "GMSC", "Adult")
+PAPER = ("LS", "Circ", "Moon", "OL", "CH", "Cred", "GMSC", "Adult", "MNIST")
 COLUMNS = ["answered", "plausible", "changed", "cost", "seconds per 1,000"]
 
 
-def frames(folder: Path) -> dict[str, tuple[pd.DataFrame, np.ndarray]]:
-    """Rows and labels of every table, by name."""
-    found: dict[str, tuple[pd.DataFrame, np.ndarray]] = {}
-    for name in PAPER:
+Rows = tuple[pd.DataFrame, np.ndarray, ct.Schema | None]
+
+
+def frames(folder: Path) -> dict[str, Callable[[], Rows]]:
+    """What loads the rows, labels and, of pixels, the schema of every table, by name."""
+
+    def paper(name: str) -> Rows:
         data = ct.load_dataset(name, allow_download=False)
-        found[name] = (data.frame_train, np.array(data.class_names, dtype=object)[data.y_train.numpy()])
-    for name, table in TABLES.items():
-        found[name] = load(folder, table)
-    cancer = load_breast_cancer(as_frame=True)
-    found["breast cancer"] = (cancer.data, np.where(cancer.target == 1, "benign", "malignant").astype(object))
-    return found
+        labels = np.array(data.class_names, dtype=object)[data.y_train.numpy()]
+        return data.frame_train, labels, data.schema if name == "MNIST" else None
+
+    def cancer() -> Rows:
+        data = load_breast_cancer(as_frame=True)
+        return data.data, np.where(data.target == 1, "benign", "malignant").astype(object), None
+
+    found: dict[str, Callable[[], Rows]] = {name: partial(paper, name) for name in PAPER}
+    found |= {name: partial(_further, folder, name) for name in TABLES}
+    return found | {"breast cancer": cancer}
 
 
-def measure(frame: pd.DataFrame, y: np.ndarray) -> dict[str, float]:
+def _further(folder: Path, name: str) -> Rows:
+    return (*load(folder, TABLES[name]), None)
+
+
+def measure(frame: pd.DataFrame, y: np.ndarray, schema: ct.Schema | None) -> dict[str, float]:
     """One table: fit, ask, and look at what was told."""
     x, rest, labels, _ = train_test_split(frame, y, test_size=0.4, random_state=0, stratify=y)
     x, labels, people = x[:FITTED], labels[:FITTED], rest[:PEOPLE]
@@ -57,7 +70,7 @@ def measure(frame: pd.DataFrame, y: np.ndarray) -> dict[str, float]:
     space = make_column_transformer((StandardScaler(), numbers), (one_hot, others)).fit(x)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        classifier = ct.CounterfactualClassifier(random_state=0, progress=False, unseen="unknown")
+        classifier = ct.CounterfactualClassifier(random_state=0, progress=False, unseen="unknown", schema=schema)
         classifier.fit(x, labels)
         classifier.explain(people.head(2))
         started = time.process_time()
@@ -90,8 +103,10 @@ def page(lines: pd.DataFrame, before: pd.DataFrame | None, command: str) -> str:
         cells = []
         for column in COLUMNS:
             for version in versions:
-                value = line[column] if version == "after" or before is None else before.loc[name, column]
-                cells.append(f"{value:.0%}" if column in ("answered", "plausible") else f"{value:.2f}")
+                value = line[column] if version == "after" or before is None else before[column].get(name, np.nan)
+                cells.append(
+                    f"{value:.0%}" if column in ("answered", "plausible") and value == value else f"{value:.2f}"
+                )
         text.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(text) + "\n"
 
@@ -100,12 +115,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the packages were downloaded to")
     parser.add_argument("out", type=Path, help="where to write advice.csv and advice.md")
+    parser.add_argument("--tables", help="only these, by the first word of their names, separated by commas")
     parser.add_argument("--before", type=Path, help="advice.csv of an earlier version")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     lines = {}
-    for name, (frame, y) in frames(arguments.folder).items():
-        lines[name] = measure(frame, y)
+    for name, loaded in frames(arguments.folder).items():
+        if arguments.tables is not None and name.partition(",")[0] not in arguments.tables.split(","):
+            continue
+        lines[name] = measure(*loaded())
         print(name, {key: round(value, 3) for key, value in lines[name].items()}, flush=True)
     table = pd.DataFrame(lines).T.rename_axis("table")
     before = pd.read_csv(arguments.before, index_col="table") if arguments.before else None
