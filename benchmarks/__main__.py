@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import environments, evaluation, fleet, gates, growth, line, lone, peers, regimes
+from benchmarks import environments, evaluation, explainers, fleet, gates, growth, line, lone, peers, regimes
 from benchmarks.report import Record, Table, circumstances, ratios, write_page
 from benchmarks.search import against_matrix_products, leaving
 from benchmarks.training import per_row_gradient
@@ -52,6 +52,7 @@ PARTS = {
     "training": Part("Training, per gradient of a row", _training),
     "evaluation": Part("Evaluation beside training, and the memory of IP*", evaluation.run),
     "peers": Part("Counterfactuals per second beside other libraries", peers.run, ("relax", "dice", "alibi")),
+    "explainers": Part("Advice beside DiCE and alibi", explainers.run, ("dice", "alibi")),
     "lone": Part("One model, before and after", lone.run),
     "fleet": Part("Fleets, before and after", fleet.run, ("jax",)),
     "regimes": Part("Training regimes", regimes.run),
