@@ -35,6 +35,8 @@ _AIM_HIGHER = 0.4
 _PATIENCE = 4
 # Rows of many columns are first searched in the few that promise most: nobody can change hundreds.
 _SUPPORTS = (8, 32, 128)
+# Answers that change more columns than this are tried again, one column after the other.
+_FEW = 2
 # Shares of a change that are tried if rounding all of it breaks a relation between columns.
 _SHARES = (0.95, 0.8, 0.5, 0.2, 0.0)
 
@@ -158,7 +160,6 @@ class Finder(Bar):
             x_cf[alone] = singles.point[cheapest]
             # Where some columns are difficult, several others may be cheaper than one of these.
             rows = rows[~torch.isin(rows, alone)] if self._weights is None else rows
-        single = x_cf[alone]
         if self.background is not None and len(rows):
             part = factuals.take(rows)
             x_cf[rows], steps[rows] = search_blind(self, self.background, part, y[rows], threshold, sparsify)
@@ -176,16 +177,32 @@ class Finder(Bar):
                 floor = floor_of(confidence[done], threshold)
                 points[done] = self.shorten(points[done], part, y[rows], floor)
             x_cf[rows], rows = points[done], rest
-        if self._weights is not None and len(alone):
-            searched, own = x_cf[alone], x[alone]
-            dearer = self.cost(searched, own) > self.cost(single, own)
-            worse = dearer | (self.confidence(searched, y[alone]) < threshold)
-            x_cf[alone] = torch.where(worse.unsqueeze(-1), single, searched)
-        arrived = self.confidence(x_cf, y) >= threshold
+        confidence = self.confidence(x_cf, y)
+        if sparsify and fall_back and self.background is None and not bool(self._pixels.any()):
+            x_cf, confidence = self._fewer(x_cf, confidence, factuals, y, threshold)
+        arrived = confidence >= threshold
         status = torch.where(arrived, int(Status.CONVERGED), int(Status.EXHAUSTED))
         found = Counterfactuals(x_cf, status.masked_fill(there, int(Status.ALREADY_THERE)), steps)
         self._flip_the_implausible(found, factuals, y, generator, fall_back, sparsify)
         return found
+
+    def _fewer(
+        self, x_cf: Tensor, confidence: Tensor, factuals: Factuals, y: Tensor, threshold: float
+    ) -> tuple[Tensor, Tensor]:
+        """The points ``(n, d)`` and their confidence; cheaper ones if one column after the other leads there.
+
+        A search moves every column that it may, and of those many may turn out to be needed.
+        """
+        many = (self.num_changes(x_cf, factuals.x) > _FEW) | (confidence < threshold)
+        rows = many.nonzero().squeeze(-1)
+        part, goal, now = factuals.take(rows), y[rows], confidence[rows]
+        points = one_by_one(self, part, goal, threshold + DIGITS)
+        points = self.shorten(points, part, goal, floor_of(self.confidence(points, goal), threshold))
+        gained = self.confidence(points, goal)
+        cheaper = (gained >= threshold) & (self.cost(points, part.x) < self.cost(x_cf[rows], part.x))
+        better = torch.where(now < threshold, gained > now, cheaper)
+        x_cf[rows[better]], confidence[rows[better]] = points[better], gained[better]
+        return x_cf, confidence
 
     def _holding(self, factuals: Factuals, y: Tensor, most: int) -> Factuals:
         """The rows with all but their most promising features held."""

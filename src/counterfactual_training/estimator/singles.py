@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterfactual_training.constraints import Constraints, OneHotGroup
+from counterfactual_training.constraints import OneHotGroup
 from counterfactual_training.estimator.points import Factuals
 from counterfactual_training.search import evaluating
 
@@ -21,11 +21,10 @@ _POINTS = 16
 _HALVINGS = 8
 # Columns tried per row: all of so many, or a few of more, those in which the model promises most, at fewer points.
 MOST, _FEW, _FEW_POINTS = 32, 8, 8
-# Columns changed one after the other, at most; and how many of the most probable points the gate is asked about.
-_COLUMNS, _JUDGED = 5, 6
-# Points looked at together; bounds memory.
-_TOGETHER = 65_536
-# … and values of all columns of the points.
+# Columns changed one after the other, at most; and points of either kind compared each time.
+_COLUMNS, _JUDGED = 10, 6
+_TINY = 1e-6
+# Values of all columns of points looked at together; bounds memory.
 _VALUES = 2**24
 
 
@@ -60,29 +59,18 @@ def single_changes(finder: Finder, factuals: Factuals, y: Tensor, floor: Tensor)
         floor: ``(n,)`` confidence to reach.
     """
     x = factuals.x
-    rules = finder.constraints.to(x)
-    lower, upper = rules.interval(x, factuals.held)
-    if rules.relations is not None:
-        lower, upper = rules.relations.narrow(x, lower, upper)
     owner, difficulty = finder.owner.to(x.device), finder.difficulty.to(x)
-    num_features = len(difficulty)
-    tried = promising(finder, factuals, y, MOST if num_features <= MOST else _FEW)
-    num_points = _POINTS if num_features <= MOST else _FEW_POINTS
-    best = torch.full((len(x), num_features), -1.0, dtype=x.dtype, device=x.device)
-    found: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
-    for feature, (start, group) in enumerate(_places(finder, rules)):
-        every = tried[:, feature].nonzero().squeeze(-1)
-        for rows in () if len(every) == 0 else every.split(max(1, _TOGETHER // (2 * _POINTS))):
-            part = factuals.take(rows)
-            ends = lower[rows, start], upper[rows, start]
-            points, allowed = _candidates(part.x, part.x, rules, start, group, *ends, num_points)
-            near, reached, probability = _first(finder, part, y[rows], floor[rows], points, allowed)
-            best[rows, feature] = probability
-            at = reached.nonzero().squeeze(-1)
-            found.append((rows[at], torch.full_like(at, feature), near[at], torch.full_like(at, group is None)))
-    if not found:
-        none = torch.zeros(0, dtype=torch.long, device=x.device)
-        return Singles(none, none, x[:0], x.new_zeros(0), best)
+    wide = len(difficulty) > MOST
+    tried = promising(finder, factuals, y, _FEW if wide else MOST)
+    best = torch.full((len(x), len(difficulty)), -1.0, dtype=x.dtype, device=x.device)
+    none = torch.zeros(0, dtype=torch.long, device=x.device)
+    found = [(none, none, x[:0], none)]
+    for tries in _tries(finder, factuals, x, tried, _FEW_POINTS if wide else _POINTS):
+        part = factuals.take(tries.row)
+        near, reached, probability = _first(finder, part, y[tries.row], floor[tries.row], tries.point, tries.allowed)
+        best[tries.row, tries.feature] = probability
+        at = reached.nonzero().squeeze(-1)
+        found.append((tries.row[at], tries.feature[at], near[at], torch.full_like(at, tries.numbers)))
     row, changed, point, number = (torch.cat(parts) for parts in zip(*found, strict=True))
     # All columns together: asking a model about a few points takes as long as about many.
     for at in number.nonzero().squeeze(-1).split(max(1, _VALUES // x.shape[-1])):
@@ -91,67 +79,125 @@ def single_changes(finder: Finder, factuals: Factuals, y: Tensor, floor: Tensor)
     return Singles(row, changed, point, cost, best)
 
 
-def sweep(finder: Finder, factuals: Factuals, current: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """For each feature worth a try: points ``(n, g, d)``, as printed, that differ from ``current`` ``(n, d)`` in it
-    alone, and which of them ``(n, g)`` are new and allowed."""
-    x, rules = factuals.x, finder.constraints.to(factuals.x)
-    lower, upper = rules.interval(x, factuals.held)
-    tried = promising(finder, factuals, y, MOST)
-    for feature, (start, group) in enumerate(_places(finder, rules)):
-        if not bool(tried[:, feature].any()):
-            continue
-        points, allowed = _candidates(current, x, rules, start, group, lower[:, start], upper[:, start], _POINTS)
-        n, g, d = points.shape
-        rows = torch.arange(n, device=x.device).repeat_interleave(g)
-        printed = finder.printed(points.reshape(n * g, d), factuals.take(rows)).view(n, g, d)
-        yield printed, allowed & tried[:, feature].unsqueeze(-1)
+# ---- one after the other ---------------------------------------------------------------------------------------------
 
 
 def one_by_one(finder: Finder, factuals: Factuals, y: Tensor, bar: float, start: Tensor | None = None) -> Tensor:
-    """Points ``(n, d)``: from ``start``, one column after the other is changed as helps most, up to five.
+    """Points ``(n, d)``: from ``start``, one column after the other is changed, up to ten.
+
+    Each time the cheapest change that arrives; if none does, the one that gains most for what it costs.
 
     Args:
         y: ``(n,)`` target classes.
         bar: the confidence to reach; rows that do are left alone.
         start: ``(n, d)`` points as printed; by default the factuals.
     """
-    start = factuals.x if start is None else start
-    width = 2 * _POINTS * min(len(finder.difficulty), MOST) * start.shape[-1]
-    parts = torch.arange(len(y), device=y.device).split(max(1, _VALUES // width))
-    return torch.cat([_climb(finder, factuals.take(part), y[part], bar, start[part].clone()) for part in parts])
-
-
-def _climb(finder: Finder, factuals: Factuals, y: Tensor, bar: float, current: Tensor) -> Tensor:
+    current = (factuals.x if start is None else start).clone()
     confidence = finder.confidence(current, y)
-    rows = torch.arange(len(y), device=y.device)
+    rows = (confidence < bar).nonzero().squeeze(-1)
     for _ in range(_COLUMNS):
         if len(rows) == 0:
             break
         part, goal = factuals.take(rows), y[rows]
-        tried = list(sweep(finder, part, current[rows], goal))
-        if not tried:
-            break
-        points, allowed = (torch.cat(parts, 1) for parts in zip(*tried, strict=True))
-        likely = finder.probability(points.flatten(0, 1), goal.repeat_interleave(points.shape[1]))
-        likely = likely.view(allowed.shape).masked_fill(~allowed, -1.0)
-        place = likely.topk(min(_JUDGED, likely.shape[1]), -1).indices
-        points = points.gather(1, place.unsqueeze(-1).expand(-1, -1, points.shape[-1]))
-        gained = finder.confidence(points.flatten(0, 1), goal.repeat_interleave(place.shape[1])).view(place.shape)
-        gained = gained.masked_fill(likely.gather(1, place) < 0, -1.0)
-        best = gained.argmax(-1)
-        helps = gained.gather(1, best.unsqueeze(-1)).squeeze(-1) > confidence[rows]
-        everyone = torch.arange(len(rows), device=rows.device)
-        current[rows[helps]] = points[everyone, best][helps]
-        confidence[rows[helps]] = gained[everyone, best][helps]
+        points, gained = _steps(finder, part, goal, bar, current[rows])
+        n, c, d = points.shape
+        cost = finder.cost(points.view(n * c, d), part.x.repeat_interleave(c, 0)).view(n, c)
+        now, spent = confidence[rows].unsqueeze(-1), finder.cost(current[rows], part.x).unsqueeze(-1)
+        gain = (gained.logit(_TINY) - now.logit(_TINY)) / (cost - spent).clamp_min(_TINY)
+        rank = torch.where(gained >= bar, 1e9 - cost, torch.where(gained > now, gain, -torch.inf))
+        place = rank.argmax(-1)
+        everyone = torch.arange(n, device=rows.device)
+        helps = rank[everyone, place] > -torch.inf
+        current[rows[helps]] = points[everyone, place][helps]
+        confidence[rows[helps]] = gained[everyone, place][helps]
         rows = rows[helps & (confidence[rows] < bar)]
     return current
 
 
-def _places(finder: Finder, rules: Constraints) -> list[tuple[int, OneHotGroup | None]]:
-    """For each feature, its first encoded column, and its group if it has categories."""
-    group_of = {column: group for group in rules.groups for column in group.columns}
-    starts = [finder.encoder.slices_[column.feature.name].start for column in finder.encoder.columns_]
-    return [(start, group_of.get(start)) for start in starts]
+def _steps(finder: Finder, factuals: Factuals, y: Tensor, bar: float, current: Tensor) -> tuple[Tensor, Tensor]:
+    """What one more column can do: points ``(n, c, d)``, and their confidence ``(n, c)``; −1 where none was tried.
+
+    Of each column tried, the most probable point and the cheapest that arrives; of these, the best six of either kind.
+    """
+    tried = promising(finder, factuals, y, MOST)
+    slot, half = tried.cumsum(-1) - 1, int(tried.sum(-1).max())
+    points = current.unsqueeze(1).repeat(1, 2 * half, 1)
+    found = torch.full(points.shape[:2], -1.0, dtype=current.dtype, device=current.device)
+    cost = torch.full_like(found, torch.inf)
+    for tries in _tries(finder, factuals, current, tried, _FEW_POINTS):
+        row, (p, g, d) = tries.row, tries.point.shape
+        flat, rows = tries.point.view(p * g, d), row.repeat_interleave(g)
+        likely = finder.probability(flat, y[rows]).view(p, g).masked_fill(~tries.allowed, -1.0)
+        spent = finder.cost(flat, factuals.x[rows]).view(p, g)
+        pair, place = torch.arange(p, device=row.device), slot[row, tries.feature]
+        most, near = likely.argmax(-1), spent.masked_fill(likely < bar, torch.inf).argmin(-1)
+        for at, chosen in ((place, most), (place + half, near)):
+            points[row, at], found[row, at] = tries.point[pair, chosen], likely[pair, chosen]
+            cost[row, at] = spent[pair, chosen]
+    arrives = cost[:, half:].masked_fill(found[:, half:] < bar, torch.inf)
+    asked = min(_JUDGED, half)
+    at = torch.cat([found[:, :half].topk(asked, -1).indices, arrives.topk(asked, -1, largest=False).indices + half], -1)
+    points = points.gather(1, at.unsqueeze(-1).expand(-1, -1, points.shape[-1]))
+    judged = likely = found.gather(1, at)
+    if finder.gate is not None:
+        judged = finder.confidence(points.flatten(0, 1), y.repeat_interleave(at.shape[1])).view(at.shape)
+    return points, judged.masked_fill(likely < 0, -1.0)
+
+
+# ---- points to try ---------------------------------------------------------------------------------------------------
+
+
+class Tries(NamedTuple):
+    """Points that differ from where rows stand in one feature each.
+
+    Attributes:
+        row, feature: ``(p,)`` pairs.
+        point: ``(p, g, d)``, as printed.
+        allowed: ``(p, g)`` which of them are new and keep the rules.
+        numbers: whether the features are numbers; otherwise all pairs have the same feature.
+    """
+
+    row: Tensor
+    feature: Tensor
+    point: Tensor
+    allowed: Tensor
+    numbers: bool
+
+
+def _tries(finder: Finder, factuals: Factuals, current: Tensor, tried: Tensor, num_points: int) -> Iterator[Tries]:
+    """What to try from ``current`` ``(n, d)``: the features of the mask ``tried`` ``(n, m)``, all numbers together."""
+    x, rules = factuals.x, finder.constraints.to(factuals.x)
+    lower, upper = rules.interval(x, factuals.held)
+    if rules.relations is not None:
+        lower, upper = rules.relations.narrow(current, lower, upper)
+    starts = torch.tensor([finder.encoder.slices_[c.feature.name].start for c in finder.encoder.columns_]).to(x.device)
+    grouped = {column: group for group in rules.groups for column in group.columns}
+    groups = [grouped.get(start) for start in starts.tolist()]
+    is_number = torch.tensor([group is None for group in groups], device=x.device)
+    together = max(1, _VALUES // (2 * num_points * x.shape[-1]))
+    for pairs in (tried & is_number).nonzero().split(together):
+        row, feature = pairs.unbind(-1)
+        column = starts[feature]
+        ends = lower[row, column], upper[row, column], rules.domain.lower[column], rules.domain.upper[column]
+        point, new = _numbers(current[row], column, *ends, num_points)
+        yield _printed(finder, factuals, row, feature, point, new, True)
+    for number, group in enumerate(groups):
+        rows = tried[:, number].nonzero().squeeze(-1)
+        if group is None or len(rows) == 0:
+            continue
+        for row in rows.split(together):
+            point, new = _categories(current[row], group, rules.categories(group, x[row]) & ~group.own(current[row]))
+            yield _printed(finder, factuals, row, torch.full_like(row, number), point, new, False)
+
+
+def _printed(
+    finder: Finder, factuals: Factuals, row: Tensor, feature: Tensor, point: Tensor, new: Tensor, numbers: bool
+) -> Tries:
+    p, g, d = point.shape
+    own = factuals.take(row.repeat_interleave(g))
+    flat = finder.printed(point.view(p * g, d), own)
+    allowed = new if finder.related is None else new & finder.keeps(flat, own).view(p, g)
+    return Tries(row, feature, flat.view(p, g, d), allowed, numbers)
 
 
 def promising(finder: Finder, factuals: Factuals, y: Tensor, most: int) -> Tensor:
@@ -174,41 +220,25 @@ def promising(finder: Finder, factuals: Factuals, y: Tensor, most: int) -> Tenso
     return torch.zeros_like(free).scatter_(-1, promise.topk(most, -1).indices, True) & free
 
 
-def _candidates(
-    current: Tensor,
-    x: Tensor,
-    rules: Constraints,
-    start: int,
-    group: OneHotGroup | None,
-    lower: Tensor,
-    upper: Tensor,
-    num_points: int,
-) -> tuple[Tensor, Tensor]:
-    """Points ``(a, g, d)`` that differ from ``current`` ``(a, d)`` in one feature, and which are new and allowed."""
-    if group is not None:
-        return _categories(current, group, rules.categories(group, x) & ~group.own(current))
-    ends = rules.domain.lower[start], rules.domain.upper[start]
-    return _numbers(current, start, lower, upper, *ends, num_points)
-
-
 def _numbers(
-    x: Tensor, column: int, lower: Tensor, upper: Tensor, first: Tensor, last: Tensor, num_points: int
+    x: Tensor, column: Tensor, lower: Tensor, upper: Tensor, first: Tensor, last: Tensor, num_points: int
 ) -> tuple[Tensor, Tensor]:
-    """Points ``(a, 2·num_points, d)`` along the interval of one number, on either side; and which differ from x.
+    """Points ``(p, 2·num_points, d)`` along the interval of one number each, on either side; and which differ from x.
 
     An outlier starts at the edge of its domain, from ``first`` to ``last``: nothing is known of what lies between.
+
+    Args:
+        x: ``(p, d)``.
+        column, lower, upper, first, last: ``(p,)``.
     """
     shares = torch.arange(1, num_points + 1, dtype=x.dtype, device=x.device) / num_points
-    own = x[:, column].unsqueeze(-1)
-    edge = torch.maximum(torch.minimum(own, last), first).clamp(lower.unsqueeze(-1), upper.unsqueeze(-1))
-    ends = (
-        torch.maximum(lower, torch.minimum(first, edge[:, 0])),
-        torch.minimum(upper, torch.maximum(last, edge[:, 0])),
-    )
-    values = torch.cat([edge + (end.unsqueeze(-1) - edge) * shares for end in ends], -1)
+    own = x.gather(1, column.unsqueeze(-1))
+    edge = torch.maximum(torch.minimum(own.squeeze(-1), last), first).clamp(lower, upper)
+    ends = torch.maximum(lower, torch.minimum(first, edge)), torch.minimum(upper, torch.maximum(last, edge))
+    values = torch.cat([edge.unsqueeze(-1) + (end - edge).unsqueeze(-1) * shares for end in ends], -1)
     points = x.unsqueeze(1).repeat(1, values.shape[1], 1)
-    points[..., column] = values
-    return points, values != own
+    places = column.view(-1, 1, 1).expand(-1, values.shape[1], 1)
+    return points.scatter(-1, places, values.unsqueeze(-1)), values != own
 
 
 def _categories(x: Tensor, group: OneHotGroup, allowed: Tensor) -> tuple[Tensor, Tensor]:
@@ -223,20 +253,20 @@ def _categories(x: Tensor, group: OneHotGroup, allowed: Tensor) -> tuple[Tensor,
 def _first(
     finder: Finder, factuals: Factuals, y: Tensor, floor: Tensor, points: Tensor, allowed: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of points ``(a, g, d)``: the nearest that reaches the floor ``(a, d)``, whether there is one, the best chance."""
+    """Of points ``(a, g, d)`` as printed: the nearest that reaches the floor ``(a, d)``, whether there is one, the best
+    chance."""
     n, g, d = points.shape
     rows = torch.arange(n, device=points.device).repeat_interleave(g)
-    flat = finder.printed(points.reshape(n * g, d), factuals.take(rows))
+    flat = points.reshape(n * g, d)
     goal, bar = y[rows], floor[rows]
     chance = finder.probability(flat, goal)
     fine = allowed.flatten() & (chance >= bar)
     if finder.gate is not None:
         where = fine.nonzero().squeeze(-1)
         fine[where] = finder.reaches(flat[where], goal[where], bar[where])
-    if finder.related is not None:  # they may ask for a second column, which is then not a single one
+    if finder.related is not None:  # other columns may have been asked for, too
         where = fine.nonzero().squeeze(-1)
-        own = factuals.take(rows[where])
-        fine[where] = finder.keeps(flat[where], own) & (finder.num_changes(flat[where], own.x) == 1)
+        fine[where] = finder.num_changes(flat[where], factuals.x[rows[where]]) == 1
     distance = (flat - factuals.x[rows]).abs().sum(-1).masked_fill(~fine, torch.inf).view(n, g)
     place = distance.argmin(-1)
     near = flat.view(n, g, d)[torch.arange(n, device=points.device), place]
