@@ -245,7 +245,9 @@ def test_faults_that_come_and_go_do_not_add_up(kind):
 def test_every_member_has_its_own_patience():
     x, y = rows()
     limits = (2, 5, 100)
-    settings = [Setting(SEARCH, config=replace(CONFIG, seed=i, max_bad_updates=limit)) for i, limit in enumerate(limits)]
+    settings = [
+        Setting(SEARCH, config=replace(CONFIG, seed=i, max_bad_updates=limit)) for i, limit in enumerate(limits)
+    ]
 
     def faults():
         return Faults(lambda update: update >= 4)
