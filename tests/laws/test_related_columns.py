@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tests.covering import repeats
+from covering import repeats
 
 from counterfactual_training.estimator import Finder, explain_rows
 from counterfactual_training.estimator.answer import advice_constraints
