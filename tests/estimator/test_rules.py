@@ -24,7 +24,7 @@ def moved(explanation, name):
 
 
 def test_locked_columns_stay_and_others_take_over(fitted, people, free):
-    held = fitted.explain(people, target="granted", lock=["debt", "owner"])
+    held = fitted.explain(people, target="granted", lock=["debt", "owner"], max_steps=30)
     assert moved(free, "debt").any() and not moved(held, "debt").any() and not moved(held, "owner").any()
     assert moved(held, "degree").any() or moved(held, "branch").any()
 
@@ -49,7 +49,7 @@ def test_steps_and_largest_changes_are_kept_after_rounding(fitted, people):
     stepped = fitted.explain(people, target="granted", step={"debt": 2.5}, vary=["debt"])
     values = stepped.frame["debt"][moved(stepped, "debt")]
     assert len(values) and np.allclose(values % 2.5, 0)
-    short = fitted.explain(people, target="granted", max_change={"debt": 3.0, "degree": 1})
+    short = fitted.explain(people, target="granted", max_change={"debt": 3.0, "degree": 1}, max_steps=30)
     assert ((short.original["debt"] - short.frame["debt"]).abs() <= 3.0 + 1e-9).all()
     ranks = {name: i for i, name in enumerate(["none", "BSc", "MSc"])}
     assert (short.frame["degree"].map(ranks) - short.original["degree"].map(ranks)).max() == 1
@@ -57,7 +57,7 @@ def test_steps_and_largest_changes_are_kept_after_rounding(fitted, people):
 
 def test_no_more_columns_change_than_allowed(fitted, people):
     people = people.head(12)
-    asked = {"target": "granted", "confidence": 0.9, "max_change": {"debt": 8.0}}
+    asked = {"target": "granted", "confidence": 0.9, "max_change": {"debt": 8.0}, "max_steps": 30}
     loose = fitted.explain(people, **asked)
     assert loose.summary["num_changed"].max() > 2
     for most in (1, 2):
@@ -69,7 +69,7 @@ def test_no_more_columns_change_than_allowed(fitted, people):
 
 
 def test_what_is_difficult_changes_less_often_and_costs_more(fitted, people, free):
-    hard = fitted.explain(people, target="granted", difficulty={"debt": 20})
+    hard = fitted.explain(people, target="granted", difficulty={"debt": 20}, max_steps=30)
     assert moved(hard, "debt").sum() < moved(free, "debt").sum()
     debt = [feature.name for feature in fitted.schema_].index("debt")
     weights = np.where(np.arange(5) == debt, 20, 1)
