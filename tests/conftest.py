@@ -1,6 +1,7 @@
 """Shared data. Tests run on one thread: small tensors gain nothing from a second one."""
 
 import gc
+from functools import partial
 
 import pytest
 import torch
@@ -41,6 +42,15 @@ def make_blobs():
 def blobs() -> tuple[torch.Tensor, torch.Tensor]:
     """Sixty rows of two classes with two features."""
     return draw_blobs()
+
+
+@pytest.fixture
+def quick_gates(monkeypatch):
+    """Gates that are learned in less than a second."""
+    from counterfactual_training.gates import GateConfig
+
+    short = partial(GateConfig, epochs=8, num_counterfactuals=60, hidden=(32,), learning_rate=5e-3)
+    monkeypatch.setattr("counterfactual_training.gates.learned.GateConfig", short)
 
 
 @pytest.fixture(autouse=True)
