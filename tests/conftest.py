@@ -1,5 +1,8 @@
 """Shared data. Tests run on one thread: small tensors gain nothing from a second one."""
 
+import gc
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import settings
@@ -9,6 +12,17 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
 torch.set_num_threads(1)
+if not torch.cuda.is_available():
+    # Otherwise every seed is noted with its stack, for devices that are never there: 2 ms, more than many tests take.
+    torch.manual_seed = torch.default_generator.manual_seed
+
+# Imported modules and collected tests stay: looking through them for garbage finds none.
+gc.disable()
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
 
 
 def draw_blobs(num_classes: int = 2, n: int = 60, d: int = 2, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -28,6 +42,15 @@ def make_blobs():
 def blobs() -> tuple[torch.Tensor, torch.Tensor]:
     """Sixty rows of two classes with two features."""
     return draw_blobs()
+
+
+@pytest.fixture
+def quick_gates(monkeypatch):
+    """Gates that are learned in less than a second."""
+    from counterfactual_training.gates import GateConfig
+
+    short = partial(GateConfig, epochs=8, num_counterfactuals=60, hidden=(32,), learning_rate=5e-3)
+    monkeypatch.setattr("counterfactual_training.gates.learned.GateConfig", short)
 
 
 @pytest.fixture(autouse=True)

@@ -1,9 +1,12 @@
 """Few cases of a large product: every two values of two axes meet, and the rest stays available."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from itertools import combinations, product
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis.strategies import SearchStrategy
 
 
 def covering(*axes: Iterable[object]) -> list[tuple[object, ...]]:
@@ -58,3 +61,21 @@ def _marked(axes: Mapping[str, Iterable[object]], few: list[tuple[object, ...]])
 def repeats(*values: object) -> list:
     """Values for ``parametrize`` that repeat a test at some cost: marked ``exhaustive``."""
     return [pytest.param(value, marks=pytest.mark.exhaustive) for value in values]
+
+
+def on_examples(
+    few: int, many: int, *strategies: SearchStrategy
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Run a test, which takes nothing else, on a few drawn examples; on many of them it is marked ``exhaustive``."""
+
+    def decorate(test: Callable) -> Callable:
+        @pytest.mark.parametrize("num", [few, *repeats(many)])
+        @wraps(test)
+        def run(num: int) -> None:
+            limits = settings(max_examples=num, deadline=None, suppress_health_check=list(HealthCheck))
+            limits(given(*strategies)(test))()
+
+        del run.__wrapped__  # whose arguments pytest would take for fixtures
+        return run
+
+    return decorate

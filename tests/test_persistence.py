@@ -20,6 +20,7 @@ from counterfactual_training.persistence import (
     save_file,
     unflatten_state,
 )
+from covering import on_examples
 
 
 def test_load_is_the_inverse_of_save(tmp_path):
@@ -137,8 +138,7 @@ STATES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
-@given(STATES)
+@on_examples(50, 150, STATES)
 def test_unflatten_is_the_inverse_of_flatten(state):
     """Whatever the keys: also where they hold slashes, or 1 and "1" stand side by side."""
     tensors, plain = flatten_state({"state": state})

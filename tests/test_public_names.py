@@ -67,34 +67,45 @@ def test_results_never_promise_none():
         assert "None" not in str(result.__annotations__[name])
 
 
-def test_importing_is_light_and_changes_nothing_of_the_host():
-    heavy = ["optuna", "matplotlib", "ray", "flask", "fastapi", "jinja2", "torchvision", "torch._dynamo", "IPython"]
-    code = f"""
+_FIRST_IMPORT = """
 import sys, torch
 def host():
     return torch.get_num_threads(), torch.get_rng_state().tolist(), torch.get_default_dtype()
 torch.set_num_threads(2)
 before = host()
-import counterfactual_training
-print([m for m in {heavy!r} if m in sys.modules], host() == before)
-ct, x = counterfactual_training, torch.randn(20, 2)
-ct.train(ct.mlp(2, 2, (4,)), x, (x[:, 0] > 0).long(), config=ct.TrainConfig(epochs=1), progress=False)
-print("torch._dynamo" in sys.modules)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
-    assert done.stdout.split("\n")[:2] == ["[] True", "False"]  # nor does training load torch's compiler
-
-
-def test_a_function_keeps_its_name_when_the_folder_of_the_same_name_is_imported():
-    code = """
 import counterfactual_training as ct
+heavy = ["optuna", "matplotlib", "ray", "flask", "fastapi", "jinja2", "torchvision", "torch._dynamo", "IPython"]
+print([m for m in heavy if m in sys.modules], host() == before)
 from counterfactual_training.search import line
 import counterfactual_training.search.penalties
 from counterfactual_training import search
 print(callable(ct.search), search is ct.search, ct.line is line, "search" in dir(ct))
+x = torch.randn(20, 2)
+ct.train(ct.mlp(2, 2, (4,)), x, (x[:, 0] > 0).long(), config=ct.TrainConfig(epochs=1), progress=False)
+print("torch._dynamo" in sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
-    assert done.stdout.split() == ["True"] * 4
+
+
+def told_by(code: str) -> subprocess.CompletedProcess[str]:
+    """What a process of its own says."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def first_import() -> list[str]:
+    return told_by(_FIRST_IMPORT).stdout.splitlines()
+
+
+def test_importing_is_light_and_changes_nothing_of_the_host(first_import):
+    assert first_import[0] == "[] True"
+
+
+def test_a_function_keeps_its_name_when_the_folder_of_the_same_name_is_imported(first_import):
+    assert first_import[1].split() == ["True"] * 4
+
+
+def test_training_does_not_load_torchs_compiler(first_import):
+    assert first_import[2] == "False"
 
 
 def test_the_package_alone_and_the_help_of_the_command_load_nothing_heavy():
@@ -108,7 +119,7 @@ except SystemExit:
     pass
 print([m for m in ("torch", "sklearn", "pandas", "numpy", "scipy") if m in sys.modules], file=sys.stderr)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    done = told_by(code)
     assert done.stderr.strip() == "[]" and "evaluate" in done.stdout
 
 

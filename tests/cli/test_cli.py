@@ -138,6 +138,7 @@ def test_a_csv_file_is_trained_explained_and_measured(capsys, people):
 
 
 @pytest.mark.parametrize("gate", [None, "none", "both", *repeats("density", "learned")])
+@pytest.mark.usefixtures("quick_gates")
 def test_the_gate_asked_for_is_the_one_fitted_and_told(capsys, people, tmp_path, gate):
     command = ["train", people[0], "--target-column", "granted", "--epochs", "2", "--out", str(tmp_path / "m")]
     document = ask(capsys, *command, *([] if gate is None else ["--gate", gate]))

@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from sklearn.base import clone
 
 from counterfactual_training.errors import FileError, InputError, ModelError
 from counterfactual_training.estimator import CounterfactualClassifier
-from counterfactual_training.gates import GateConfig, Learned
+from counterfactual_training.gates import Learned
 from counterfactual_training.persistence import load_file, save_file
 from covering import repeats
 
@@ -33,13 +32,6 @@ def to_neighbours(classifier, frame, real, k=5):
     """Mean distance ``(n,)`` in model space to the k nearest rows of a frame."""
     points, others = (torch.as_tensor(classifier.encoder_.transform(f)) for f in (frame, real))
     return torch.cdist(points, others).topk(k, -1, largest=False).values.mean(-1).numpy()
-
-
-@pytest.fixture
-def quick_gates(monkeypatch):
-    """Gates that are learned in a second or two."""
-    short = partial(GateConfig, epochs=8, num_counterfactuals=60, hidden=(32,), learning_rate=5e-3)
-    monkeypatch.setattr("counterfactual_training.gates.learned.GateConfig", short)
 
 
 @pytest.fixture(scope="module")

@@ -100,8 +100,8 @@ def test_explanations_are_by_the_presets_search_unless_a_generator_was_stated(bl
     x, y = blobs[0].numpy(), blobs[1].numpy()
     for params, asked in (({}, None), ({"generator": "ecco"}, None), ({"decision_threshold": 0.6}, 0.6)):
         classifier = ct.CounterfactualClassifier(epochs=1, random_state=0, **params).fit(x, y)
-        assert classifier.explain(x[:2]).asked == asked
-        assert classifier.explain(x[:2], confidence=0.9).asked == 0.9
+        assert classifier.explain(x[:2], max_steps=5).asked == asked
+        assert classifier.explain(x[:2], max_steps=5, confidence=0.9).asked == 0.9
     paper = ct.CounterfactualClassifier(epochs=1, preset="as_run", random_state=0).fit(x, y)
     assert paper.explain(x[:2]).asked is None  # the threshold of the training is none of a person's business
 

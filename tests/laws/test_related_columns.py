@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tests.covering import repeats
 
 from counterfactual_training.estimator import Finder, explain_rows
 from counterfactual_training.estimator.answer import advice_constraints
@@ -16,6 +15,7 @@ from counterfactual_training.estimator.rules import ask
 from counterfactual_training.search import line
 from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.tabular.schema import Schema
+from covering import repeats
 
 COMPARE = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 ROWS = 120

@@ -11,14 +11,13 @@ import pandas as pd
 import pytest
 import torch
 from encoded import fitted, same
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from counterfactual_training.errors import InputError
 from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.tabular.schema import Schema
-
-quick = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+from covering import on_examples
 
 
 @st.composite
@@ -95,15 +94,13 @@ def frames(draw: st.DrawFn, extra: tuple[Any, ...] = ()) -> pd.DataFrame:
     return frame
 
 
-@quick
-@given(frames())
+@on_examples(20, 50, frames())
 def test_decoding_gives_the_frame(frame: pd.DataFrame) -> None:
     encoder = fitted(frame)
     same(encoder.inverse_transform(encoder.transform(frame)), frame.reset_index(drop=True))
 
 
-@quick
-@given(frames(extra=(any_floats,)), st.sampled_from([np.float32, np.float64]), st.booleans())
+@on_examples(20, 50, frames(extra=(any_floats,)), st.sampled_from([np.float32, np.float64]), st.booleans())
 def test_decoding_like_the_frame_gives_the_frame(frame: pd.DataFrame, dtype: type, scale: bool) -> None:
     encoder = fitted(frame, scale=scale)
     with np.errstate(over="ignore"):
@@ -112,8 +109,7 @@ def test_decoding_like_the_frame_gives_the_frame(frame: pd.DataFrame, dtype: typ
     same(encoder.inverse_transform(z, like=frame), frame)
 
 
-@quick
-@given(frames(), st.data())
+@on_examples(20, 50, frames(), st.data())
 def test_rows_never_trained_on_come_back_too(frame: pd.DataFrame, data: st.DataObject) -> None:
     encoder = fitted(frame)
     rows = frame.iloc[data.draw(st.lists(st.integers(0, len(frame) - 1), min_size=1, max_size=4))]

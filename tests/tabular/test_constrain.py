@@ -10,13 +10,14 @@ import pandas as pd
 import pytest
 import torch
 from encoded import fitted, same
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from counterfactual_training.constraints import Constraints, Domain
 from counterfactual_training.errors import InputError
 from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.tabular.schema import Schema
+from covering import on_examples
 
 ORDER = ["none", "BSc", "MSc", "PhD"]
 
@@ -104,9 +105,13 @@ def assert_rules(schema: Schema, before: pd.DataFrame, after: pd.DataFrame) -> N
             assert (old, new) not in feature.forbidden, (feature, old, new)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    ruled_frames(), st.integers(0, 10**6), st.sampled_from([torch.float32, torch.float64]), st.sampled_from([0.3, 3.0])
+@on_examples(
+    25,
+    60,
+    ruled_frames(),
+    st.integers(0, 10**6),
+    st.sampled_from([torch.float32, torch.float64]),
+    st.sampled_from([0.3, 3.0]),
 )
 def test_rules_hold_in_user_units(
     ruled: tuple[pd.DataFrame, Schema], seed: int, dtype: torch.dtype, size: float

@@ -24,6 +24,7 @@ from counterfactual_training import (
     Schedule,
     Setting,
     TrainConfig,
+    ecco,
     make_objective,
     mlp,
     train,
@@ -33,6 +34,7 @@ from covering import each_value, on_product
 
 VANILLA = make_objective("vanilla")
 PLAIN = TrainConfig(epochs=6, batch_size=20, num_counterfactuals=6, learning_rate=0.02)
+SEARCH = ecco(learning_rate=0.5, max_steps=8)
 UPDATES = 3  # per epoch, of the sixty rows
 
 
@@ -84,7 +86,7 @@ def members(rates, **changes):
     return [
         Member(
             fresh(3).double(),
-            Setting(objective=make_objective(name), config=replace(PLAIN, learning_rate=rate, seed=i, **changes)),
+            Setting(SEARCH, None, make_objective(name), replace(PLAIN, learning_rate=rate, seed=i, **changes)),
         )
         for i, (rate, name) in enumerate(zip(rates, ("full", "vanilla", "full"), strict=True))
     ]
@@ -415,7 +417,7 @@ def test_callbacks_begin_anew_with_every_run(blobs):
 
     models = [dropping() for _ in range(2)]
     lone = [copy.deepcopy(model) for model in models]
-    settings = [Setting(config=replace(PLAIN, seed=i)) for i in range(2)]
+    settings = [Setting(SEARCH, config=replace(PLAIN, seed=i)) for i in range(2)]
     shared = [EarlyStopping(2, metric="loss", mode="min"), AverageWeights(), Schedule(PER_EPOCH["StepLR"])]
     with pytest.warns(UserWarning, match="one by one"):
         Fleet([Member(m, s) for m, s in zip(models, settings, strict=True)]).train(x, y, callbacks=shared)

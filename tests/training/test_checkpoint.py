@@ -9,7 +9,18 @@ import torch
 from safetensors.torch import save_file as save_safetensors
 from torch import nn
 
-from counterfactual_training import Callback, Constraints, Generator, TrainConfig, fit_vae, generic, mlp, revise, train
+from counterfactual_training import (
+    Callback,
+    Constraints,
+    Generator,
+    TrainConfig,
+    ecco,
+    fit_vae,
+    generic,
+    mlp,
+    revise,
+    train,
+)
 from counterfactual_training.errors import FileError
 from counterfactual_training.persistence import load_file, save_file
 from counterfactual_training.training import Run
@@ -85,7 +96,7 @@ SITUATIONS = {
 def test_resumed_equals_uninterrupted(blobs, tmp_path, name, noisy):
     x, y = blobs
     after = 3 if noisy else 1
-    arguments = {"config": QUICK, **SITUATIONS[name]}
+    arguments = {"generator": ecco(learning_rate=0.5, max_steps=8), "config": QUICK, **SITUATIONS[name]}
     whole = fresh(noisy)
     records = train(whole, x, y, **arguments).history.records
     resumed, again = interrupted_then_resumed(x, y, tmp_path / "run.ckpt", lambda: fresh(noisy), after, **arguments)

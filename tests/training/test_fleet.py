@@ -118,7 +118,7 @@ OPTIONS = {
 def test_a_member_equals_the_run_alone_whatever_differs(option):
     x, y = blobs()
     # Counterfactuals that arrive, for otherwise the divergence is that of positives with themselves.
-    arriving = ecco(learning_rate=0.5, decision_threshold=0.4)
+    arriving = ecco(learning_rate=0.5, decision_threshold=0.4, max_steps=12)
     defaults = {
         "generator": arriving,
         "constraints": Constraints.build(2),
@@ -163,8 +163,9 @@ SHARED = {
 @pytest.mark.parametrize("rule", SHARED)
 def test_a_member_equals_the_run_alone_under_every_rule(rule):
     x, y = blobs()
+    search = ecco(learning_rate=0.5, max_steps=12)
     members = [
-        Member(model_of(i), Setting(ecco(), None, Objective(), config(seed=i, burn_in=0.4 * i, **SHARED[rule])))
+        Member(model_of(i), Setting(search, None, Objective(), config(seed=i, burn_in=0.4 * i, **SHARED[rule])))
         for i in range(3)
     ]
     expect_alone(members, x, y)

@@ -28,7 +28,7 @@ from counterfactual_training.search.penalties import Distance
 from counterfactual_training.training import Callback
 
 QUICK = TrainConfig(epochs=3, batch_size=20, num_counterfactuals=12, learning_rate=0.02)
-ARRIVING = ecco(learning_rate=0.5, decision_threshold=0.6)
+ARRIVING = ecco(learning_rate=0.5, decision_threshold=0.6, max_steps=12)
 
 
 def chain(seed: int = 0) -> nn.Module:

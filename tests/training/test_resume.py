@@ -25,6 +25,7 @@ from counterfactual_training import (
     Schedule,
     Setting,
     TrainConfig,
+    ecco,
     mlp,
     train,
 )
@@ -33,6 +34,7 @@ from forked import fork
 
 pytestmark = pytest.mark.usefixtures("saved_every_epoch")
 CONFIG = TrainConfig(epochs=8, batch_size=20, num_counterfactuals=6, learning_rate=0.02)
+SEARCH = ecco(learning_rate=0.5, max_steps=8)
 UPDATES = 3  # per epoch
 
 
@@ -107,12 +109,12 @@ def run(kind: str, callbacks: list[Callback], path: Path | None = None, seed: in
     x, y = rows()
     config = replace(CONFIG, **changes)
     if kind == "fleet":
-        settings = [Setting(config=replace(config, seed=i, learning_rate=0.02 / (1 + i))) for i in range(4)]
+        settings = [Setting(SEARCH, config=replace(config, seed=i, learning_rate=0.02 / (1 + i))) for i in range(4)]
         members = [Member(chain(seed + i), setting) for i, setting in enumerate(settings)]
         return Fleet(members).train(x, y, callbacks=callbacks, checkpoint=path)
     optimizer = None if kind == "chain" else (lambda p: SGD(p, 0.1, momentum=0.9))
     model = chain(seed) if kind == "chain" else noisy(seed)
-    return [train(model, x, y, config=config, optimizer=optimizer, callbacks=callbacks, checkpoint=path)]
+    return [train(model, x, y, SEARCH, config=config, optimizer=optimizer, callbacks=callbacks, checkpoint=path)]
 
 
 def told(results) -> list:
@@ -243,7 +245,9 @@ def test_faults_that_come_and_go_do_not_add_up(kind):
 def test_every_member_has_its_own_patience():
     x, y = rows()
     limits = (2, 5, 100)
-    settings = [Setting(config=replace(CONFIG, seed=i, max_bad_updates=limit)) for i, limit in enumerate(limits)]
+    settings = [
+        Setting(SEARCH, config=replace(CONFIG, seed=i, max_bad_updates=limit)) for i, limit in enumerate(limits)
+    ]
 
     def faults():
         return Faults(lambda update: update >= 4)

@@ -92,6 +92,7 @@ def test_a_cell_is_the_same_whoever_trains_beside_it(tmp_path):
         np.testing.assert_allclose(values, b.arrays[name], rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.usefixtures("quick_gates")
 def test_gates_change_where_advice_ends_and_not_who_is_accepted(tmp_path):
     """Rows of LS lie in two heaps: a counterfactual that a gate has to let through ends deeper in one of them."""
     text = 'gate = ["none", "density", "learned"]\n' + TINY.replace("[2, 4]", "4").replace("epochs = 1", "epochs = 5")
