@@ -94,13 +94,21 @@ def one_by_one(finder: Finder, factuals: Factuals, y: Tensor, bar: float, start:
     """
     current = (factuals.x if start is None else start).clone()
     confidence = finder.confidence(current, y)
-    rows = (confidence < bar).nonzero().squeeze(-1)
+    most = max(1, _VALUES // (2 * min(len(finder.difficulty), MOST) * current.shape[-1]))
+    below = (confidence < bar).nonzero().squeeze(-1)
+    for rows in below.split(most) if len(below) else ():
+        current[rows] = _walk(finder, factuals.take(rows), y[rows], bar, current[rows], confidence[rows])
+    return current
+
+
+def _walk(finder: Finder, factuals: Factuals, y: Tensor, bar: float, current: Tensor, confidence: Tensor) -> Tensor:
+    rows = torch.arange(len(y), device=y.device)
     for _ in range(_COLUMNS):
-        if len(rows) == 0:
-            break
         part, goal = factuals.take(rows), y[rows]
         points, gained = _steps(finder, part, goal, bar, current[rows])
         n, c, d = points.shape
+        if c == 0:
+            break
         cost = finder.cost(points.view(n * c, d), part.x.repeat_interleave(c, 0)).view(n, c)
         now, spent = confidence[rows].unsqueeze(-1), finder.cost(current[rows], part.x).unsqueeze(-1)
         gain = (gained.logit(_TINY) - now.logit(_TINY)) / (cost - spent).clamp_min(_TINY)
@@ -111,6 +119,8 @@ def one_by_one(finder: Finder, factuals: Factuals, y: Tensor, bar: float, start:
         current[rows[helps]] = points[everyone, place][helps]
         confidence[rows[helps]] = gained[everyone, place][helps]
         rows = rows[helps & (confidence[rows] < bar)]
+        if len(rows) == 0:
+            break
     return current
 
 
