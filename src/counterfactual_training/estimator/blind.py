@@ -1,8 +1,8 @@
 """Counterfactuals without gradients, for models that only answer questions.
 
-Three ways, tried together: columns changed one after the other, each as helps most; real rows of the target class that
-the rules allow, the nearest first; and random points in growing balls around the row. Changes that are not needed are
-taken back, and the cheapest answer stays.
+Three ways, tried together: columns changed one after the other, each as gains most for its cost; real rows of the
+target class that the rules allow, the nearest first; and random points in growing balls around the row. Changes that
+are not needed are taken back, and the cheapest answer stays.
 """
 
 from __future__ import annotations
