@@ -340,11 +340,14 @@ class Constraints:
         lower, upper = (bound.expand_as(x) for bound in self._box(x))
         up, down = self.may_increase.unsqueeze(-2).expand_as(x), self.may_decrease.unsqueeze(-2).expand_as(x)
         # A value that did not change is kept, and often few columns of many did.
-        moved = (x_cf != x).reshape(-1, self.num_features).any(0).tolist()
+        moved = x_cf != x
+        some = moved.reshape(-1, self.num_features).any(0).tolist()
         for lattice in self.lattices:
             j = lattice.column
-            if not moved[j]:
+            if not some[j]:
                 continue
-            low = torch.where(down[..., j], lower[..., j], x[..., j])
-            high = torch.where(up[..., j], upper[..., j], x[..., j])
-            x_cf[..., j] = lattice.snap(x_cf[..., j], x[..., j], low, high)
+            rows = moved[..., j]
+            own = x[..., j][rows]
+            low = torch.where(down[..., j][rows], lower[..., j][rows], own)
+            high = torch.where(up[..., j][rows], upper[..., j][rows], own)
+            x_cf[..., j][rows] = lattice.snap(x_cf[..., j][rows], own, low, high)

@@ -112,20 +112,27 @@ class Finder(Bar):
 
         The same arithmetic as decoding to a frame and encoding it again, without making the frame.
         """
-        z, precision = points.detach().cpu().double().numpy(), torch.finfo(points.dtype).eps
-        x, printed = factuals.x, factuals.x.clone()
-        moved = set(self.owner[(points != x).any(0).cpu()].tolist()) - set(self._following)
-        for j in moved:  # often few of many
-            column, own = self.encoder.columns_[j], factuals.numbers[:, j]
+        x, printed, precision = factuals.x, factuals.x.clone(), torch.finfo(points.dtype).eps
+        moved = points.detach() != x
+        following = set(self._following)
+        for j in set(self.owner[moved.any(0).cpu()].tolist()) - following:  # often few of many
+            column = self.encoder.columns_[j]
             place = self.encoder.slices_[column.feature.name]
-            numbers, same = column.decode_like(z[:, place], precision, own)
+            rows = moved[:, place].any(-1).nonzero().squeeze(-1)
+            z, own = points[rows, place].detach().cpu().double().numpy(), factuals.numbers[rows.cpu().numpy(), j]
+            numbers, same = column.decode_like(z, precision, own)
             code = torch.as_tensor(column.encode(stored(column, numbers))).to(points)
-            printed[:, place] = torch.where(torch.as_tensor(same, device=x.device).unsqueeze(-1), x[:, place], code)
+            unchanged = torch.as_tensor(same, device=x.device).unsqueeze(-1)
+            printed[rows, place] = torch.where(unchanged, x[rows, place], code)
         return printed if self.related is None else self.related.follow(printed, factuals)
 
-    def printed(self, points: Tensor, factuals: Factuals) -> Tensor:
-        """Points ``(n, d)`` rounded to valid values, away from the factual, and printed."""
-        return self.as_printed(self.constraints.to(points).snap(points, factuals.x, factuals.held), factuals)
+    def printed(self, points: Tensor, factuals: Factuals, numbers: bool = False) -> Tensor:
+        """Points ``(n, d)`` rounded to valid values, away from the factual, and printed.
+
+        With ``numbers``, all categories are known to be valid.
+        """
+        rules = self.constraints if not numbers or self.related is not None else replace(self.constraints, groups=())
+        return self.as_printed(rules.to(points).snap(points, factuals.x, factuals.held), factuals)
 
     def keeps(self, points: Tensor, factuals: Factuals) -> Tensor:
         """Mask ``(n,)`` of printed points that break no relation between columns more than their factuals do."""
@@ -240,10 +247,6 @@ class Finder(Bar):
             part, goal = factuals.take(rows), threshold + DIGITS
             points = towards_real(self.searched, part.x, y[rows], self.constraints.to(x), goal, part.held)
             keep_better(rows, points)
-            rows = missed()
-        if fall_back and len(rows) and not bool(self._pixels.any()):
-            # Gradients end where every small step is worse; a large one in one column may still help.
-            keep_better(rows, one_by_one(self, factuals.take(rows), y[rows], threshold + DIGITS, x_cf[rows]))
         return x_cf, steps, confidence
 
     def shorten(self, x_cf: Tensor, factuals: Factuals, y: Tensor, floor: Tensor) -> Tensor:

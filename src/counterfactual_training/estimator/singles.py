@@ -205,7 +205,7 @@ def _printed(
 ) -> Tries:
     p, g, d = point.shape
     own = factuals.take(row.repeat_interleave(g))
-    flat = finder.printed(point.view(p * g, d), own)
+    flat = finder.printed(point.view(p * g, d), own, numbers)
     allowed = new if finder.related is None else new & finder.keeps(flat, own).view(p, g)
     return Tries(row, feature, flat.view(p, g, d), allowed, numbers)
 
