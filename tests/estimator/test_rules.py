@@ -132,3 +132,14 @@ def test_rows_with_equal_rules_are_asked_together():
     assert [rows.tolist() for rows, _ in groups] == [[0, 2], [1, 3]]
     assert groups[0][1] == Rules(lock=["a"], max_changes=2)
     assert len(ask(pd.RangeIndex(4), lock=["a", "b"])) == 1
+
+
+def test_rows_that_have_their_target_are_left_alone(fitted, people):
+    told = fitted.explain(people, confidence=0.95, target=fitted.predict(people).tolist())
+    assert (told.status == "already_there").all() and not told.changed.to_numpy().any()
+
+
+def test_hardly_any_difficulty_makes_no_answer_dearer(fitted, people):
+    plain = fitted.explain(people, target="granted")
+    hard = fitted.explain(people, target="granted", difficulty={"debt": 1.001})
+    assert (hard.cost <= 1.002 * plain.cost + 1e-4).all()

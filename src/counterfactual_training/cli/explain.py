@@ -13,6 +13,7 @@ from counterfactual_training.cli.output import emit
 from counterfactual_training.cli.parsing import assignments, interval, pick_label, pick_rows
 from counterfactual_training.cli.saved_models import TableModel, open_model
 from counterfactual_training.errors import InputError, check_name, lookup
+from counterfactual_training.tabular.feature import Feature
 from counterfactual_training.tabular.schema import Schema
 
 DESCRIPTION = "Search counterfactual explanations for chosen rows and describe them in words."
@@ -91,9 +92,21 @@ def _domains(items: Sequence[str] | None, schema: Schema) -> dict[str, Any] | No
     for name, text in assignments(items, "domain", "COLUMN=RANGE").items():
         check_name("column in --domain", name, schema.names)
         feature = schema[name]
-        if feature.is_category:
+        if feature.kind == "ordinal":
+            found[name] = _ranks(feature, text)
+        elif feature.is_category:
             known = {str(category): category for category in feature.categories or ()}
             found[name] = [lookup(f"category of {name} in --domain", part, known) for part in text.split(",")]
         else:
             found[name] = interval(text)
     return found or None
+
+
+def _ranks(feature: Feature, text: str) -> tuple[Any, ...]:
+    """``school:MSc`` as two categories of an ordinal column; either side may be empty."""
+    low, colon, high = text.partition(":")
+    if not colon:
+        raise InputError(f"--domain of {feature.name!r}, whose categories have an order, takes LOW:HIGH, got {text!r}.")
+    known = {str(category): category for category in feature.categories or ()}
+    what = f"category of {feature.name} in --domain"
+    return tuple(lookup(what, end, known) if end else None for end in (low, high))

@@ -220,7 +220,7 @@ def rules(arguments: argparse.Namespace, table: TrainingTable) -> dict[str, Any]
         check_name("column in --special", name, known)
         schema = {**(schema or {}), name: {**(schema or {}).get(name, {}), "special": numbers(text, "--special")}}
     return {
-        "mutability": stated | mutability,
+        "mutability": (stated | mutability) or None,
         "domain": domain,
         "schema": schema,
         "missing": arguments.missing or "error",

@@ -65,7 +65,7 @@ def search_blind(
 
 def _chosen(finder: Finder, x: Tensor, row: Tensor, point: Tensor, confidence: Tensor, bar: float) -> Tensor:
     """For each row of x ``(n, d)``, the number ``(n,)`` of its cheapest point that arrives, else of its best one."""
-    rank = torch.where(confidence >= bar, finder.cost(point, x[row]) - 1e9, -confidence)
+    rank = torch.where(confidence >= bar, finder.cost(point, x[row]).double() - 1e9, -confidence.double())
     chosen = torch.zeros(len(x), dtype=torch.long, device=row.device)
     for place in rank.argsort(descending=True, stable=True).tolist():  # the last assignment of a row wins
         chosen[row[place]] = place
@@ -130,7 +130,7 @@ def _balls(finder: Finder, factuals: Factuals, y: Tensor, bar: float) -> tuple[T
         flat = finder.printed(points.flatten(0, 1), factuals.take(repeated))
         reached = finder.confidence(flat, y[repeated])
         cost = finder.cost(flat, x[repeated])
-        rank = torch.where(reached >= bar, cost - 1e9, -reached).view(-1, _POINTS)
+        rank = torch.where(reached >= bar, cost.double() - 1e9, -reached.double()).view(-1, _POINTS)
         place = rank.argmin(-1) + torch.arange(len(rows), device=rows.device) * _POINTS
         better = reached[place] > confidence[rows]
         best[rows[better]], confidence[rows[better]] = flat[place][better], reached[place][better]

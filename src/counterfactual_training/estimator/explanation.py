@@ -204,9 +204,10 @@ class Explanation:
     # ---- in words --------------------------------------------------------------------------------------------------
 
     def _sentence(self, i: int, most: int | None) -> str:
-        target, sure = say_label(plain_value(self.target[i])), say_confidence(self.confidence[i])
-        moved, arrives = self._moved(i, most), self.prediction[i] == self.target[i]
         asked = "" if self.asked is None else f"{self.asked:g}"
+        target = say_label(plain_value(self.target[i]))
+        sure = say_confidence(self.confidence[i], max(2, len(asked.partition(".")[2])))
+        moved, arrives = self._moved(i, most), self.prediction[i] == self.target[i]
         if self.status[i] == "already_there":
             below = f", below the {asked} asked for" if self.confidence[i] < (self.asked or 0.0) else ""
             return f"the decision already is {target} (confidence {sure}{below}); nothing needs to change."

@@ -10,24 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
-import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.estimator.bar import Bar
 from counterfactual_training.estimator.blind import search_blind
-from counterfactual_training.estimator.foreign import Background, BlackBox
-from counterfactual_training.estimator.inputs import column_owner, device_and_dtype, encode_rows
-from counterfactual_training.estimator.points import DIGITS, Counterfactuals, Factuals, floor_of, stored
+from counterfactual_training.estimator.foreign import Background
+from counterfactual_training.estimator.points import DIGITS, Counterfactuals, Factuals, floor_of
 from counterfactual_training.estimator.refine import Shortener, swap_categories
-from counterfactual_training.estimator.related import Related
 from counterfactual_training.estimator.singles import one_by_one, promising, single_changes
+from counterfactual_training.estimator.space import Space
 from counterfactual_training.gates import Gate, Gated, towards_real
 from counterfactual_training.search import Generator, SearchResult, Status, generic, search
 from counterfactual_training.tabular.encode import Encoder
-from counterfactual_training.tabular.frame import read
 
 # A row that rounding took below τ is searched again, aiming at this share of the way from τ to 1.
 _AIM_HIGHER = 0.4
@@ -42,7 +37,7 @@ _SHARES = (0.95, 0.8, 0.5, 0.2, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
-class Finder(Bar):
+class Finder(Space):
     """Model, encoder and rules that belong together; and, if there is one, the gate that limits where advice ends.
 
     A model without gradients needs a ``background`` of real rows. ``decision`` is explained in :class:`Bar`.
@@ -61,32 +56,6 @@ class Finder(Bar):
         return self.model if self.gate is None else Gated(self.model, self.gate)
 
     @cached_property
-    def owner(self) -> Tensor:
-        """``(d,)`` the feature that each encoded column belongs to."""
-        return column_owner(self.encoder)
-
-    @cached_property
-    def difficulty(self) -> Tensor:
-        """``(m,)`` of each feature."""
-        return torch.tensor([feature.difficulty for feature in self.encoder.schema_])
-
-    @cached_property
-    def _weights(self) -> Tensor | None:
-        """Difficulty of the encoded columns ``(d,)``; ``None`` if all are alike."""
-        return None if bool((self.difficulty == 1).all()) else self.difficulty[self.owner]
-
-    @cached_property
-    def related(self) -> Related | None:
-        """Relations between the columns; ``None`` without any."""
-        return Related(self.encoder) if self.encoder.schema_.relations else None
-
-    @cached_property
-    def _following(self) -> list[int]:
-        """Features that follow others, by position; they cost nothing and are never changed by themselves."""
-        names = self.encoder.schema_.names
-        return [names.index(name) for name in self.encoder.schema_.book.following]
-
-    @cached_property
     def _free(self) -> Constraints:
         """The rules as the search sees them: categories and box, while integers and decimals may still vary.
 
@@ -96,49 +65,6 @@ class Finder(Bar):
         """
         domain = replace(self.constraints.domain, inferred=True)
         return replace(self.constraints, lattices=(), domain=domain, keep_outside=False)
-
-    # ---- rows and points -------------------------------------------------------------------------------------------
-
-    def factuals(self, frame: pd.DataFrame) -> Factuals:
-        """Encode the rows of a frame, once for all that follows."""
-        x = encode_rows(self.encoder, frame, device_and_dtype(self.model))
-        numbers = np.stack([read(c.feature, frame[c.feature.name]) for c in self.encoder.columns_], 1)
-        if isinstance(self.model, BlackBox):
-            x = self.model.remember(frame, list(numbers.T), x)
-        return Factuals(frame, np.arange(len(frame)), x, numbers)
-
-    def as_printed(self, points: Tensor, factuals: Factuals) -> Tensor:
-        """Points ``(n, d)`` moved to the encoding of the rows they decode to.
-
-        The same arithmetic as decoding to a frame and encoding it again, without making the frame.
-        """
-        x, printed, precision = factuals.x, factuals.x.clone(), torch.finfo(points.dtype).eps
-        moved = points.detach() != x
-        following = set(self._following)
-        for j in set(self.owner[moved.any(0).cpu()].tolist()) - following:  # often few of many
-            column = self.encoder.columns_[j]
-            place = self.encoder.slices_[column.feature.name]
-            rows = moved[:, place].any(-1).nonzero().squeeze(-1)
-            z, own = points[rows, place].detach().cpu().double().numpy(), factuals.numbers[rows.cpu().numpy(), j]
-            numbers, same = column.decode_like(z, precision, own)
-            code = torch.as_tensor(column.encode(stored(column, numbers))).to(points)
-            unchanged = torch.as_tensor(same, device=x.device).unsqueeze(-1)
-            printed[rows, place] = torch.where(unchanged, x[rows, place], code)
-        return printed if self.related is None else self.related.follow(printed, factuals)
-
-    def printed(self, points: Tensor, factuals: Factuals, numbers: bool = False) -> Tensor:
-        """Points ``(n, d)`` rounded to valid values, away from the factual, and printed.
-
-        With ``numbers``, all categories are known to be valid.
-        """
-        rules = self.constraints if not numbers or self.related is not None else replace(self.constraints, groups=())
-        return self.as_printed(rules.to(points).snap(points, factuals.x, factuals.held), factuals)
-
-    def keeps(self, points: Tensor, factuals: Factuals) -> Tensor:
-        """Mask ``(n,)`` of printed points that break no relation between columns more than their factuals do."""
-        if self.related is None:
-            return torch.ones(len(points), dtype=torch.bool, device=points.device)
-        return self.related.kept(points, factuals)
 
     # ---- the search ------------------------------------------------------------------------------------------------
 
@@ -159,14 +85,15 @@ class Finder(Bar):
         there = self.logits(x).argmax(-1).to(y) == y
         x_cf, steps, rows = x.clone(), torch.zeros_like(y), (~there).nonzero().squeeze(-1)
         alone = rows[:0]
-        if sparsify and fall_back and not bool(self._pixels.any()):
+        if sparsify and fall_back and not bool(self.pixels.any()):
             floor = torch.full_like(x[rows, 0], threshold + DIGITS)
             singles = single_changes(self, factuals.take(rows), y[rows], floor)
             cheapest = singles.cheapest()
             alone = rows[singles.row[cheapest]]
             x_cf[alone] = singles.point[cheapest]
-            # Where some columns are difficult, several others may be cheaper than one of these.
-            rows = rows[~torch.isin(rows, alone)] if self._weights is None else rows
+            # Where some columns are difficult, several others may be cheaper than one of these; see below.
+            rows = rows[~torch.isin(rows, alone)] if self.weights is None else rows
+        single = x_cf[alone]
         if self.background is not None and len(rows):
             part = factuals.take(rows)
             x_cf[rows], steps[rows] = search_blind(self, self.background, part, y[rows], threshold, sparsify)
@@ -185,31 +112,42 @@ class Finder(Bar):
                 points[done] = self.shorten(points[done], part, y[rows], floor)
             x_cf[rows], rows = points[done], rest
         confidence = self.confidence(x_cf, y)
-        if sparsify and fall_back and self.background is None and not bool(self._pixels.any()):
-            x_cf, confidence = self._fewer(x_cf, confidence, factuals, y, threshold)
+        if self.weights is not None:
+            self._keep_cheaper(x_cf, confidence, alone, single, factuals, y, threshold)
+        if sparsify and fall_back and self.background is None and not bool(self.pixels.any()):
+            many = (self.num_changes(x_cf, x) > _FEW) | (confidence < threshold)
+            rows = (many & ~there).nonzero().squeeze(-1)
+            self._keep_cheaper(
+                x_cf, confidence, rows, self._walked(factuals, rows, y, threshold), factuals, y, threshold
+            )
         arrived = confidence >= threshold
         status = torch.where(arrived, int(Status.CONVERGED), int(Status.EXHAUSTED))
         found = Counterfactuals(x_cf, status.masked_fill(there, int(Status.ALREADY_THERE)), steps)
         self._flip_the_implausible(found, factuals, y, generator, fall_back, sparsify)
         return found
 
-    def _fewer(
-        self, x_cf: Tensor, confidence: Tensor, factuals: Factuals, y: Tensor, threshold: float
-    ) -> tuple[Tensor, Tensor]:
-        """The points ``(n, d)`` and their confidence; cheaper ones if one column after the other leads there.
-
-        A search moves every column that it may, and of those many may turn out to be needed.
-        """
-        many = (self.num_changes(x_cf, factuals.x) > _FEW) | (confidence < threshold)
-        rows = many.nonzero().squeeze(-1)
-        part, goal, now = factuals.take(rows), y[rows], confidence[rows]
+    def _walked(self, factuals: Factuals, rows: Tensor, y: Tensor, threshold: float) -> Tensor:
+        """Points of some rows that one column after the other leads to: a search moves every column that it may."""
+        part, goal = factuals.take(rows), y[rows]
         points = one_by_one(self, part, goal, threshold + DIGITS)
-        points = self.shorten(points, part, goal, floor_of(self.confidence(points, goal), threshold))
-        gained = self.confidence(points, goal)
-        cheaper = (gained >= threshold) & (self.cost(points, part.x) < self.cost(x_cf[rows], part.x))
+        return self.shorten(points, part, goal, floor_of(self.confidence(points, goal), threshold))
+
+    def _keep_cheaper(
+        self,
+        x_cf: Tensor,
+        confidence: Tensor,
+        rows: Tensor,
+        points: Tensor,
+        factuals: Factuals,
+        y: Tensor,
+        threshold: float,
+    ) -> None:
+        """Put other points of some rows into x_cf ``(n, d)``, and their confidence ``(n,)``: those that are cheaper or,
+        of rows that miss, more confident."""
+        x, now, gained = factuals.x[rows], confidence[rows], self.confidence(points, y[rows])
+        cheaper = (gained >= threshold) & (self.cost(points, x) < self.cost(x_cf[rows], x))
         better = torch.where(now < threshold, gained > now, cheaper)
         x_cf[rows[better]], confidence[rows[better]] = points[better], gained[better]
-        return x_cf, confidence
 
     def _holding(self, factuals: Factuals, y: Tensor, most: int) -> Factuals:
         """The rows with all but their most promising features held."""
@@ -261,41 +199,16 @@ class Finder(Bar):
             points = self.related.follow(points, part) if self.related is not None else points
             return points, self.keeps(points, part)
 
-        owner, apart = self.owner.to(x.device), self._pixels.to(x.device)
-        apart = apart.index_fill(0, torch.tensor(self._following, dtype=torch.long, device=x.device), True)
+        owner, apart = self.owner.to(x.device), self.pixels.to(x.device)
+        apart = apart.index_fill(0, torch.tensor(self.following, dtype=torch.long, device=x.device), True)
         related = None if self.related is None else allowed
         shortener = Shortener(self.reaches, printed, owner, apart, self.constraints, self.difficulty.to(x), related)
         return shortener(x_cf, x, y, floor)
 
-    @cached_property
-    def _pixels(self) -> Tensor:
-        """Mask ``(m,)`` of pixels, which are too many to be changed one by one."""
-        return torch.tensor([feature.kind == "pixel" for feature in self.encoder.schema_])
-
-    def differs(self, x_cf: Tensor, x: Tensor) -> Tensor:
-        """Mask ``(n, m)`` of the features that differ, those that follow others included."""
-        moved = (x_cf != x).to(x)
-        return moved.new_zeros(len(x), len(self.difficulty)).index_add_(1, self.owner.to(x.device), moved) > 0
-
-    def num_changes(self, x_cf: Tensor, x: Tensor) -> Tensor:
-        """``(n,)`` how many features differ, without those that follow others."""
-        return (self.distance(x_cf, x) > 0).sum(-1)
-
-    def distance(self, x_cf: Tensor, x: Tensor) -> Tensor:
-        """``(n, m)`` how far each feature moved, L1 in model space; 0 for those that only followed others."""
-        moved = (x_cf - x).abs()
-        sums = moved.new_zeros(len(moved), len(self.difficulty)).index_add_(1, self.owner.to(moved.device), moved)
-        sums[:, self._following] = 0
-        return sums
-
-    def cost(self, x_cf: Tensor, x: Tensor) -> Tensor:
-        """``(n,)`` L1 distance in model space, each feature times its difficulty."""
-        return (self.distance(x_cf, x) * self.difficulty.to(x)).sum(-1)
-
     def _search(self, factuals: Factuals, y: Tensor, generator: Generator) -> SearchResult:
         return search(
             self.searched, factuals.x, y, generator, self._free,
-            held=factuals.held, difficulty=self._weights, diagnose=False,
+            held=factuals.held, difficulty=self.weights, diagnose=False,
         )  # fmt: skip
 
     def _flip_the_implausible(

@@ -56,7 +56,9 @@ def _within(finder: Finder, factuals: Factuals, y: Tensor, x_cf: Tensor, questio
     again = factuals.take(rows).holding(~torch.cat(supports)[:, finder.owner.to(x.device)])
     found = replace(question, max_changes=None).ask(finder, again, y[rows])
     # Reached before missed, then cheap before dear; of those that missed, the most probable.
-    rank = torch.where(found.reached, finder.cost(found.x_cf, again.x), 1e9 - finder.confidence(found.x_cf, y[rows]))
+    rank = torch.where(
+        found.reached, finder.cost(found.x_cf, again.x).double(), 1e9 - finder.confidence(found.x_cf, y[rows]).double()
+    )
     rank += 1e6 * (found.status == int(Status.IMPLAUSIBLE))
     best = rank.view(tries, n).argmin(0) * n + torch.arange(n, device=x.device)
     return Counterfactuals(found.x_cf[best], found.status[best], found.num_steps.view(tries, n).sum(0))

@@ -76,7 +76,7 @@ def explainer_of(pipeline: Pipeline, rows: pd.DataFrame) -> Explainer:
         if rules and origin is not None:
             schema[origin] = rules
     if steps:
-        _check_return(pipeline[:-1], steps, match_columns(rows, names))
+        _check_return(pipeline[:-1], steps, frame)
     return Explainer(pipeline, frame, schema=schema, missing=classifier.missing, num_std=classifier.num_std_)
 
 
@@ -172,8 +172,14 @@ def _check_round_trip(steps: Pipeline, frame: pd.DataFrame, inner: pd.DataFrame)
             raise _cannot(steps.steps[0][0], f"the column {name!r} comes back changed")
 
 
-def _check_return(pipeline: Pipeline, steps: list[tuple[str, Any]], rows: pd.DataFrame) -> None:
-    """Raise if rows do not return from the steps: some, such as a projection, keep only part of what they are given."""
+def _check_return(pipeline: Pipeline, steps: list[tuple[str, Any]], frame: pd.DataFrame) -> None:
+    """Raise if rows do not return from the steps: some, such as a projection, keep only part of what they are given.
+
+    The kept rows were led back, so they do return; shuffled column by column, only what is really kept does.
+    """
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({name: frame[name].to_numpy()[rng.permutation(len(frame))] for name in frame.columns})
+    rows = rows.astype(frame.dtypes.to_dict())
     out = pipeline.transform(rows)
     out = out if isinstance(out, pd.DataFrame) else pd.DataFrame(np.asarray(out))
     back = _led_back(steps, out, list(map(str, rows.columns)))
@@ -186,7 +192,6 @@ def _check_return(pipeline: Pipeline, steps: list[tuple[str, Any]], rows: pd.Dat
             same = off <= _OFF * np.maximum(np.abs(values), 1.0)
         else:
             same = (seen.astype(object).to_numpy() == given.astype(object).to_numpy()) & there
-        # A value never seen in training, such as a new category, may be lost in some rows.
         if there.any() and same[there].mean() <= 0.5:
             raise _cannot(" and ".join(step for step, _ in steps), f"it does not give {name!r} back as it was")
 

@@ -112,7 +112,8 @@ def _walk(finder: Finder, factuals: Factuals, y: Tensor, bar: float, current: Te
         cost = finder.cost(points.view(n * c, d), part.x.repeat_interleave(c, 0)).view(n, c)
         now, spent = confidence[rows].unsqueeze(-1), finder.cost(current[rows], part.x).unsqueeze(-1)
         gain = (gained.logit(_TINY) - now.logit(_TINY)) / (cost - spent).clamp_min(_TINY)
-        rank = torch.where(gained >= bar, 1e9 - cost, torch.where(gained > now, gain, -torch.inf))
+        # In double precision, or costs would drown in the large number.
+        rank = torch.where(gained >= bar, 1e9 - cost.double(), torch.where(gained > now, gain, -torch.inf))
         place = rank.argmax(-1)
         everyone = torch.arange(n, device=rows.device)
         helps = rank[everyone, place] > -torch.inf

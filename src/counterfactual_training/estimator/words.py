@@ -51,9 +51,10 @@ def say_number(value: float, decimals: int) -> str:
     return "0" if text in ("-0", "") else text
 
 
-def say_confidence(value: float) -> str:
-    """Two decimals, cut off: a confidence is never rounded up."""
-    return f"{math.floor(value * 100 + 1e-6) / 100:.2f}"
+def say_confidence(value: float, decimals: int = 2) -> str:
+    """So many decimals, cut off: a confidence is never rounded up."""
+    unit = 10**decimals
+    return f"{math.floor(value * unit + 1e-6) / unit:.{decimals}f}"
 
 
 def with_unit(feature: Feature, text: str) -> str:

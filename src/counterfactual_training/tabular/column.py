@@ -114,12 +114,18 @@ class Column:
 
     @property
     def advised(self) -> tuple[float, ...] | None:
-        """The only values that advice may name, if there are such: those allowed, or the few that were seen.
+        """The only values that advice may name, if there are such: those allowed, or the few that were seen."""
+        return self.feature.allowed or (self.values if self._unruled else None)
 
-        Somebody who states a domain or a step means what lies between, too.
-        """
-        feature = self.feature
-        return feature.allowed or (self.values if feature.domain is None and feature.step is None else None)
+    @property
+    def advised_grid(self) -> float | None:
+        """Distance between neighbouring values of advice, as far as the training data say so; see ``spacing``."""
+        return self.spacing if self._unruled and self.spacing is not None else self.grid
+
+    @property
+    def _unruled(self) -> bool:
+        """Whether the data decide which numbers advice names. Who states a rule means what lies between, too."""
+        return self.feature.domain is None and self.feature.step is None and self.feature.max_change is None
 
     @property
     def _resolution(self) -> float:
@@ -187,7 +193,7 @@ class Column:
         feature = self.feature
         if not feature.special:
             return v
-        step = self.grid or 1e-3 * self.scale
+        step = self.advised_grid or 1e-3 * self.scale
         for _ in feature.special:  # the next number may be a code too
             lands = feature.coded(v).any(1)
             back = v + step * np.sign(base - v)

@@ -213,7 +213,7 @@ def _lattice(column: Column, start: int, bulk: bool) -> Lattice | None:
     values = column.advised if bulk else feature.allowed
     if values is not None:
         return Lattice(start, values=_points(column, np.array(values, dtype=np.float64)))
-    grid = column.spacing if bulk and column.spacing is not None and feature.step is None else column.grid
+    grid = column.advised_grid if bulk else column.grid
     if grid is None or feature.kind == "pixel" or grid / column.scale < _FINEST_GRID:
         return None
     # Counting from the grid point nearest the centre keeps float32 exact over the widest range.
