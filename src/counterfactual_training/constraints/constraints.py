@@ -342,11 +342,8 @@ class Constraints:
         # A value that did not change is kept, and often few columns of many did.
         moved = x_cf != x
         some = moved.reshape(-1, self.num_features).any(0).tolist()
-        for lattice in self.lattices:
-            j = lattice.column
-            if not some[j]:
-                continue
-            rows = moved[..., j]
+        for lattice in (lattice for lattice in self.lattices if some[lattice.column]):
+            j, rows = lattice.column, moved[..., lattice.column]
             own = x[..., j][rows]
             low = torch.where(down[..., j][rows], lower[..., j][rows], own)
             high = torch.where(up[..., j][rows], upper[..., j][rows], own)

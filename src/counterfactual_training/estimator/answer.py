@@ -142,8 +142,8 @@ def _explanation(
         torch.cat([getattr(answers.found, name) for answers in told])[torch.as_tensor(order, device=y.device)]
         for name in ("x_cf", "status", "num_steps")
     )
-    obstacles = [entry for answers in told for entry in answers.obstacles]
-    limits = [answers.max_changes for answers in told for _ in answers.row]
+    hindered = [(entry, answers.max_changes) for answers in told for entry in answers.obstacles]
+    obstacles, limits = zip(*(hindered[place] for place in order.tolist()), strict=True)
     cost, distance = (
         np.concatenate(
             [measure(a.finder)(a.found.x_cf, factuals.x[torch.as_tensor(a.row)]).double().cpu().numpy() for a in told]
@@ -153,15 +153,13 @@ def _explanation(
     own, goal = factuals.take(places), y[places]
     counterfactual = finder.encoder.inverse_transform(x_cf, like=own.frame)
     changed = finder.differs(x_cf, own.x).cpu().numpy()
-    probability = finder.logits(x_cf).softmax(-1).numpy()
-    wanted = goal.cpu().numpy()
-    confidence = probability[np.arange(len(row)), wanted]
+    probability, wanted = finder.logits(x_cf).softmax(-1).numpy(), goal.cpu().numpy()
+    confidence, prediction = probability[np.arange(len(row)), wanted], classes[probability.argmax(1)]
     original, notes = own.frame, tuple[str, ...]()
     if num_options > 1:
         index = _numbered(own.frame.index, row)
         original, counterfactual = original.set_axis(index), counterfactual.set_axis(index)
         notes = _shortfalls(factuals.frame, row, status.cpu().numpy(), num_options)
-    prediction = classes[probability.argmax(1)]
     asked = None if finder.decision else float(question.generator.decision_threshold)
     reached = (prediction == classes[wanted]) | ((confidence >= asked) if asked is not None else False)
     names = np.array([Status(code).name.lower() for code in sorted(Status)], dtype=object)
@@ -180,8 +178,8 @@ def _explanation(
         num_steps=steps.cpu().numpy(),
         asked=asked,
         distance=distance,
-        obstacles=[obstacles[place] for place in order.tolist()],
-        max_changes=[limits[place] for place in order.tolist()],
+        obstacles=list(obstacles),
+        max_changes=list(limits),
         encoder=finder.encoder,
         notes=notes,
     )
