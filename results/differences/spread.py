@@ -7,9 +7,9 @@ import torch
 
 import counterfactual_training as ct
 from counterfactual_training.evaluation.counterfactuals import aggregate, counterfactual_tables
-from counterfactual_training.experiments.fitting import untrained
 from counterfactual_training.experiments.grid.file import load_grid
 from counterfactual_training.experiments.grid.settings import setting_of
+from counterfactual_training.experiments.trained import untrained
 
 
 def models(name, kind="full", seeds=range(20), weights=None, search=None, sets=None, **config):
