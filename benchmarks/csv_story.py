@@ -28,11 +28,9 @@ from counterfactual_training.persistence import atomic_write
 
 # What somebody changes in the draft of the rules: a line of a column, and what it becomes.
 EDITS = (
-    ("age", '# mutability = "none"', 'mutability = "none"'),
-    ("sex", '# mutability = "none"', 'mutability = "none"'),
     ("debt", '# mutability = "none"', 'mutability = "decrease"'),
     ("debt", '# unit = "…"', 'unit = "euros"'),
-    ("debt", "# step = 1", "step = 100"),
+    ("debt", "# step = ", "step = 100"),
     ("late_payments", '# mutability = "none"', 'mutability = "decrease"'),
 )
 
@@ -97,9 +95,7 @@ def main() -> None:
         rules = edited(draft)
         (folder / "rules.toml").write_text(rules, encoding="utf-8")
         changed = [line for line in rules.splitlines() if line not in draft.splitlines()]
-        told.append(
-            "(an editor: age and sex fixed, debt and late payments may only fall)\n" + "\n".join(changed) + "\n"
-        )
+        told.append("(an editor: debt and late payments may only fall)\n" + "\n".join(changed) + "\n")
         typed(
             "ct train people.csv --target default --positive no --schema rules.toml --special late_payments=-9 "
             "--missing impute --out people.safetensors"

@@ -20,9 +20,9 @@ from counterfactual_training.errors import CounterfactualTrainingError
 from counterfactual_training.evaluation.counterfactuals import aggregate, counterfactual_table
 from counterfactual_training.evaluation.plausibility import implausibility_mmd
 from counterfactual_training.evaluation.protocol import PUBLISHED
-from counterfactual_training.experiments.fitting import fit_model, untrained
 from counterfactual_training.experiments.grid.settings import published, setting_of
 from counterfactual_training.experiments.paper_data import TABULAR
+from counterfactual_training.experiments.trained import fit_model, untrained
 
 COLUMNS = ("data", "rows × columns", "CT training, s", "evaluation, s", "evaluation / training")
 NOTE = """

@@ -19,7 +19,8 @@ from torch import nn
 import counterfactual_training as ct
 from counterfactual_training.evaluation.performance import accuracy, predict_logits
 from counterfactual_training.evaluation.stepfree import STEP_FREE, stepfree_table, summarise_stepfree
-from counterfactual_training.experiments.truth.methods import Caps, Fit, cheap_recourse_setting, conventional
+from counterfactual_training.experiments.truth.caps import Caps
+from counterfactual_training.experiments.truth.methods import Fit, cheap_recourse_setting, conventional
 from counterfactual_training.experiments.truth.truth import fit_of, make_bench
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.training import Setting

@@ -80,6 +80,7 @@ def draw_question(rng: np.random.Generator) -> dict[str, Any]:
     names = ["income", "debt", "loans", "score", "degree", "job", "owner"]
     rules: dict[str, Any] = {
         "lock": sorted(rng.choice(names, rng.integers(1, 4), replace=False).tolist()),
+        "vary": sorted({"job", *rng.choice(names, rng.integers(2, 5), replace=False).tolist()}),  # job is never fixed
         "domain": {"income": (500.0, 6000.0), "job": JOBS[:3], "loans": (1, 8)},
         "step": {"income": 50, "debt": 0.5, "loans": 2},
         "max_change": {"income": 1500.0, "debt": 12.0, "loans": 3, "degree": 1},
@@ -90,6 +91,8 @@ def draw_question(rng: np.random.Generator) -> dict[str, Any]:
         "relations": [str(rng.choice(ASKED))],
     }
     asked = {name: value for name, value in rules.items() if rng.random() < 0.35}
+    if "vary" in asked:  # a column cannot be free and held at once
+        asked.pop("lock", None)
     for name in ("domain", "step", "max_change"):
         if name in asked:
             kept = [column for column in asked[name] if rng.random() < 0.6]
@@ -110,6 +113,8 @@ def broken(told: ct.Explanation, people: pd.DataFrame, schema: dict[str, Any], a
         found += [f"{name}: unchanged cell differs"] * int((before[name][~rows] != after[name][~rows]).sum())
         if name in asked.get("lock", ()):
             found += [f"{name}: lock"] * int(rows.sum())
+        if name not in asked.get("vary", [name, "ratio"]) and name != "ratio":  # which may follow others
+            found += [f"{name}: vary"] * int(rows.sum())
         rank = RANKS.index if name == "degree" else JOBS.index if name == "job" else float
         was, now = np.array([rank(v) for v in old]), np.array([rank(v) for v in new])
         way = schema.get(name, {}).get("mutability", "both")
@@ -242,6 +247,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="seed of the first table")
     arguments = parser.parse_args()
     counts, wrong, seed, started = Counter[str](), Counter[str](), arguments.first, time.time()
+    arguments.out.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(arguments.workers, get_context("spawn")) as pool:
         while counts["counterfactuals"] < arguments.number:
             seeds = range(seed, seed + 4 * arguments.workers)
@@ -251,18 +257,23 @@ def main() -> None:
             seed = seeds.stop
             said = {name: n for name, n in wrong.items() if n}
             print(seed, counts["counterfactuals"], said, round(time.time() - started), flush=True)
+            # After every round, so that a run that is stopped has its page, too.
+            text = page(counts, wrong, f"seeds {arguments.first} to {seed - 1}", arguments, time.time() - started)
+            atomic_write(arguments.out / "rules.md", text.encode())
+
+
+def page(counts: Counter[str], wrong: Counter[str], seeds: str, arguments: argparse.Namespace, seconds: float) -> str:
     lines = [
         "# Do rules hold?\n",
         f"`python -m benchmarks.rules results --number {arguments.number} --rows {arguments.rows}`, "
-        f"seeds {arguments.first} to {seed - 1}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, "
+        f"{seeds}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, "
         f"version {ct.__version__}, torch {torch.__version__}, "
-        f"Python {platform.python_version()}, {time.time() - started:.0f} s.\n",
-        f"{counts.pop('counterfactuals'):,} counterfactuals, {sum(wrong.values()):,} broken rules.\n",
-        *(f"- {name}: {n:,}" for name, n in sorted(counts.items())),
+        f"Python {platform.python_version()}, {seconds:.0f} s.\n",
+        f"{counts['counterfactuals']:,} counterfactuals, {sum(wrong.values()):,} broken rules.\n",
+        *(f"- {name}: {n:,}" for name, n in sorted(counts.items()) if name != "counterfactuals"),
         *(f"- broken: {name}: {n:,}" for name, n in sorted(wrong.items()) if n),
     ]
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    atomic_write(arguments.out / "rules.md", ("\n".join(lines) + "\n").encode())
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from counterfactual_training.advice import Explanation
     from counterfactual_training.constraints import Constraints, Domain, OneHotGroup
     from counterfactual_training.datasets import Dataset, load_dataset
     from counterfactual_training.datasets.synthetic import loan
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
         MissingExtraError,
         ModelError,
     )
-    from counterfactual_training.estimator import CounterfactualClassifier, Explainer, Explanation, explain
+    from counterfactual_training.estimator import CounterfactualClassifier, Explainer, explain
     from counterfactual_training.evaluation import (
         PAIRED,
         PUBLISHED,
@@ -155,7 +156,8 @@ _MODULES = {
     "datasets": "Dataset load_dataset",
     "datasets.synthetic": "loan",
     "errors": "ConstraintError CounterfactualTrainingError FileError InputError MissingExtraError ModelError",
-    "estimator": "CounterfactualClassifier Explainer Explanation explain",
+    "advice": "Explanation",
+    "estimator": "CounterfactualClassifier Explainer explain",
     "evaluation": "PAIRED PUBLISHED EvaluationProtocol evaluate fgsm implausibility pgd summarise",
     "gates": "Gate GateConfig Gated fit_gate search_gated",
     "models": "cnn fit_vae linear mlp",

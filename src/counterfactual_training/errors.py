@@ -6,6 +6,7 @@ import difflib
 import importlib
 import inspect
 from collections.abc import Collection, Iterable, Mapping
+from numbers import Integral
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -48,6 +49,13 @@ def check_name(what: str, given: object, valid: Collection[Any], error: type[Exc
     """Raise, with the nearest valid name, unless ``given`` is one of ``valid``."""
     if given not in valid:
         raise error(unknown(what, given, valid))
+
+
+def check_count(name: str, value: Any) -> int:
+    """The value as an integer; raise unless it is a whole number of at least 1."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}.")
+    return int(value)
 
 
 def lookup(what: str, given: Any, table: Mapping[Any, T], error: type[Exception] = InputError) -> T:

@@ -75,7 +75,7 @@ def test_blanks_and_words_for_them(written, capsys):
     assert frame["city"].iloc[0] == "Ulm" and frame["city"].isna().tolist()[:4] == [False, False, False, True]
     assert "1 blank row(s) left out" in capsys.readouterr().err
     read_table(written(text.replace("unknown", "Ulm")))
-    assert "'age' is read as text because of '?'; if that means 'not known', add --na ?" in capsys.readouterr().err
+    assert "'age' is read as text because of '?'; if that means 'not known', add --na='?'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,17 @@ def test_blanks_and_words_for_them(written, capsys):
 def test_a_column_without_a_name_is_left_out(written, capsys, text):
     assert list(read_table(written(text)).columns) == ["age", "city"]
     assert "left out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("lead", ["", "\n  \n", "sep=,\n"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_line_break_in_a_name_loses_no_row(written, lead, end, encoding):
+    rows = "".join(f"{i},x,{i + 0.5},no\n" for i in range(5))
+    text = f'{lead}"age","b, c","k\nline","t"\n{rows}'.replace("\n", end)
+    frame = read_table(written(text, encoding))
+    assert list(frame.columns) == ["age", "b, c", f"k{end}line", "t"]
+    assert frame["age"].tolist() == [0, 1, 2, 3, 4] and frame[f"k{end}line"].iloc[0] == 0.5
 
 
 def test_excels_first_line_names_the_separator(written):

@@ -1,10 +1,13 @@
 """Messages of the library in the words of the command line."""
 
+import shlex
+
 import pandas as pd
 import pytest
 
+from counterfactual_training.cli import make_parser
 from counterfactual_training.cli.flags import in_flags
-from counterfactual_training.cli.parsing import numbers
+from counterfactual_training.cli.parsing import assignments, columns, numbers, pasted
 from counterfactual_training.errors import InputError
 from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.tabular.schema import Schema
@@ -33,7 +36,34 @@ def test_codes_are_stated_by_a_flag():
     assert in_flags(text).endswith("add --special late=-9,-8 age=999")
 
 
+def test_hints_can_be_pasted_into_a_shell():
+    text = 'state special={"Days late {now}": [-9, -8]}'
+    assert shlex.split(in_flags(text)) == ["add", "--special", "Days late {now}=-9,-8"]
+    assert pasted("--keep", ["Case ID", "age"]) == "--keep 'Case ID' age"
+
+
+def test_a_name_with_a_comma_stands_alone():
+    known = ["x,y", "x", "age"]
+    assert columns(["x,y"], known, "--lock") == ["x,y"] and columns(["x,age"], known, "--lock") == ["x", "age"]
+    assert columns(["age", "x,y"], known, "--lock") == ["age", "x,y"]
+    with pytest.raises(InputError, match=r"'y'.*A name with a comma stands alone: --lock x,y\."):
+        columns(["x,y,age"], known, "--lock")
+
+
+def test_options_given_again_add_to_each_other():
+    words = ["explain", "m", "--lock", "x,y", "--lock", "age", "--step", "a=1", "--step", "b=2", "--vary", "c,d"]
+    asked = make_parser(words).parse_args(words)
+    assert (asked.lock, asked.step, asked.vary) == (["x,y", "age"], ["a=1", "b=2"], ["c,d"])
+    words = ["train", "a.csv", "--drop", "a,b", "--drop", "c", "--immutable", "d", "--immutable", "e"]
+    asked = make_parser(words).parse_args(words)
+    assert (asked.drop, asked.protect) == (["a,b", "c"], ["d", "e"])
+    assert make_parser(["train"]).parse_args(["train", "loan", "--protect"]).protect == []
+    # What follows is the model, as ever.
+    words = ["explain", "--lock", "age", "m"]
+    assert make_parser(words).parse_args(words).model == "m"
+
+
 def test_numbers_after_a_flag():
-    assert numbers("-9,-8.5", "--special") == [-9, -8.5]
-    with pytest.raises(InputError, match="--special takes numbers"):
-        numbers("-9,none", "--special")
+    assert assignments(["a=-9,-8.5"], "special", value=numbers) == {"a": [-9, -8.5]}
+    with pytest.raises(InputError, match="--special takes COLUMN=VALUE"):
+        assignments(["a=-9,none"], "special", value=numbers)

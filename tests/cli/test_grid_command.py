@@ -64,12 +64,12 @@ def test_very_many_settings_need_a_yes(file, capsys, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("counterfactual_training.cli.grid.run_grid", stop)
+    monkeypatch.setattr(grid_run, "run_grid", stop)
     assert main(["grid", "run", str(file), "--yes"]) == 130
 
 
 def test_mistakes_end_before_anything_runs(file, capsys, monkeypatch):
-    monkeypatch.setattr(grid_run, "run_grid", None)
+    monkeypatch.setattr(grid_run, "launch", None)
     file.write_text(TINY.replace("max_steps", "max_step"))
     assert main(["grid", "run", str(file)]) == 2
     said = capsys.readouterr().err

@@ -135,6 +135,28 @@ def test_the_draft_is_toml_as_it_is_and_with_every_hint_in_force(people, capsys)
     assert every["late"]["domain"] == [0, 4] and set(every["age"]) >= {"mutability", "domain", "unit", "step"}
 
 
+def test_the_draft_suggests_values_of_the_columns_own_size(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    made = {
+        "Age (years)": rng.integers(18, 90, 200), "1990": rng.uniform(0, 0.84, 200),
+        "score": rng.integers(300, 850, 200), "one": 7.5,
+        "share": rng.uniform(0, 9, 200).round(2), "k\nline": range(200), "y": rng.choice(["a", "b"], 200),
+    }  # fmt: skip
+    pd.DataFrame(made).to_csv(tmp_path / "p.csv", index=False)
+    assert main(["schema", str(tmp_path / "p.csv"), "--target", "y"]) == 0
+    text = capsys.readouterr().out
+    draft, every = tomllib.loads(text), tomllib.loads(re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE))
+    assert draft["Age (years)"] == {"kind": "integer", "mutability": "none"} and "mutability" not in draft["score"]
+    assert every["1990"]["step"] == 0.01 and every["score"]["step"] == 10 and every["Age (years)"]["step"] == 1
+    assert all(isinstance(end, int) for end in every["score"]["domain"])
+    assert all(end == round(end, 2) for end in every["share"]["domain"]) and "step" not in every["one"]
+    assert every["relations"] == ["'1990' <= 'score'"] and "relations" not in draft
+    (tmp_path / "all.toml").write_text(text.replace("# relations", "relations"))
+    command = ["train", str(tmp_path / "p.csv"), "--target", "y", "--epochs", "1", "--out", str(tmp_path / "m")]
+    assert main([*command, "--schema", str(tmp_path / "all.toml")]) == 0
+    assert open_model(str(tmp_path / "m")).classifier.schema_.relations == ("'1990' <= 'score'",)
+
+
 def test_a_draft_can_be_trained_with_even_if_it_describes_the_class(people, capsys, tmp_path):
     csv, _ = people
     assert main(["schema", csv, "--keep", "customer"]) == 0
@@ -184,6 +206,37 @@ def test_rows_without_a_class_and_empty_columns_are_left_out(tmp_path, capsys):
     assert document["left_out"] == ["customer", "nothing", "since"]
     assert main(["evaluate", str(tmp_path / "m"), "--data", str(tmp_path / "p.csv")]) == 2
     assert "All 140 rows" in capsys.readouterr().err
+
+
+def test_hints_on_columns_left_out_help(tmp_path, capsys):
+    people = make_people(90).drop(columns="home")
+    day = pd.date_range("2024-01-01", periods=90)
+    dates = {"Opened": day.strftime("%Y-%m-%d"), "Paid": day.strftime("%d.%m.%Y"), "Due": day.strftime("%d/%m/%Y")}
+    dates["Seen at"] = day.strftime("%Y-%m-%dT12:00:00+02:00")
+    people.rename(columns={"customer": "Case ID"}).assign(**dates).to_csv(tmp_path / "p.csv", index=False)
+    frame = pd.read_csv(tmp_path / "p.csv")
+    command = ["train", str(tmp_path / "p.csv"), "--target", "default", "--epochs", "1", "--out", str(tmp_path / "m")]
+    assert main(command) == 0
+    said = capsys.readouterr().err
+    assert "'Case ID' counts the rows and is left out; --keep 'Case ID' uses it" in said and "--keep Opened" not in said
+    for line in re.findall(r"with pandas: (.*)", said):
+        exec(line, {"frame": frame, "pd": pd})  # noqa: S102 - the line is ours
+    assert all((frame[name].diff().dropna() == 1).all() for name in dates)
+    assert main([*command, "--keep", "Opened"]) == 2
+    assert '--drop, or write numbers into the file, with pandas: `frame["Opened"] =' in capsys.readouterr().err
+
+
+def test_a_column_with_a_comma_can_be_locked(tmp_path, capsys):
+    people = make_people(80)[["debt", "late", "default"]].rename(columns={"debt": "x,y"})
+    csv, model = str(tmp_path / "p.csv"), str(tmp_path / "m")
+    people.to_csv(csv, index=False)
+    assert main(["train", csv, "--target", "default", "--positive", "no", "--epochs", "5", "--out", model]) == 0
+    question = ["explain", model, "--data", csv, "--rows", "0-19"]
+    capsys.readouterr()
+    rows = ask(capsys, *question, "--lock", "x,y")["rows"]
+    assert not any("x,y" in row["changes"] for row in rows)
+    assert main([*question, "--lock", "x,y,late"]) == 2
+    assert "A name with a comma stands alone: --lock x,y." in capsys.readouterr().err
 
 
 def test_a_file_that_lacks_a_column_is_refused(people, capsys, tmp_path):

@@ -11,7 +11,8 @@ from counterfactual_training.cli import main
 from counterfactual_training.cli import truth as command
 from counterfactual_training.errors import InputError
 from counterfactual_training.experiments.truth import gains
-from counterfactual_training.experiments.truth.methods import METHODS, Caps, Method
+from counterfactual_training.experiments.truth.caps import Caps
+from counterfactual_training.experiments.truth.methods import METHODS, Method
 from counterfactual_training.reports.gains_page import PICTURED, gains_page
 from counterfactual_training.search import GENERATORS
 
@@ -23,7 +24,7 @@ TABLES = ("truth", "truth_by_seed", "truth_performance", "truth_gains", *PICTURE
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
     """So little of everything that a test can afford it; plain small steps instead of the line search."""
-    monkeypatch.setattr(command, "Caps", lambda: Caps(rows=300, individuals=40, judge_rows=150, epochs=2))
+    monkeypatch.setattr(command, "_CAPS", Caps(rows=300, individuals=40, judge_rows=150, epochs=2))
     monkeypatch.setitem(GENERATORS, "line", lambda: ct.generic(lambda_cost=0.0, learning_rate=0.1, max_steps=60))
 
 

@@ -77,9 +77,10 @@ FOLLOWER = Follower(2, RATIO, {"debt": (0, 10.0, 2.0), "income": (1, 20.0, 5.0)}
 
 def test_what_follows_is_computed_where_its_inputs_changed():
     relations = Relations((), torch.zeros(0, 3), torch.zeros(0), torch.zeros(0), (FOLLOWER,))
-    x = torch.tensor([[0.0, 0.0, 7.0], [0.0, 0.0, 7.0], [0.0, 0.0, 7.0]])
-    points = torch.tensor([[0.0, 0.0, 9.0], [5.0, 0.0, 9.0], [5.0, -4.0, 9.0]])  # unchanged, 20 / 20, division by 0
-    torch.testing.assert_close(relations.follow(points, x)[:, 2], torch.tensor([7.0, (1.0 - 0.5) / 0.1, 9.0]))
+    x = torch.tensor([[0.0, 0.0, 7.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 7.0]])
+    # Unchanged, 20 / 20, division by 0, and a factual that does not match and keeps its distance.
+    points = torch.tensor([[0.0, 0.0, 9.0], [5.0, 0.0, 9.0], [5.0, -4.0, 9.0], [5.0, 0.0, 9.0]])
+    torch.testing.assert_close(relations.follow(points, x)[:, 2], torch.tensor([7.0, (1.0 - 0.5) / 0.1, 9.0, 12.0]))
 
 
 def test_gradients_flow_through_what_follows(rng):

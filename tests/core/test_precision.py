@@ -9,7 +9,7 @@ from counterfactual_training.core import precision
 from counterfactual_training.core.distances import mean_l1
 from counterfactual_training.core.kernels import mmd
 from counterfactual_training.core.precision import accumulation_dtype, at_least_single
-from counterfactual_training.evaluation.groups import mmd_contributions
+from counterfactual_training.evaluation.plausibility import mmd_contributions
 
 METRICS = {
     "mean_l1": mean_l1,

@@ -16,13 +16,12 @@ from counterfactual_training.datasets.catalog import (
     fetch_dataset,
     list_datasets,
     load_dataset,
+    loan_dataset,
 )
 from counterfactual_training.datasets.dataset import Dataset
-from counterfactual_training.datasets.descriptions import ADULT, CREDIT_DEFAULT, EDUCATION_LEVELS, GMSC
-from counterfactual_training.datasets.images import draw_balanced, load_mnist, parse_idx
-from counterfactual_training.datasets.loan import loan_dataset
+from counterfactual_training.datasets.images import draw_balanced, load_mnist
 from counterfactual_training.datasets.sources import FILES
-from counterfactual_training.datasets.tables import TABLES, load_table
+from counterfactual_training.datasets.tables import ADULT, CREDIT_DEFAULT, EDUCATION_LEVELS, GMSC, TABLES, load_table
 from counterfactual_training.errors import FileError, InputError
 
 real = pytest.mark.skipif(
@@ -426,20 +425,6 @@ def test_balanced_draw_is_with_replacement_and_seeded():
     rows = draw_balanced(y, 20, torch.Generator().manual_seed(1))
     assert y[rows].bincount().tolist() == [20, 20]
     assert torch.equal(rows, draw_balanced(y, 20, torch.Generator().manual_seed(1)))
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (b"", "not an idx"),
-        (b"PK\x03\x04zip", "not an idx"),
-        (b"\0\0\x08\x03\0\0", "truncated in its header"),
-        (idx(np.zeros((2, 3), np.uint8))[:-1], "announces"),
-    ],
-)
-def test_a_broken_idx_file_is_refused(content, reason):
-    with pytest.raises(FileError, match=reason):
-        parse_idx(content, "digits")
 
 
 def test_descriptions_name_every_column_once():

@@ -11,11 +11,11 @@ import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from counterfactual_training.errors import FileError
+from counterfactual_training.errors import FileError, ModelError
 from counterfactual_training.estimator import CounterfactualClassifier
-from counterfactual_training.models import linear
+from counterfactual_training.models import linear, mlp
 from counterfactual_training.persistence import load_file, save_file
-from counterfactual_training.search import generic
+from counterfactual_training.search import ecco, generic
 
 KIND = "counterfactual classifier"
 
@@ -176,8 +176,9 @@ def whole_weights(tensors, content):
     [
         alter(params=[]),
         alter(params__os_system={"name": "rm"}),
-        alter(params__hidden=[10**13]),
-        alter(params__hidden="wide"),
+        alter(network__hidden=[10**13]),
+        alter(network__hidden="wide"),
+        alter(network__os_system="rm"),
         alter(params__generator={"name": "__import__"}),
         alter(params__model={"name": "eval"}),
         alter(params__model=None),
@@ -211,3 +212,26 @@ def test_a_label_type_that_claims_gigabytes_costs_none(saved, tmp_path):
     content["classes"]["dtype"] = "<U500000000"
     save_file(tmp_path / "altered", KIND, tensors, content)
     assert CounterfactualClassifier.load(tmp_path / "altered").classes_.dtype.itemsize < 100
+
+
+@pytest.mark.parametrize("changed", [{"activation": "relu"}, {"hidden": (5,)}, {"scaling": "standard"}])
+def test_a_file_holds_the_network_that_was_trained(make_quick, loans, tmp_path, changed):
+    frame, y = loans
+    classifier = make_quick(activation="swish", gate="none", epochs=2).fit(frame, y).set_params(**changed)
+    path = tmp_path / "model.safetensors"
+    classifier.save(path)
+    again = CounterfactualClassifier.load(path)
+    np.testing.assert_array_equal(again.predict_proba(frame), classifier.predict_proba(frame))
+
+
+@pytest.mark.parametrize("activation", ["swish", "tanh"])
+def test_a_network_trained_elsewhere_keeps_its_activation(fitted, loans, tmp_path, activation):
+    frame, _ = loans
+    module = mlp(len(fitted.encoder_.names_), 2, (7, 5), activation)
+    classifier = CounterfactualClassifier.from_trained(module, fitted.encoder_, ["denied", "granted"], ecco())
+    path = tmp_path / "model.safetensors"
+    classifier.save(path)
+    again = CounterfactualClassifier.load(path)
+    np.testing.assert_array_equal(again.predict_proba(frame), classifier.predict_proba(frame))
+    with pytest.raises(ModelError, match="Expected layers as mlp"):
+        CounterfactualClassifier.from_trained(torch.nn.LSTM(3, 2), fitted.encoder_, ["a", "b"], ecco())

@@ -214,7 +214,7 @@ def test_bad_rows_and_labels(loans, fitted, make_quick):
             make_quick(epochs=1).fit(x, labels)
     with pytest.raises(InputError, match=r"missing from the frame: 'debt' \(is it 'debts'\?\)"):
         fitted.predict(frame.rename(columns={"debt": "debts"}))
-    with pytest.raises(InputError, match="does not know: 'extra'"):
+    with pytest.raises(InputError, match="The model was not trained on 'extra'; drop it"):
         fitted.predict(frame.assign(extra=1))
     with pytest.raises(InputError, match="0 rows"):
         fitted.explain(frame.iloc[:0])

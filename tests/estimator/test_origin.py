@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 
 from counterfactual_training import CounterfactualClassifier, loan
-from counterfactual_training.estimator.file import load_origin, save_classifier
-from counterfactual_training.estimator.origin import Origin, row_marks
+from counterfactual_training.estimator.file import Origin, load_origin, row_marks, save_classifier
 
 
 def table(n: int = 60) -> tuple[pd.DataFrame, pd.Series]:

@@ -12,6 +12,7 @@ from sklearn.preprocessing import OneHotEncoder, PowerTransformer, StandardScale
 
 import counterfactual_training as ct
 from counterfactual_training.errors import InputError
+from counterfactual_training.estimator.pipeline import _stored_like
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +107,7 @@ def test_rules_that_have_no_meaning_before_the_steps(numbers, make_quick):
     with pytest.raises(InputError, match="told rules about 'x0', which is not one of the original columns"):
         ct.explain(mixed, frame.head(2))
     bent = make_pipeline(PowerTransformer(), make_quick(domain={1: (None, 1)})).fit(frame, labels)
-    with pytest.raises(InputError, match="'x1', which an earlier step bends"):
+    with pytest.raises(InputError, match="'x1', which a step before bends"):
         ct.explain(bent, frame.head(2))
     held = make_pipeline(PowerTransformer(), make_quick(mutability={1: "none"})).fit(frame, labels)
     rows = rejected(held, frame)
@@ -120,3 +121,15 @@ def test_models_that_keep_no_rows(numbers, make_quick):
     ungated = make_pipeline(StandardScaler(), make_quick(gate="none")).fit(frame, labels)
     with pytest.raises(InputError, match="gate='density'"):
         ct.explain(ungated, frame.head(2))
+
+
+def test_steps_of_scaled_columns(numbers, make_quick):
+    """A multiple of the step there is one here only if the offset is one, too."""
+    pipeline = make_pipeline(StandardScaler(), make_quick(schema={"x1": {"step": 0.5}})).fit(*numbers)
+    with pytest.raises(InputError, match="'x1', which a step before bends, shifts or turns round"):
+        ct.explain(pipeline, rejected(pipeline, numbers[0]), target="granted")
+
+
+def test_whole_numbers_come_back_rounded():
+    rows = pd.DataFrame({"a": [1, 2]})
+    assert _stored_like(pd.DataFrame({"a": [0.9996, 2.9996]}), rows)["a"].tolist() == [1, 3]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from counterfactual_training.datasets.loan import loan_dataset
+from counterfactual_training.datasets.catalog import loan_dataset
 from counterfactual_training.evaluation.metrics import METRICS
 from counterfactual_training.evaluation.protocol import EvaluationProtocol
 from counterfactual_training.experiments.demo import debt_per_year, make_plans, measure, run_demo, run_trials

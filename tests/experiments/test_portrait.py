@@ -86,3 +86,19 @@ def test_without_a_wanted_class_everybody_is_led_elsewhere():
     classifier = CounterfactualClassifier(epochs=2, gate="none", random_state=0, progress=False).fit(frame, y)
     found = make_portrait(classifier, frame[:10], y[:10])
     assert found.target is None and found.advice.people == 10 and found.rival == ""
+
+
+def test_relations_and_missing_values_are_counted_too():
+    frame, y = make_people()
+    frame["age"] = frame["age"].astype(float).where(np.arange(len(frame)) % 3 > 0)
+    frame["goods"] = frame["debt"] + 100
+    rules = {"age": "none", "sex": "none", "shoes": "none", "goods": "none"}
+    classifier = CounterfactualClassifier(
+        epochs=60, mutability=rules, relations=["debt >= goods - 100"], missing="impute", random_state=0, progress=False
+    ).fit(frame[:120], y[:120])
+    found = make_portrait(classifier, frame[120:], y[120:], "yes")
+    assert 'is held by "debt >= goods - 100"' in {why for column, why, _ in found.advice.reasons if column == "debt"}
+    by_age = found.groups[found.groups["column"] == "age"]
+    refused = frame[120:][classifier.predict(frame[120:]) == "no"]
+    missing = by_age.loc[by_age["group"] == "missing", "people"]
+    assert missing.tolist() == [refused["age"].isna().sum()]

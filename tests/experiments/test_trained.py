@@ -92,7 +92,7 @@ def test_protected_columns_are_immutable_by_name(data):
     assert protected_columns(data) == ("age",)
     held = protected_constraints(data, data.constraints, ("debt",))
     assert held.directions == ("both", "none")
-    assert protected_constraints(data, data.constraints, ()) is data.constraints
+    assert protected_constraints(data, data.constraints, ()).directions == ("both", "both")
     with pytest.raises(InputError, match="'age', 'debt'"):
         protected_constraints(data, data.constraints, ("income",))
 

@@ -9,7 +9,7 @@ import torch
 from counterfactual_training.datasets import load_dataset
 from counterfactual_training.errors import InputError
 from counterfactual_training.experiments.tune import TuningEffort, best_file, confirm, named_task
-from counterfactual_training.tuning import RANGES, Choices, Goal, TuningPlan, tune
+from counterfactual_training.tuning import RANGES, Choices, Goal, Measure, TuningPlan, tune
 
 pytest.importorskip("optuna", reason="tuning needs the extra 'tune'")
 
@@ -25,6 +25,11 @@ def data():
     settings = replace(whole.settings, num_validation=100, num_counterfactuals=20, batch_size=100)
     small = {"x_train": whole.x_train[few], "y_train": whole.y_train[few], "settings": settings}
     return replace(whole, x_test=whole.x_test[:60], y_test=whole.y_test[:60], **small)
+
+
+@pytest.fixture(scope="module")
+def held_out(data):
+    return Measure(data.x_test, data.y_test, data.constraints)
 
 
 @pytest.fixture(scope="module")
@@ -48,20 +53,20 @@ def test_the_start_is_what_the_paper_ran(data):
     assert start.config.epochs == 100 and start.config.num_counterfactuals == 1000
 
 
-def test_test_rows_are_looked_at_once(data, tuned, tmp_path):
+def test_test_rows_are_looked_at_once(held_out, tuned, tmp_path):
     task, plan, tuning = tuned
-    found, first = confirm(data, task, tuning, plan, EFFORT, tmp_path)
+    found, first = confirm(held_out, task, tuning, plan, EFFORT, tmp_path)
     assert first and found["test_rows"] == 60 and found["seeds"] == 2
     assert list(found["mean"]) == ["conventional", "published", "tuned"]
     assert json.loads((tmp_path / "confirmation.json").read_text()) == found
-    again, first = confirm(data, task, tuning, plan, EFFORT, tmp_path)
+    again, first = confirm(held_out, task, tuning, plan, EFFORT, tmp_path)
     assert again == found and not first
     other = replace(tuning, trials=[t for t in tuning.trials if t.number != tuning.best.number])
     with pytest.raises(InputError, match="A second look would choose by test rows"):
-        confirm(data, task, other, plan, EFFORT, tmp_path)
+        confirm(held_out, task, other, plan, EFFORT, tmp_path)
 
 
-def test_the_look_at_test_rows_trains_from_seeds_that_the_study_never_used(data, tuned, tmp_path):
+def test_the_look_at_test_rows_trains_from_seeds_that_the_study_never_used(held_out, tuned, tmp_path):
     task, plan, tuning = tuned
     seeds, effort = [], replace(EFFORT, num_seeds=20)
 
@@ -71,18 +76,18 @@ def test_the_look_at_test_rows_trains_from_seeds_that_the_study_never_used(data,
 
     recorded = replace(task, make_model=make_model)
     unseen = replace(plan, storage=tmp_path / "study.journal")
-    confirm(data, recorded, tuning, unseen, effort, tmp_path)
+    confirm(held_out, recorded, tuning, unseen, effort, tmp_path)
     of_study = {effort.seed + i for i in range(effort.num_seeds)}
     assert len(set(seeds)) == effort.confirm_seeds and not of_study & set(seeds)
     assert sorted(seeds) == sorted(3 * list(set(seeds)))  # the same for all three settings
 
 
-def test_a_gate_is_confirmed_with_the_model_it_was_tuned_for(data, tmp_path):
+def test_a_gate_is_confirmed_with_the_model_it_was_tuned_for(data, held_out, tmp_path):
     """Trials that differ by their gate alone: equally accurate on test rows too, and nearer to real rows."""
     effort, plan = replace(EFFORT, epochs=20), TuningPlan(2, 2, tmp_path / "study.journal", "gates")
     task = named_task(data, effort)
     tuning = tune(task, Goal(("ip",), 90.0), plan, {**dict.fromkeys(RANGES, "published"), "gate": ["none", "density"]})
-    means = confirm(data, task, tuning, plan, effort, tmp_path)[0]["mean"]
+    means = confirm(held_out, task, tuning, plan, effort, tmp_path)[0]["mean"]
     assert tuning.best.settings["gate"] == "density"
     assert means["tuned"]["accuracy"] == means["published"]["accuracy"]
     assert means["tuned"]["implausibility"] < means["published"]["implausibility"]

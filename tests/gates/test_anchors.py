@@ -53,7 +53,8 @@ def test_the_status_says_when_the_gate_binds_and_when_a_rule_does(members):
     assert set(found.status_names) == {"implausible"} and not bool(found.converged.any())
     by_rule = search_gated(Gated(model, gate), start, target, line(), short)
     assert not bool(by_rule.converged.any()) and "implausible" not in by_rule.status_names
-    assert set(search_gated(Gated(model, gate), start, target).status_names) == {"converged"}
+    arrived = search_gated(Gated(model, gate), start, target)
+    assert set(arrived.status_names) == {"converged"} and not bool(arrived.binding.any())
     assert "implausible" not in search(Gated(model, gate), start, target, line(), past).status_names
 
 

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 import torch
 
-from counterfactual_training.estimator import Finder, explain_rows
-from counterfactual_training.estimator.answer import advice_constraints
-from counterfactual_training.estimator.options import Question
-from counterfactual_training.estimator.rules import ask
+from counterfactual_training.advice import Finder, explain_rows
+from counterfactual_training.advice.answer import advice_constraints
+from counterfactual_training.advice.options import Question
+from counterfactual_training.advice.rules import ask
 from counterfactual_training.search import line
 from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.tabular.schema import Schema

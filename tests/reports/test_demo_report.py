@@ -13,7 +13,7 @@ from counterfactual_training.experiments.demo import DemoResult
 from counterfactual_training.reports import RunInfo
 from counterfactual_training.reports.comparison import value_text
 from counterfactual_training.reports.demo_report import demo_page
-from counterfactual_training.reports.page import Image
+from counterfactual_training.reports.files import Image
 
 VOID = {"meta", "img", "source", "br", "link", "input", "hr"}
 jinja2 = pytest.importorskip("jinja2", reason="pages need the extra 'report'")

@@ -10,8 +10,7 @@ import pytest
 
 from counterfactual_training.cli import main
 from counterfactual_training.experiments.portrait import Advice, Person, Portrait
-from counterfactual_training.reports import RunInfo
-from counterfactual_training.reports.model_page import model_page
+from counterfactual_training.reports import RunInfo, write_model_page
 
 pytest.importorskip("jinja2", reason="pages need the extra 'report'")
 EVIL = "<script>alert(1)</script>"
@@ -32,16 +31,24 @@ def make(**changes) -> Portrait:
     return Portrait(**(values | changes))
 
 
-def page(portrait: Portrait) -> str:
-    return model_page(
-        portrait, facts=[("file", EVIL)], columns=[[EVIL, "integer", "", "none", ""]], measured="40 rows held out",
-        name=EVIL, run=RunInfo("ct report"),
-    ).replace("\N{NO-BREAK SPACE}", " ")  # fmt: skip
+@pytest.fixture
+def page(tmp_path):
+    def written(portrait: Portrait) -> str:
+        path = tmp_path / "page.html"
+        write_model_page(
+            portrait, path, facts=[("file", EVIL)], columns=[[EVIL, "integer", "", "none", ""]],
+            measured="40 rows held out", name=EVIL, relations=[f"paid <= {EVIL}"], run=RunInfo("ct report"),
+        )  # fmt: skip
+        return path.read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}", " ")
+
+    return written
 
 
-def test_everything_is_told_and_nothing_is_markup():
+def test_everything_is_told_and_nothing_is_markup(page):
     html = page(make())
     for said in ("80.0 %", "60.0 %", "40 rows held out", "may not change", "no answer: rules", "40 % of 5", "30 %"):
+        assert said in html
+    for said in ("paid &lt;= ", "stated confidence", "in the first answer", "Options change different columns, except"):
         assert said in html
     assert "<script" not in html and "&lt;script&gt;" in html
     assert not re.search(r"(src|href)=|url\(|@import", html)  # nothing is requested
@@ -56,7 +63,7 @@ def test_everything_is_told_and_nothing_is_markup():
     ],
     ids=["no rival", "nobody asks", "too wide"],
 )
-def test_what_is_not_there_is_left_out(changes):
+def test_what_is_not_there_is_left_out(page, changes):
     html = page(make(**changes))
     assert "nan" not in html.lower().replace("explanation", "")
 
@@ -64,10 +71,17 @@ def test_what_is_not_there_is_left_out(changes):
 def test_the_command_writes_the_page(tmp_path, capsys):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"debt": rng.gamma(2, 2, 80).round(2), "age": rng.integers(20, 70, 80)})
+    frame["limit"] = frame["debt"].round() + rng.integers(1, 9, 80)
     frame["paid"] = np.where(frame["debt"] < 3, "yes", "no")
+    rules = tmp_path / "rules.toml"
+    rules.write_text(
+        'relations = ["debt <= limit"]\n[debt]\ndomain = [0, 99]\nmax_change = 50\n'
+        "[limit]\nstep = 0.5\nspecial = [-9]\n"
+    )
     csv, model, out = (str(tmp_path / name) for name in ("p.csv", "m.safetensors", "page.html"))
     frame.to_csv(csv, index=False)
     command = ["train", csv, "--target", "paid", "--positive", "yes", "--immutable", "age", "--epochs", "30"]
+    command += ["--schema", str(rules)]
     assert main([*command, "--out", model]) == 0
     capsys.readouterr()
     assert main(["report", model, "--data", csv, "--out", out, "--json"]) == 0
@@ -75,6 +89,8 @@ def test_the_command_writes_the_page(tmp_path, capsys):
     assert document["test_rows"] == 16 and document["importance"][0]["column"] == "debt"
     text = (tmp_path / "page.html").read_text()
     assert "16 rows held out of training (of 80 in" in text and "without the gate" in text
+    for said in ("debt &lt;= limit", "in [0, 99]; changes by at most 50", "code -9, never advised; in steps of 0.5"):
+        assert said in text
     for words, said in ((["report", model], "--data"), (["report", str(tmp_path), "--data", csv], "--data goes with")):
         assert main([*words, "--out", out]) == 2
         assert said in capsys.readouterr().err

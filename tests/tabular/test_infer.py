@@ -24,9 +24,9 @@ COLUMNS = {
 @pytest.mark.parametrize("values", COLUMNS.values(), ids=COLUMNS)
 def test_dates_are_refused_with_the_line_to_write(values):
     frame = pd.DataFrame({"a": range(60), "when": values})
-    with pytest.raises(InputError, match=r"'when' .*no model takes.*turn it into numbers: frame\[") as refused:
+    with pytest.raises(InputError, match=r"'when' .*no model takes.*turn it into numbers: `frame\[") as refused:
         Schema.infer(frame)
-    line = str(refused.value).split("numbers: ")[1].rstrip(".")
+    line = str(refused.value).split("`")[1]
     exec(line, {"frame": frame, "pd": pd})  # noqa: S102 - the advice itself is tested
     assert Schema.infer(frame)["when"].kind in ("integer", "numeric")
     assert frame["when"].is_monotonic_increasing and frame["when"].nunique() == 60

@@ -156,6 +156,17 @@ def test_table_reads_well(frame: pd.DataFrame) -> None:
     assert list(schema.table()["feature"]) == list(frame.columns)
 
 
+def test_the_table_tells_every_rule(frame: pd.DataFrame) -> None:
+    stated = {
+        "age": {"domain": (18, 90), "step": 5, "max_change": 10, "difficulty": 2.5, "special": [-9]},
+        "size": {"max_change": 1, "allowed": ["M"]},
+    }
+    table = Schema.infer(frame, stated).table().set_index("feature")
+    said = "in [18, 90]; code -9, never advised; in steps of 5; changes by at most 10; 2.5 times as dear to change"
+    assert table.loc["age", "values"] == said
+    assert table.loc["size", "values"] == "'S' < 'M' < 'L'; to 'M' only; changes by at most 1 in rank"
+
+
 def test_docstring_example() -> None:
     assert doctest.testmod(schema_module).failed == 0
 
@@ -182,6 +193,8 @@ def test_high_cardinality_text_is_refused_with_advice() -> None:
     [
         (pd.to_datetime(["2024-01-01", "2024-01-02"]), "'a' is datetime64.*turn it into numbers"),
         ([date(2024, 1, 1), date(2024, 1, 2)], "'a' is date, .*turn it into numbers"),
+        ([1 + 2j, 3j], "'a' holds complex numbers.*the real and the imaginary part as two columns"),
+        (pd.arrays.IntervalArray.from_breaks([0, 1, 2]), "'a' is interval.*; convert it to numbers or text"),
         (pd.arrays.SparseArray([0, 0, 1]), r"Sparse columns are not supported: 'a'.*to_dense"),
         (pd.Categorical([f"p{i}" for i in range(60)]), "categorical with 60 different values in 60 rows; drop it"),
         ([None, None], "nothing but missing"),
@@ -218,7 +231,8 @@ def test_check_names_missing_and_extra_columns(frame: pd.DataFrame) -> None:
     schema = Schema.infer(frame)
     schema.check(frame[frame.columns[::-1]])  # order is no contradiction
     with pytest.raises(
-        InputError, match=r"missing from the frame: 'income' \(is it 'incom'\?\).*does not know: 'incom'"
+        InputError,
+        match=r"missing from the frame: 'income' \(is it 'incom'\?\)\. Columns the schema .*: 'incom'; drop it",
     ):
         schema.check(frame.rename(columns={"income": "incom"}))
 

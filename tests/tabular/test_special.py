@@ -68,7 +68,7 @@ def test_files_hold_codes(tmp_path, suffix):
     path = tmp_path / f"schema{suffix}"
     schema.save(path)
     assert Schema.from_file(path) == schema == Schema.infer(FRAME, special=SPECIAL)
-    assert "besides -9, -8" in str(schema)
+    assert "codes -9, -8, never advised" in str(schema)
 
 
 def test_a_yes_or_no_column_with_codes_is_whole():

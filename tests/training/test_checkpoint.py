@@ -322,11 +322,6 @@ DAMAGE = {
     "state no table": altered(state=[1, 2]),
     "state of unknown parts": altered(state={"dict": [["model"]]}),
     "a deep state": nested_state,
-    "epoch a word": altered(epoch="six"),
-    "epoch negative": altered(epoch=-3),
-    "epoch beyond the end": altered(epoch=600),
-    "records a word": altered(records="none"),
-    "records of numbers": altered(records=[1] * 5),
 }
 
 

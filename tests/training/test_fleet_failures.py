@@ -11,7 +11,8 @@ from torch.testing import assert_close
 
 from counterfactual_training import Constraints, TrainConfig, ecco, mlp, train
 from counterfactual_training.errors import InputError
-from counterfactual_training.training import Callback, Fleet, Member, Run, Setting, loop, memory
+from counterfactual_training.training import Callback, Fleet, Member, Run, Setting, loop
+from counterfactual_training.training import fleet as fleet_module
 from counterfactual_training.training.fingerprint import fingerprint
 from counterfactual_training.training.rows import TrainingRows
 from covering import each_value
@@ -236,21 +237,22 @@ def test_the_fingerprint_knows_rules_and_buffers():
 def test_memory_counts_the_shuffled_rows_and_the_limit_of_a_container(tmp_path, monkeypatch):
     config = TrainConfig()
     shuffled, plain = (
-        memory.memory_per_member(mlp(50, 2), 50, 10_000, replace(config, shuffle=shuffle)) for shuffle in (True, False)
+        fleet_module.memory_per_member(mlp(50, 2), 50, 10_000, replace(config, shuffle=shuffle))
+        for shuffle in (True, False)
     )
     assert shuffled - plain == 4 * 10_000 * 52
 
-    assert memory._container(tmp_path) is None
+    assert fleet_module._container(tmp_path) is None
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("700\n")
-    assert memory._container(tmp_path) is None
+    assert fleet_module._container(tmp_path) is None
     (tmp_path / "memory.max").write_text("1000\n")
-    assert memory._container(tmp_path) == 300
+    assert fleet_module._container(tmp_path) == 300
     (tmp_path / "memory.stat").write_text("anon 600\ninactive_file 50\n")
-    assert memory._container(tmp_path) == 350
-    left = memory._container(tmp_path)
-    monkeypatch.setattr(memory, "_container", lambda: left)
-    assert memory.free_memory(torch.device("cpu")) == 350
+    assert fleet_module._container(tmp_path) == 350
+    left = fleet_module._container(tmp_path)
+    monkeypatch.setattr(fleet_module, "_container", lambda: left)
+    assert fleet_module.free_memory(torch.device("cpu")) == 350
 
 
 def with_dropout():

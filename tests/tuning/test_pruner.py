@@ -14,10 +14,10 @@ EPOCH = 4  # of 9; trials are looked at from the third on
 def given_up(pace, accuracy):
     """Whether a trial with this accuracy is given up after :data:`EPOCH`."""
     study = SimpleNamespace(alive=lambda: None)
-    measure = SimpleNamespace(quick=lambda models: [])
-    settings = [Setting(config=TrainConfig(epochs=9))]
+    task = SimpleNamespace(measure=SimpleNamespace(quick=lambda models: []))
+    tried = [(Setting(config=TrainConfig(epochs=9)), "none")]
     limits = Limits(accuracy=0.0, validity=0.0, patience=0.1)
-    pruner = Pruner(study, [0], settings, Goal(("ip", "cost")), limits, pace, measure)
+    pruner = Pruner(task, study, [0], tried, Goal(("ip", "cost")), limits, pace)
     history = History([{"validation_accuracy": accuracy}] * EPOCH)
     return 0 in pruner(SimpleNamespace(epoch=EPOCH, histories=[history]), {0: [0]})
 

@@ -9,9 +9,8 @@ import torch
 from counterfactual_training.errors import InputError
 from counterfactual_training.training import train
 from counterfactual_training.tuning import RANGES, Choices, Goal, TuningPlan, make_space, train_batch, tune
-from counterfactual_training.tuning.status import line
 from counterfactual_training.tuning.storage import open_study
-from counterfactual_training.tuning.tuner import description
+from counterfactual_training.tuning.tuner import description, line
 
 
 def run(toy, num_trials=7, batch=3, goal=None, space=None, task=None, **plan):

@@ -12,7 +12,7 @@ from counterfactual_training.models import mlp
 from counterfactual_training.search import ecco
 from counterfactual_training.training import Objective, Setting, TrainConfig
 from counterfactual_training.tuning import RANGES, Goal, Measure, Task, TuningPlan, tune
-from counterfactual_training.tuning.measures import VALIDATION
+from counterfactual_training.tuning.goal import VALIDATION
 
 EPOCHS = 4
 GOAL = Goal(("ip",), at_most_lost=20.0)

@@ -1,6 +1,6 @@
 """The command ``ct``. Each command is a file of this folder: its ``DESCRIPTION``, what follows its help (``EPILOG``),
-its options (``add``), and what it does (``run``). Only the file of the command that was typed is imported: the packages
-that it needs take seconds."""
+its options (``add``), and what it does (``run``). Only the file of the command that was typed is imported, and only its
+``run`` imports torch, pandas and the like: they take seconds, and help and mistyped options need none of them."""
 
 from __future__ import annotations
 
@@ -77,6 +77,7 @@ def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser = Parser(prog="ct", description=_DESCRIPTION, epilog=_EXAMPLES)
     parser.add_argument("--version", action="version", version=f"ct {counterfactual_training.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    # No option before the command takes a value, so the first other word is the command.
     chosen = next((word for word in words if not word.startswith("-")), None)
     for name, purpose in COMMANDS.items():
         if name == chosen:
@@ -100,6 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = _one_line
             arguments.run(arguments)
+            # Here, because a pipe that was closed would otherwise show only when Python ends.
             sys.stdout.flush()
         return 0
     except KeyboardInterrupt:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,8 +23,7 @@ _POINTED_THOUSANDS = r"[+-]?\d{1,3}(?:\.\d{3})*"
 _MOSTLY = 0.8
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """What cannot be seen in a file.
 
     Attributes:
@@ -33,50 +32,43 @@ class Reading:
     """
 
     separator: str | None = None
-    na: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"separator": self.separator, "na": list(self.na)}
-
-    @classmethod
-    def from_dict(cls, spec: Mapping[str, Any] | None) -> Reading:
-        separator, na = (spec or {}).get("separator"), (spec or {}).get("na") or ()
-        return cls(None if separator is None else str(separator), tuple(map(str, na)))
+    na: Sequence[str] = ()
 
 
-def is_file_name(spec: str) -> bool:
-    """Whether the user means a file: names of data sets have neither dots nor slashes."""
-    return Path(spec).suffix != "" or Path(spec).name != spec
-
-
-def read_table(spec: str | Path, reading: Reading | None = None, quiet: bool = False) -> pd.DataFrame:
+def read_table(spec: str | Path, reading: Reading | None = None) -> pd.DataFrame:
     """The rows of a CSV file, numbered from 0. An unnamed first column and blank rows are left out, and told."""
     path, reading = Path(spec), reading or Reading()
     form = csv_format(path, reading.separator)
-    frame = _cells(path, form, reading)
+    try:
+        frame = _read(path, form, skipinitialspace=form.separator != " ", na_values=list(reading.na), low_memory=False)
+    except (ValueError, OverflowError, MemoryError) as error:
+        raise InputError(f"{path} cannot be read as a table: {' '.join(str(error).split())}") from error
+    for j in _text_columns(frame):
+        stripped = frame[j].str.strip()  # pandas compares cells with words for blanks before it strips them
+        frame[j] = stripped.where(~stripped.isin(("", *reading.na)))
     said = [] if form.encoding.startswith("utf-8") else [f"read as {form.encoding.upper()}"]
     said += _understand_numbers(path, form, frame)
     _refuse_infinity(path, form, frame)
     frame, told = _without_blanks(path, frame, form)
-    for text in [] if quiet else [*said, *told]:
+    for text in (*said, *told):
         note(f"{path.name}: {text}")
     return frame
 
 
-def _cells(path: Path, form: CsvFormat, reading: Reading) -> pd.DataFrame:
-    try:
-        frame = pd.read_csv(
-            path, sep=form.separator, encoding=form.encoding, header=None, names=list(range(len(form.names))),
-            index_col=False, skiprows=form.skipped, skipinitialspace=form.separator != " ", na_values=list(reading.na),
-            low_memory=False,
-        )  # fmt: skip
-    except (ValueError, OverflowError, MemoryError) as error:
-        raise InputError(f"{path} cannot be read as a table: {' '.join(str(error).split())}") from error
-    for name in frame.columns[[not types.is_numeric_dtype(dtype) for dtype in frame.dtypes]]:
-        if types.infer_dtype(frame[name], skipna=True) == "string":
-            stripped = frame[name].str.strip()
-            frame[name] = stripped.where(~stripped.isin(("", *reading.na)))
-    return frame
+def _read(path: Path, form: CsvFormat, **options: Any) -> pd.DataFrame:
+    """The cells, with columns numbered: pandas would rename some names, and take the first column for an index."""
+    with path.open(encoding=form.encoding, newline="") as file:
+        # Not by skiprows, which counts a name with a line break as one line.
+        for _ in range(form.skipped):
+            next(file)
+        return pd.read_csv(
+            file, sep=form.separator, header=None, names=list(range(len(form.names))), index_col=False, **options
+        )
+
+
+def _text_columns(frame: pd.DataFrame) -> list[int]:
+    """Columns of text; those that hold nothing, or yes and no only, are none."""
+    return [j for j in range(frame.shape[1]) if types.infer_dtype(frame[j], skipna=True) == "string"]
 
 
 def _without_blanks(path: Path, frame: pd.DataFrame, form: CsvFormat) -> tuple[pd.DataFrame, list[str]]:
@@ -104,9 +96,7 @@ def _without_blanks(path: Path, frame: pd.DataFrame, form: CsvFormat) -> tuple[p
 def _understand_numbers(path: Path, form: CsvFormat, frame: pd.DataFrame) -> list[str]:
     """Turn text into numbers, in place, in columns where every cell is one; returns what to tell."""
     said, commas = [], False
-    for j, name in enumerate(form.names):
-        if types.is_numeric_dtype(frame[j].dtype) or types.infer_dtype(frame[j], skipna=True) != "string":
-            continue
+    for j in _text_columns(frame):
         kind = _comma_means(frame[j].dropna(), form.separator)
         if kind == "thousands":
             frame[j] = pd.to_numeric(frame[j].str.replace(",", "", regex=False))
@@ -114,7 +104,7 @@ def _understand_numbers(path: Path, form: CsvFormat, frame: pd.DataFrame) -> lis
             commas = True
             plain = frame[j].str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
             frame[j] = pd.to_numeric(plain)
-        elif (told := _mostly_numbers(frame[j], name)) is not None:
+        elif (told := _mostly_numbers(frame[j], form.names[j])) is not None:
             said.append(told)
     if commas:
         said.append("a comma is taken for the decimal sign")
@@ -145,10 +135,8 @@ def _comma_means(text: pd.Series, separator: str) -> str:
 
 def _pointed_thousands(path: Path, form: CsvFormat, frame: pd.DataFrame, j: int) -> pd.Series:
     """Where commas are decimal signs, the points of a column such as 1.200, 950, 12.000 group thousands."""
-    text = pd.read_csv(
-        path, sep=form.separator, encoding=form.encoding, header=None, names=list(range(len(form.names))),
-        index_col=False, skiprows=form.skipped, usecols=[j], dtype=str,
-    )[j].str.strip()  # fmt: skip
+    # As text, because pandas has already read 1.200 as a number of three decimals.
+    text = _read(path, form, usecols=[j], dtype=str)[j].str.strip()
     present = text.dropna()
     pointed = present.str.contains(".", regex=False).any() and present.str.fullmatch(_POINTED_THOUSANDS).all()
     if not pointed or len(text) != len(frame):
@@ -164,4 +152,6 @@ def _mostly_numbers(column: pd.Series, name: str) -> str | None:
     if len(others) == 0 or numbers.mean() < _MOSTLY:
         return None
     shown = f"{others[0]!r}" + (f" and {len(others) - 1} more such texts" if len(others) > 1 else "")
-    return f"{name!r} is read as text because of {shown}; if that means 'not known', add --na {others[0]}"
+    # Commas part the texts after --na.
+    helps = "leave such cells blank" if "," in others[0] else f"add --na={shlex.quote(others[0])}"
+    return f"{name!r} is read as text because of {shown}; if that means 'not known', {helps}"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import csv
 import itertools
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,7 @@ from counterfactual_training.errors import InputError
 
 # A file of this size takes several times as much memory.
 _LARGEST = 2**30
-SEPARATORS = (",", ";", "\t", "|")
+_SEPARATORS = (",", ";", "\t", "|")
 _SPELLED = {"comma": ",", "semicolon": ";", "tab": "\t", "\\t": "\t", "pipe": "|", "space": " "}
 _MARKS = (  # the longer marks first: that of UTF-32 begins like that of UTF-16
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -24,8 +26,7 @@ _MARKS = (  # the longer marks first: that of UTF-32 begins like that of UTF-16
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 _OTHER = ((b"PK\x03\x04", "an Excel or zip file"), (b"\x1f\x8b", "compressed"), (b"PAR1", "a Parquet file"))
-_SAMPLE = 200
-_CHUNK = 2**20
+_SAMPLE = 200  # lines
 # Excel's own first line, such as "sep=;".
 _SEP_LINE = re.compile(r"sep=(.)", re.IGNORECASE)
 NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
@@ -37,7 +38,7 @@ class CsvFormat:
 
     Attributes:
         names: of the columns; empty text where a column has none.
-        skipped: lines before the first row.
+        skipped: lines before the first row, as an editor counts them.
     """
 
     encoding: str
@@ -52,18 +53,13 @@ def csv_format(path: Path, separator: str | None = None) -> CsvFormat:
     encoding = _encoding(path)
     announced = _SEP_LINE.fullmatch(next(_lines(path, encoding), "").strip())
     lead = 0 if announced is None else 1
-    if announced is not None and separator is None:
-        separator = announced[1]
-    chosen = _separator(path, encoding, lead) if separator is None else spelled_separator(separator)
+    if separator is None:
+        chosen = announced[1] if announced is not None else _separator(path, encoding, lead)
+    else:
+        chosen = _SPELLED.get(separator.lower(), separator)
+        if len(chosen) != 1 or chosen in "\"'\r\n":
+            raise InputError(f"--separator takes one character, or one of {', '.join(_SPELLED)}; got {separator!r}.")
     return _checked(path, encoding, chosen, lead)
-
-
-def spelled_separator(text: str) -> str:
-    """``;``, ``tab`` or ``\\t`` as one character."""
-    found = _SPELLED.get(text.lower(), text)
-    if len(found) != 1 or found in "\"'\r\n":
-        raise InputError(f"--separator takes one character, or one of {', '.join(_SPELLED)}; got {text!r}.")
-    return found
 
 
 def _check_size(path: Path) -> None:
@@ -73,7 +69,7 @@ def _check_size(path: Path) -> None:
     if size > _LARGEST:
         raise InputError(
             f"{path} has {size / 2**30:.1f} GB; ct reads files of up to {_LARGEST / 2**30:.0f} GB. Take a part of its "
-            f"rows, for example: head -n 1000000 {path.name} > part.csv"
+            f"rows, for example: head -n 1000000 {shlex.quote(path.name)} > part.csv"
         )
     if size == 0:
         raise InputError(f"{path} is empty.")
@@ -85,37 +81,23 @@ def _check_size(path: Path) -> None:
 def _encoding(path: Path) -> str:
     """The first of UTF-8, UTF-16, Windows-1252 and Latin-1 that fits the bytes."""
     with path.open("rb") as file:
-        head = file.read(_CHUNK)
+        head = file.read(2**20)
     for mark, what in _OTHER:
         if head.startswith(mark):
             raise InputError(f"{path} is {what}, not text; save it as CSV first.")
-    for mark, name in _MARKS:
-        if head.startswith(mark):
-            return _if_readable(path, name)
+    candidates = [name for mark, name in _MARKS if head.startswith(mark)][:1]
+    # UTF-16 without a mark, as some exports are.
     zeros = head[::2].count(0), head[1::2].count(0)
-    if max(zeros) > 0.2 * len(head) / 2:  # every other byte of Latin letters is 0 in UTF-16
-        return _if_readable(path, "utf-16-be" if zeros[0] > zeros[1] else "utf-16-le")
-    if any(zeros):
+    if not candidates and max(zeros) > 0.2 * len(head) / 2:  # every other byte of Latin letters is 0 in UTF-16
+        candidates = ["utf-16-be" if zeros[0] > zeros[1] else "utf-16-le"]
+    if not candidates and any(zeros):
         raise InputError(f"{path} is not text: it holds bytes that are 0. Save it as CSV first.")
-    return next(name for name in ("utf-8", "cp1252", "latin-1") if _decodes(path, name))
-
-
-def _if_readable(path: Path, encoding: str) -> str:
-    if not _decodes(path, encoding):
-        raise InputError(f"{path} begins as {encoding.upper()} and then is not; save it as UTF-8.")
-    return encoding
-
-
-def _decodes(path: Path, encoding: str) -> bool:
-    decoder = codecs.getincrementaldecoder(encoding)()
-    try:
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                decoder.decode(chunk)
-            decoder.decode(b"", final=True)
-    except UnicodeError:
-        return False
-    return True
+    for name in candidates or ("utf-8", "cp1252", "latin-1"):
+        with contextlib.suppress(UnicodeError):
+            for _ in _lines(path, name):  # to the end: a file may begin as UTF-8 and go on otherwise
+                pass
+            return name
+    raise InputError(f"{path} begins as {candidates[0].upper()} and then is not; save it as UTF-8.")
 
 
 # ---- cells -----------------------------------------------------------------------------------------------------------
@@ -140,7 +122,7 @@ def _records(path: Path, encoding: str, separator: str, lead: int) -> Iterator[t
 def _separator(path: Path, encoding: str, lead: int) -> str:
     """The separator that splits the first lines most alike, and into more than one cell."""
     best, found = (0.0, 1), ","
-    for candidate in SEPARATORS:
+    for candidate in _SEPARATORS:
         try:
             records = [cells for _, cells in itertools.islice(_records(path, encoding, candidate, lead), _SAMPLE)]
         except InputError:  # a quotation mark that is none with this separator
@@ -163,6 +145,7 @@ def _checked(path: Path, encoding: str, separator: str, lead: int) -> CsvFormat:
         raise InputError(f"{path} is empty.")
     sample: list[list[str]] = []
     widths: dict[int, int] = {}  # number of cells: the first line that has so many
+    # Whether the last cell of every row is empty: then each row ends in a separator.
     trailing = True
     for line, cells in records:
         widths.setdefault(len(cells), line)

@@ -7,9 +7,7 @@ from typing import Any
 
 from counterfactual_training.cli.options import VARIANTS, add_common
 from counterfactual_training.cli.output import emit, note
-from counterfactual_training.datasets.catalog import dataset_info, fetch_dataset, list_datasets
-from counterfactual_training.reports.text_table import ruled
-from counterfactual_training.tabular.schema import Schema
+from counterfactual_training.defaults import VARIANT
 from counterfactual_training.text import align
 
 DESCRIPTION = "The paper's nine data sets and the loan example."
@@ -33,29 +31,38 @@ def add(parser: argparse.ArgumentParser) -> None:
         action.set_defaults(run=run)
         if name != "list":
             action.add_argument("name", metavar="NAME", help="a name or short name from `ct data list`")
-            action.add_argument("--variant", default="default", metavar="VARIANT", help=VARIANTS)
+            action.add_argument("--variant", default=VARIANT, metavar="VARIANT", help=VARIANTS)
 
 
 def show_list(arguments: argparse.Namespace) -> None:
+    from counterfactual_training.datasets.catalog import list_datasets
+    from counterfactual_training.reports.text_table import ruled
+
     entries = list_datasets()
     lines = [["name", "short", "on this machine", "what it is"]]
     for entry in entries:
+        # Variants have files of their own: some may be here, others not.
         ready = "yes" if entry["ready"] == entry["variants"] else ", ".join(entry["ready"]) or "no"
         lines.append([entry["name"], entry["short_name"], ready, entry["title"]])
     emit(arguments, {"datasets": entries}, ruled(lines))
 
 
 def show_info(arguments: argparse.Namespace) -> None:
+    from counterfactual_training.datasets.catalog import dataset_info
+
     info = dataset_info(arguments.name, arguments.variant)
     emit(arguments, info, _info_text(info))
 
 
 def _info_text(info: dict[str, Any]) -> str:
+    from counterfactual_training.tabular.schema import Schema
+
     counts = []
     for index, name in ((str(entry["index"]), entry["name"]) for entry in info["classes"]):
         count = info["train_classes"][name] + info["test_classes"][name]
         shown = name if name == index else f"{index} = {name}"
         counts.append(f"{shown}: {count:,} ({info['shares'][name]:.1%})")
+    # Of images, these are hundreds of pixels.
     held = info["protected"]
     lines = [
         ["data set", f"{info['name']} ({info['short_name']}), {info['title']}"],
@@ -75,6 +82,8 @@ def _info_text(info: dict[str, Any]) -> str:
 
 
 def fetch_files(arguments: argparse.Namespace) -> None:
+    from counterfactual_training.datasets.catalog import fetch_dataset
+
     name, variant = arguments.name, arguments.variant
     files = fetch_dataset(name, variant)
     for file in files:

@@ -7,9 +7,6 @@ import time
 
 from counterfactual_training.cli.options import need_report
 from counterfactual_training.cli.output import emit, folder, note
-from counterfactual_training.experiments.demo import run_demo
-from counterfactual_training.reports import RunInfo, write_demo
-from counterfactual_training.reports.comparison import pairs_text
 
 DESCRIPTION = """Train six small classifiers, conventionally and by counterfactual training, with and without a \
 protected feature. Prints a table; writes report.html, figure1.png (the four panels of the paper's Figure 1) and \
@@ -25,6 +22,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     started = time.perf_counter()
     need_report()
+    from counterfactual_training.experiments.demo import run_demo
+    from counterfactual_training.reports import RunInfo, write_demo
+    from counterfactual_training.reports.comparison import pairs_text
+
     out = folder(arguments.out)
     result = run_demo(arguments.quick, arguments.seed, note)
     info = RunInfo(arguments.command_line, time.perf_counter() - started, arguments.quick)

@@ -6,10 +6,7 @@ import argparse
 
 from counterfactual_training.cli.options import add_model
 from counterfactual_training.cli.output import emit
-from counterfactual_training.cli.saved_models import TableModel, open_model
-from counterfactual_training.evaluation.evaluate import evaluate, summarise
-from counterfactual_training.evaluation.protocol import PROTOCOLS, protocol_named
-from counterfactual_training.reports.comparison import metrics_text
+from counterfactual_training.defaults import PROTOCOLS
 
 DESCRIPTION = """Measure the plausibility, cost and validity of a model's counterfactuals, its accuracy, and its \
 accuracy under attack, on rows that it was not trained on. Counterfactuals are searched with the fixed steps of the \
@@ -30,8 +27,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all-rows", action="store_true", help=every)
     parser.add_argument(
         "--protocol",
-        default="paired",
-        choices=list(PROTOCOLS),
+        default=PROTOCOLS[0],
+        choices=PROTOCOLS,
         help="paired: every test row, the same for every model; published: as in the paper, with the 100 individuals "
         "per run of its tabular data sets",
     )
@@ -39,15 +36,21 @@ def add(parser: argparse.ArgumentParser) -> None:
     changes.add_argument("--individuals", type=int, metavar="N", dest="num_individuals", help="individuals per run")
     changes.add_argument("--runs", type=int, metavar="N", dest="num_runs", help="repetitions")
     changes.add_argument("--epsilons", type=float, nargs="+", metavar="ε", help="budgets of the attack")
+    # A list of one, because a protocol has several attacks.
     changes.add_argument("--attack", choices=["fgsm", "pgd"], nargs=1, dest="attacks", help="attack")
     changes.add_argument("--seed", type=int, help="of random draws")
 
 
 def run(arguments: argparse.Namespace) -> None:
+    from counterfactual_training.cli.saved_models import TableModel, open_model
+    from counterfactual_training.evaluation.evaluate import evaluate, summarise
+    from counterfactual_training.evaluation.protocol import protocol_named
+    from counterfactual_training.reports.comparison import metrics_text
+
     opened = open_model(arguments.model)
     given = {name: getattr(arguments, name) for name in ("num_individuals", "num_runs", "epsilons", "attacks", "seed")}
-    changes = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    protocol = protocol_named(arguments.protocol, **{n: value for n, value in changes.items() if value is not None})
+    changes = {n: tuple(v) if isinstance(v, list) else v for n, v in given.items() if v is not None}
+    protocol = protocol_named(arguments.protocol, **changes)
     model, x, y, constraints, rows = opened.measurable(arguments.data, arguments.target, arguments.all_rows)
     table = evaluate(model, (x, y), protocol, constraints)
     numbers = summarise(table)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
-from counterfactual_training.cli.options import add_model, names
+from counterfactual_training.cli.options import add_model, several
 from counterfactual_training.cli.output import emit
-from counterfactual_training.cli.parsing import assignments, interval, pick_label, pick_rows
-from counterfactual_training.cli.saved_models import TableModel, open_model
+from counterfactual_training.cli.parsing import RANGE, assignments, columns, interval, pick_label, pick_rows
 from counterfactual_training.errors import InputError, check_name, lookup
-from counterfactual_training.tabular.feature import Feature
-from counterfactual_training.tabular.schema import Schema
+
+if TYPE_CHECKING:
+    from counterfactual_training.tabular.schema import Schema
 
 DESCRIPTION = "Search counterfactual explanations for chosen rows and describe them in words."
 EPILOG = """\
@@ -32,38 +30,39 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", metavar="CLASS", help=wanted)
     parser.add_argument("--confidence", type=float, metavar="P", help="probability to reach (default: the decision)")
     parser.add_argument("--options", type=int, default=1, metavar="N", help="how many different answers per row")
-    parser.add_argument("--lock", metavar="COLUMNS", help="columns that may not change, separated by commas")
-    parser.add_argument("--vary", metavar="COLUMNS", help="the only columns that may change")
+    # Not `several`, which would take a MODEL that follows for one more column.
+    lock = "columns that may not change, such as age,sex; a name with a comma needs a --lock of its own"
+    parser.add_argument("--lock", action="append", metavar="COLUMNS", help=lock)
+    parser.add_argument("--vary", action="append", metavar="COLUMNS", help="the only columns that may change")
     parser.add_argument("--max-changes", type=int, metavar="N", help="the largest number of columns to change")
     leads = "where advice may lead, such as debt=0:30 or job=clerk,nurse"
-    parser.add_argument("--domain", nargs="+", metavar="COLUMN=RANGE", help=leads)
-    parser.add_argument("--step", nargs="+", metavar="COLUMN=NUMBER", help="advice names multiples of this number")
-    parser.add_argument("--max-change", nargs="+", metavar="COLUMN=NUMBER", help="the largest change of a column")
+    parser.add_argument("--domain", **several("COLUMN=RANGE"), help=leads)
+    parser.add_argument("--step", **several("COLUMN=NUMBER"), help="advice names multiples of this number")
+    parser.add_argument("--max-change", **several("COLUMN=NUMBER"), help="the largest change of a column")
     dear = "how many times dearer than usual a change is"
-    parser.add_argument("--difficulty", nargs="+", metavar="COLUMN=NUMBER", help=dear)
+    parser.add_argument("--difficulty", **several("COLUMN=NUMBER"), help=dear)
     related = "relations between columns that advice keeps, such as 'paid <= total'"
-    parser.add_argument("--relations", nargs="+", metavar="RELATION", help=related)
+    parser.add_argument("--relations", **several("RELATION"), help=related)
 
 
 def run(arguments: argparse.Namespace) -> None:
+    from counterfactual_training.cli.saved_models import open_model
+
     opened = open_model(arguments.model)
-    people: pd.DataFrame = pick_rows(opened.rows(arguments.data), arguments.rows)
-    classifier = opened.classifier()
-    target = pick_label(arguments.target, classifier.classes_)
-    if target is None and isinstance(opened, TableModel) and opened.origin is not None:
-        target = opened.origin.positive
+    people = pick_rows(opened.rows(arguments.data), arguments.rows)
+    classifier = opened.classifier
     explanation = classifier.explain(
         people,
-        target,
+        pick_label(arguments.target, classifier.classes_, opened.positive),
         n_options=arguments.options,
         confidence=arguments.confidence,
-        lock=names(arguments.lock),
-        vary=names(arguments.vary),
+        lock=columns(arguments.lock, classifier.schema_.names, "--lock") or None,
+        vary=columns(arguments.vary, classifier.schema_.names, "--vary") or None,
         max_changes=arguments.max_changes,
         domain=_domains(arguments.domain, classifier.schema_),
-        step=_numbers(arguments.step, "step"),
-        max_change=_numbers(arguments.max_change, "max-change"),
-        difficulty=_numbers(arguments.difficulty, "difficulty"),
+        step=assignments(arguments.step, "step", "COLUMN=NUMBER", float) or None,
+        max_change=assignments(arguments.max_change, "max-change", "COLUMN=NUMBER", float) or None,
+        difficulty=assignments(arguments.difficulty, "difficulty", "COLUMN=NUMBER", float) or None,
         relations=arguments.relations,
     )
     document = {
@@ -75,38 +74,20 @@ def run(arguments: argparse.Namespace) -> None:
     emit(arguments, document, f"{explanation}\n\n" + "\n".join(explanation.changes()))
 
 
-def _numbers(items: Sequence[str] | None, flag: str) -> dict[str, float] | None:
-    """``["debt=100"]`` as numbers by column."""
-    found = {}
-    for name, text in assignments(items, flag, "COLUMN=NUMBER").items():
-        try:
-            found[name] = float(text)
-        except ValueError:
-            raise InputError(f"--{flag} takes COLUMN=NUMBER, got {name}={text}.") from None
-    return found or None
-
-
 def _domains(items: Sequence[str] | None, schema: Schema) -> dict[str, Any] | None:
-    """``["debt=0:30", "job=clerk,nurse"]`` by column; categories as the model knows them."""
+    """``["debt=0:30", "job=clerk,nurse", "degree=BSc:"]`` by column; categories as the model knows them."""
     found: dict[str, Any] = {}
     for name, text in assignments(items, "domain", "COLUMN=RANGE").items():
         check_name("column in --domain", name, schema.names)
         feature = schema[name]
-        if feature.kind == "ordinal":
-            found[name] = _ranks(feature, text)
-        elif feature.is_category:
-            known = {str(category): category for category in feature.categories or ()}
-            found[name] = [lookup(f"category of {name} in --domain", part, known) for part in text.split(",")]
-        else:
-            found[name] = interval(text)
+        # The same flag says ranges of numbers, lists of categories, and ranges of ordered ones.
+        if not feature.is_category:
+            found |= assignments([f"{name}={text}"], "domain", RANGE, interval)
+            continue
+        ordered = feature.kind == "ordinal"
+        known, what = {str(category): category for category in feature.levels}, f"category of {name} in --domain"
+        ends = [text] if text in known and not ordered else text.split(":" if ordered else ",")
+        if ordered and len(ends) != 2:
+            raise InputError(f"--domain of {name!r}, whose categories have an order, takes LOW:HIGH, got {text!r}.")
+        found[name] = [lookup(what, end, known) if end or not ordered else None for end in ends]
     return found or None
-
-
-def _ranks(feature: Feature, text: str) -> tuple[Any, ...]:
-    """``school:MSc`` as two categories of an ordinal column; either side may be empty."""
-    low, colon, high = text.partition(":")
-    if not colon:
-        raise InputError(f"--domain of {feature.name!r}, whose categories have an order, takes LOW:HIGH, got {text!r}.")
-    known = {str(category): category for category in feature.categories or ()}
-    what = f"category of {feature.name} in --domain"
-    return tuple(lookup(what, end, known) if end else None for end in (low, high))

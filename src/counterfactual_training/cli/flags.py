@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable
 
-_SAID: tuple[tuple[str, str], ...] = (
+from counterfactual_training.cli.parsing import pasted
+
+# A name of a column in double quotes, with \\" for a quote in it.
+_NAME = r'"(?:[^"\\]|\\.)*"'
+
+
+def _codes(found: re.Match[str]) -> str:
+    """``state special={"late": [-9]}`` as ``add --special late=-9``."""
+    pairs = re.findall(rf"({_NAME}): \[(.*?)\]", found[1])
+    return "add " + pasted("--special", [f"{json.loads(name)}={codes.replace(' ', '')}" for name, codes in pairs])
+
+
+def _immutable(found: re.Match[str]) -> str:
+    """``state mutability={"age": "none"}, or …`` as ``add --immutable age``."""
+    return "add " + pasted("--immutable", [json.loads(name) for name in re.findall(rf'({_NAME}): "none"', found[1])])
+
+
+# In this order: what states a rule first, because its words occur in others.
+_SAID: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (r"state special=\{(.*)\}", _codes),
+    (r"state mutability=\{(.*)\}, or mutability=\{\}.*$", _immutable),
     (
         r"state schema=\{('.*?'|\".*?\"): \{'(\w+)': (.+?)\}\}",
         r"write [\1] and below it \2 = \3 into a file for --schema",
@@ -14,11 +36,11 @@ _SAID: tuple[tuple[str, str], ...] = (
     (r"every value reads as a number, so convert it with pd\.to_numeric", "write all of its cells as numbers"),
     (r"convert it, for example with pd\.to_numeric, or state another kind", "correct the cell, or state another kind"),
     (r"drop it if it is a name or an identifier", "leave it out with --drop if it is a name or an identifier"),
-    (r"; drop the column", "; leave it out with --drop"),
     (
-        r"\(for example days since a fixed date\) or drop it",
-        "(for example days since a fixed date), or leave it out: --drop",
+        r"drop it or turn it into numbers: (?=`)",
+        "leave it out with --drop, or write numbers into the file, with pandas: ",
     ),
+    (r"; drop the column", "; leave it out with --drop"),
     (r"; drop it or convert it", "; leave it out with --drop"),
     (r"use allowed= to list categories", "list the categories as allowed in a file for --schema"),
     (r"The frame has 0 rows", "There are no rows"),
@@ -36,21 +58,8 @@ _SAID: tuple[tuple[str, str], ...] = (
 )
 
 
-def _codes(found: re.Match[str]) -> str:
-    """``state special={"late": [-9]}`` as ``add --special late=-9``."""
-    pairs = re.findall(r"[\"'](.+?)[\"']: \[(.*?)\]", found[1])
-    return "add --special " + " ".join(f"{name}={codes.replace(' ', '')}" for name, codes in pairs)
-
-
-def _immutable(found: re.Match[str]) -> str:
-    """``state mutability={"age": "none"}, or …`` as ``add --immutable age``."""
-    return "add --immutable " + ",".join(re.findall(r'"([^"]+)": "none"', found[1]))
-
-
 def in_flags(message: str) -> str:
     """A message with the names of Python's arguments replaced by those of options."""
-    message = re.sub(r"state special=\{(.*?)\}", _codes, message)
-    message = re.sub(r"state mutability=\{(.*?)\}, or mutability=\{\}.*$", _immutable, message)
     for pattern, words in _SAID:
         message = re.sub(pattern, words, message)
     return message

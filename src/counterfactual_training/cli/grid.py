@@ -5,20 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from counterfactual_training.cli.options import add_common, add_engine, chosen_engine, complain, names, need_report
 from counterfactual_training.cli.output import emit, folder, note
 from counterfactual_training.errors import InputError
-from counterfactual_training.experiments.engine.launch import Engine
-from counterfactual_training.experiments.grid.file import load_grid, shipped_grids
-from counterfactual_training.experiments.grid.grid import Grid
-from counterfactual_training.experiments.grid.results import GridResults
-from counterfactual_training.experiments.grid.run import MANY_CELLS, GridWork, expected_seconds, run_grid
-from counterfactual_training.experiments.grid.store import Store
-from counterfactual_training.reports import write_grid
-from counterfactual_training.reports.grid_report import grid_text
 from counterfactual_training.text import align, duration
+
+if TYPE_CHECKING:
+    from counterfactual_training.experiments.engine.launch import Engine
+    from counterfactual_training.experiments.grid.grid import Grid
+    from counterfactual_training.experiments.grid.store import Store
+
+# More settings than this need a confirmation.
+MANY_CELLS = 5000
 
 DESCRIPTION = """\
 A grid is a TOML file of settings; a list makes an axis, and every combination is a model. Models of one shape train \
@@ -54,14 +54,21 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    engine = chosen_engine(arguments)
-    grid = _chosen(arguments, arguments.grid)
+    from counterfactual_training.experiments.grid.results import GridResults
+    from counterfactual_training.experiments.grid.run import GridWork, expected_seconds, run_grid
+    from counterfactual_training.experiments.grid.store import Store
+    from counterfactual_training.reports import write_grid
+    from counterfactual_training.reports.grid_report import grid_text
+
+    engine, store = chosen_engine(arguments), Store(arguments.runs)
+    [(grid, _)] = _grids(arguments, store)
+    # Preparing so many cells takes minutes itself, so ask, or answer, before that.
     if grid.num_points > MANY_CELLS:
         if arguments.dry_run:
             return _announce(arguments, grid, {"seconds": expected_seconds(grid, engine.workers)})
         _ask(grid, engine, arguments.yes)
     prepared = GridWork.from_grids(grid)
-    done = Store(arguments.runs).done()
+    done = store.done()
     plan = {
         "models": len(prepared.cells),
         "done": sum(cell.id in done for cell in prepared.cells),
@@ -72,7 +79,6 @@ def _run(arguments: argparse.Namespace) -> None:
     need_report()
     note(_sentence(grid, plan))
     found = run_grid(prepared, arguments.runs, engine, arguments.command_line, sys.stderr)
-    store = Store(arguments.runs)
     results = GridResults.load(grid, prepared.points, store)
     if results.missing == results.points:
         complain(found.failures, "No setting is finished together with its baseline, so there is nothing to report")
@@ -92,6 +98,9 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _status(arguments: argparse.Namespace) -> None:
+    from counterfactual_training.experiments.grid.run import GridWork
+    from counterfactual_training.experiments.grid.store import Store
+
     store = Store(arguments.runs)
     done = store.done()
     rows = []
@@ -107,6 +116,12 @@ def _status(arguments: argparse.Namespace) -> None:
 
 def _report(arguments: argparse.Namespace) -> None:
     need_report()
+    from counterfactual_training.experiments.grid.results import GridResults
+    from counterfactual_training.experiments.grid.run import GridWork
+    from counterfactual_training.experiments.grid.store import Store
+    from counterfactual_training.reports import write_grid
+    from counterfactual_training.reports.grid_report import grid_text
+
     store = Store(arguments.runs)
     texts, files = [], []
     for grid, record in _grids(arguments, store):
@@ -119,6 +134,8 @@ def _report(arguments: argparse.Namespace) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> None:
+    from counterfactual_training.experiments.grid.file import shipped_grids
+
     grids = shipped_grids()
     document, lines = {}, []
     for name, grid in grids.items():
@@ -127,19 +144,18 @@ def _list(arguments: argparse.Namespace) -> None:
     emit(arguments, {"grids": document}, "\n".join(align(lines)))
 
 
-def _chosen(arguments: argparse.Namespace, name: str) -> Grid:
-    return load_grid(name, arguments.quick).changed(names(arguments.data), arguments.seeds)
-
-
 def _grids(arguments: argparse.Namespace, store: Store) -> Sequence[tuple[Grid, dict[str, Any]]]:
     """The grid asked for, or all that were run in the folder, each with how it was run."""
+    from counterfactual_training.experiments.grid.file import load_grid
+    from counterfactual_training.experiments.grid.grid import Grid
+
+    data, seeds = names(arguments.data), arguments.seeds
     if arguments.grid is not None:
-        grid = _chosen(arguments, arguments.grid)
+        grid = load_grid(arguments.grid, arguments.quick).changed(data, seeds)
         return [(grid, store.noted(grid))]
     found = [Grid.from_content(record["grid"]) for record in store.grids().values() if "grid" in record]
     if not found:
         raise InputError(f"No grid was run in {arguments.runs!r} yet. Start with: ct grid run generators --quick")
-    data, seeds = names(arguments.data), arguments.seeds
     return [(grid.changed(data, seeds), store.noted(grid)) for grid in found]
 
 
@@ -159,6 +175,8 @@ def _ask(grid: Grid, engine: Engine, yes: bool) -> None:
     """Refuse a grid of very many settings unless the user confirms it."""
     if yes:
         return
+    from counterfactual_training.experiments.grid.run import expected_seconds
+
     sizes = " × ".join(f"{len(values)} {name}" for name, values in grid.values if len(values) > 1)
     told = (
         f"{grid.name!r} has {grid.num_points:,} settings ({sizes} × {len(grid.data)} data sets × {len(grid.seeds)} "

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from counterfactual_training.errors import CounterfactualTrainingError, need_extra
+from counterfactual_training import defaults
+from counterfactual_training.cli.parsing import is_file_name
+from counterfactual_training.errors import CounterfactualTrainingError, InputError, need_extra
 
 if TYPE_CHECKING:
     from counterfactual_training.experiments.engine.launch import Engine
 
 VARIANTS = "default (the paper's rows), as_run (with the quirks of the published run), or full (all rows)"
+
+
+# Options that only CSV files have; --test-share is none of them, because it has a default.
+_CSV_ONLY = (
+    "target", "positive", "separator", "na", "drop", "keep", "increase", "decrease", "mutability", "domain", "schema",
+    "missing", "special", "gate",
+)  # fmt: skip
 
 
 def add_common(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -40,10 +49,57 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--address", metavar="A", help=cluster)
 
 
+def several(form: str) -> dict[str, Any]:
+    """What `add_argument` needs for an option with several values of this form; given again, it adds to them."""
+    return {"nargs": "+", "action": "extend", "metavar": form}
+
+
+def add_columns(group: Any) -> None:
+    """How to read a CSV file, which column holds the class, and what to leave out."""
+    group.add_argument("--target", "--target-column", metavar="COLUMN", help="the column that holds the class")
+    group.add_argument("--separator", metavar="CHAR", help="what separates cells (default: found out)")
+    na = "texts that mean 'not known', besides blanks and NA, such as ?,unknown"
+    group.add_argument("--na", metavar="TEXTS", help=na)
+    group.add_argument("--drop", **several("COLUMNS"), help="columns to leave out, such as id,name")
+    keep = "columns to use although they look like the number or the name of a row"
+    group.add_argument("--keep", **several("COLUMNS"), help=keep)
+
+
+def add_table(group: Any, gate: str) -> None:
+    """All options on a CSV file to train on: its columns, how they may change, blanks, rows to hold out."""
+    add_columns(group)
+    group.add_argument("--positive", metavar="CLASS", help="the class that people want; advice leads there by default")
+    group.add_argument("--increase", **several("COLUMNS"), help="columns that may only rise")
+    group.add_argument("--decrease", **several("COLUMNS"), help="columns that may only fall")
+    mutability = "how a column may change: both, none, increase or decrease"
+    group.add_argument("--mutability", **several("COLUMN=HOW"), help=mutability)
+    group.add_argument("--domain", **several("COLUMN=LOW:HIGH"), help="where advice on a column may lead")
+    special = "numbers that are codes, such as late=-9,-8 for 'no record': states of their own, never advised"
+    group.add_argument("--special", **several("COLUMN=CODES"), help=special)
+    schema = "TOML or JSON file that describes columns; `ct schema` writes a first draft"
+    group.add_argument("--schema", metavar="FILE", help=schema)
+    missing = "blank cells: refuse them, or fill in the median or the most frequent category (default: error)"
+    group.add_argument("--missing", choices=["error", "impute"], help=missing)
+    group.add_argument("--gate", choices=["none", *defaults.GATES], help=f"keeps explanations near real rows{gate}")
+    group.add_argument("--test-share", type=float, default=0.2, metavar="SHARE", help="of the rows, held out")
+
+
+def refuse_other_options(arguments: argparse.Namespace) -> None:
+    """Raise if an option for CSV files was given with the name of a data set, or the other way round."""
+    if is_file_name(arguments.data):
+        if arguments.variant != defaults.VARIANT:
+            raise InputError("--variant is for named data sets, not for CSV files.")
+        return
+    for option in _CSV_ONLY:
+        if getattr(arguments, option) is not None:
+            raise InputError(f"--{option} is for CSV files; {arguments.data!r} is the name of a data set.")
+
+
 def chosen_engine(arguments: argparse.Namespace) -> Engine:
     """The engine that the options name; an address means Ray."""
     from counterfactual_training.experiments.engine.launch import Engine
 
+    # Only Ray has addresses, so naming one is enough.
     name = arguments.engine or (Engine.name if arguments.address is None else "ray")
     return Engine(name, arguments.workers, arguments.address)
 
@@ -72,6 +128,7 @@ def need_report() -> None:
 
 def complain(failures: Mapping[str, str], consequence: str = "These tables are incomplete") -> None:
     """Raise an error if something failed; ``failures`` maps names to reasons."""
+    # The first of them, if there is any.
     for name, reason in failures.items():
         raise CounterfactualTrainingError(
             f"{consequence}: {len(failures)} failed, the first being {name}: {reason.rstrip('.')}. The same command "

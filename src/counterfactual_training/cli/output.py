@@ -37,6 +37,7 @@ def plain(value: Any) -> Any:
         return plain(value.tolist())
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    # Paths, dates and the like.
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
 
 

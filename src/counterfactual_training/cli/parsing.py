@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 import ast
-import contextlib
-from collections.abc import Sequence
-from typing import Any
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
+from counterfactual_training.errors import InputError, lookup, unknown
 
-from counterfactual_training.errors import InputError, check_name, lookup
+if TYPE_CHECKING:
+    import pandas as pd
+
+# What --domain takes; see `interval`.
+RANGE = "COLUMN=LOW:HIGH, either side may be empty"
+
+
+def is_file_name(spec: str) -> bool:
+    """Whether the user means a file: names of data sets have neither dots nor slashes."""
+    return Path(spec).suffix != "" or Path(spec).name != spec
 
 
 def columns(items: Sequence[str] | None, known: Sequence[str], flag: str) -> list[str]:
-    """Names of columns as written after a flag: ``age,sex`` or ``age sex``; a name may itself contain a comma."""
+    """Names of columns as written after a flag: ``age,sex`` or ``age sex``; a name with a comma stands alone."""
     found: list[str] = []
     for item in items or ():
-        found += [item] if item in known else [part.strip() for part in item.split(",") if part.strip()]
-    for name in found:
-        check_name(f"column in {flag}", name, known)
+        parts = [item] if item in known else [part.strip() for part in item.split(",") if part.strip()]
+        for name in parts:
+            if name not in known:
+                meant = [column for column in known if "," in column and column in item]
+                alone = f" A name with a comma stands alone: {pasted(flag, meant[:1])}." if meant else ""
+                raise InputError(unknown(f"column in {flag}", name, known) + alone)
+        found += parts
     return list(dict.fromkeys(found))
+
+
+def pasted(flag: str, values: Sequence[str]) -> str:
+    """A flag and its values as a shell takes them: ``--keep 'Case ID' age``."""
+    return " ".join([flag, *map(shlex.quote, values)])
 
 
 def pick_rows(frame: pd.DataFrame, spec: str) -> pd.DataFrame:
@@ -39,44 +58,45 @@ def pick_rows(frame: pd.DataFrame, spec: str) -> pd.DataFrame:
     return frame.iloc[numbers].set_axis(numbers, axis=0)
 
 
-def pick_label(text: str | None, classes: Any, flag: str = "--target") -> Any:
-    """The class label that a user wrote as text, or nothing."""
-    return None if text is None else lookup(f"class in {flag}", text, {str(label): label for label in classes})
+def pick_label(text: str | None, classes: Any, default: Any = None, flag: str = "--target") -> Any:
+    """The class label that a user wrote as text, or the default."""
+    return default if text is None else lookup(f"class in {flag}", text, {str(label): label for label in classes})
 
 
-def assignments(items: Sequence[str] | None, option: str, form: str = "COLUMN=VALUE") -> dict[str, str]:
-    """``["age=none", "debt=decrease"]`` as a dict."""
+def assignments(
+    items: Sequence[str] | None, option: str, form: str = "COLUMN=VALUE", value: Callable[[str], Any] = str
+) -> dict[str, Any]:
+    """``["age=none", "debt=decrease"]`` as a dict; ``value`` reads what stands on the right, or raises ValueError."""
     pairs = {}
-    for item in items or []:
-        name, equals, value = item.rpartition("=")  # names of columns may contain "="
-        if not equals or not name:
+    for item in items or ():
+        name, _, text = item.rpartition("=")  # names of columns may contain "="
+        try:
+            pairs[name] = value(text)
+        except ValueError:
+            name = ""
+        if not name:
             raise InputError(f"--{option} takes {form}, got {item!r}.")
-        pairs[name] = value
     return pairs
 
 
-def numbers(text: str, flag: str) -> list[float | int]:
+def numbers(text: str) -> list[float | int]:
     """``-9,-8.5`` as numbers; whole ones as such."""
-    try:
-        found = [float(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f"{flag} takes numbers separated by commas, got {text!r}.") from None
-    return [int(number) if number.is_integer() else number for number in found]
+    return [int(number) if number.is_integer() else number for number in map(float, text.split(","))]
 
 
 def settings(items: Sequence[str]) -> dict[str, Any]:
     """``["burn_in=0.1", "adversarial_label=predicted"]`` as a dict; text that is not a Python literal stays text."""
-    found: dict[str, Any] = dict(assignments(items, "set", "NAME=VALUE"))
-    for name, text in found.items():
-        with contextlib.suppress(ValueError, SyntaxError):
-            found[name] = ast.literal_eval(text)
-    return found
+
+    def literal(text: str) -> Any:
+        try:
+            return ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            return text
+
+    return assignments(items, "set", "NAME=VALUE", literal)
 
 
 def interval(text: str) -> tuple[float | None, float | None]:
     """``18:90``, ``0:`` or ``:100``."""
-    try:
-        low, high = (float(end) if end else None for end in text.split(":", 1))
-        return low, high
-    except ValueError:
-        raise InputError(f"--domain takes COLUMN=LOW:HIGH, either side may be empty, got {text!r}.") from None
+    low, high = (float(end) if end else None for end in text.split(":", 1))
+    return low, high

@@ -9,10 +9,7 @@ from pathlib import Path
 from counterfactual_training.cli.options import need_report
 from counterfactual_training.cli.output import emit, note, writable
 from counterfactual_training.cli.parsing import pick_label
-from counterfactual_training.cli.saved_models import TableModel, open_model
 from counterfactual_training.errors import InputError
-from counterfactual_training.experiments.portrait import make_portrait
-from counterfactual_training.reports import RunInfo, write_model_page, write_report
 
 DESCRIPTION = """Write one self-contained page. Of a model that `ct train` made from a CSV file: how good it is on \
 rows held out of training, which columns matter, example people with their options, who gets no answer and why. Of \
@@ -41,10 +38,13 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     need_report()
     first = Path(arguments.what[0])
+    # A model file that does not exist is meant as one, too: the error is about it, then.
     if first.is_file() or first.suffix == ".safetensors":
         return _about_a_model(arguments)
     if arguments.data is not None:
         raise InputError(f"--data goes with a model file, and {arguments.what[0]!r} is none.")
+    from counterfactual_training.reports import write_report
+
     found = write_report(arguments.what, arguments.out, arguments.tables)
     emit(arguments, {"page": arguments.out, **found}, f"Open {arguments.out} to read.")
 
@@ -52,6 +52,10 @@ def run(arguments: argparse.Namespace) -> None:
 def _about_a_model(arguments: argparse.Namespace) -> None:
     started = time.perf_counter()
     writable(arguments.out)
+    from counterfactual_training.cli.saved_models import TableModel, open_model
+    from counterfactual_training.experiments.portrait import make_portrait
+    from counterfactual_training.reports import RunInfo, write_model_page
+
     if len(arguments.what) > 1:
         raise InputError(f"A page is about one model; {len(arguments.what)} files were named.")
     opened = open_model(arguments.what[0])
@@ -61,18 +65,17 @@ def _about_a_model(arguments: argparse.Namespace) -> None:
             "`ct train` made from a CSV file. `ct evaluate` measures this one."
         )
     source = opened.labelled(arguments.data, arguments.target_column, arguments.all_rows)
-    classifier, origin = opened.classifier(), opened.origin
-    target = pick_label(arguments.target, classifier.classes_)
-    if target is None and origin is not None:
-        target = origin.positive
+    classifier, origin = opened.classifier, opened.origin
+    target = pick_label(arguments.target, classifier.classes_, opened.positive)
     if target is None:
         note("neither `ct train --positive` nor --target named the class that people want: everybody is led to another")
     portrait = make_portrait(classifier, source.frame, source.labels, target, source.trained_on, arguments.seed)
+    # A model that Python saved does not know what its class is called.
     column = arguments.target_column or (origin.target if origin is not None else "the class")
     run_info = RunInfo(arguments.command_line, time.perf_counter() - started)
     write_model_page(
         portrait, arguments.out, facts=opened.facts(), columns=classifier.schema_.table().to_numpy().tolist(),
-        measured=source.said, name=column, run=run_info,
+        measured=source.said, name=column, relations=classifier.schema_.relations, run=run_info,
     )  # fmt: skip
     document = {
         "page": arguments.out,

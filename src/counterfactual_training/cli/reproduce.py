@@ -8,18 +8,7 @@ import sys
 from counterfactual_training.cli.options import add_engine, chosen_engine, complain, names, need_report
 from counterfactual_training.cli.output import emit, folder
 from counterfactual_training.cli.parsing import settings
-from counterfactual_training.experiments.paper.reproduce import (
-    ALL,
-    EXPERIMENTS,
-    FULL,
-    experiment_names,
-    reproduce,
-    step_free,
-)
-from counterfactual_training.reports import write_reproduction, write_truth
-from counterfactual_training.reports.paper_report import effort_remark, result_tables
-from counterfactual_training.reports.paper_tables import text_tables
-from counterfactual_training.reports.truth_report import truth_texts
+from counterfactual_training.experiments.paper.names import ALL, EXPERIMENTS
 
 DESCRIPTION = """Train the models of an experiment, measure them by the published protocol and by a paired one, and \
 write tables (CSV, Markdown, LaTeX) and figures with the published numbers beside ours. You can stop at any time: \
@@ -29,7 +18,7 @@ EPILOG = "\n".join(["experiments:", *_LISTED, f"  {ALL:<14} all of them"])
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("experiment", choices=experiment_names(), metavar="EXPERIMENT", help="see the list below")
+    parser.add_argument("experiment", choices=[*EXPERIMENTS, ALL], metavar="EXPERIMENT", help="see the list below")
     parser.add_argument("--data", metavar="A,B", help="only these data sets, e.g. LS,CH,MNIST (default: all it uses)")
     parser.add_argument("--seeds", type=int, metavar="N", help="training seeds (default: 5, and 3 for MNIST)")
     parser.add_argument("--quick", action="store_true", help="two minutes: synthetic data, short training")
@@ -43,6 +32,12 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     need_report()
     out = folder(arguments.out)
+    from counterfactual_training.experiments.paper.reproduce import FULL, reproduce, step_free
+    from counterfactual_training.reports import write_reproduction, write_truth
+    from counterfactual_training.reports.paper_report import effort_remark, result_tables
+    from counterfactual_training.reports.paper_tables import text_tables
+    from counterfactual_training.reports.truth_report import truth_texts
+
     chosen = {
         "data": names(arguments.data),
         "seeds": arguments.seeds,
@@ -61,6 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
     texts = [table.text() for one in found for table in text_tables(one.name, one.tables)]
     tables = {name: table for one in found for name, table in result_tables(one).items()}
     failures = {label: reason for one in found for label, reason in one.failures.items()}
+    # Who asks for the main table gets its comparison free of the step size, too.
     if arguments.experiment in ("main", ALL):
         truth, lost = step_free(arguments.runs, **chosen, workers=arguments.workers, stream=sys.stderr)
         files += write_truth(truth, out, f"Measured on the test rows. Made with: {arguments.command_line}")

@@ -12,16 +12,16 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from counterfactual_training.cli.csv_file import Reading, is_file_name, read_table
+from counterfactual_training.cli.csv_file import Reading, read_table
 from counterfactual_training.cli.output import note
+from counterfactual_training.cli.parsing import is_file_name
 from counterfactual_training.cli.table import need_target
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets import load_dataset
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.errors import FileError, InputError, lookup
 from counterfactual_training.estimator import CounterfactualClassifier
-from counterfactual_training.estimator.file import load_origin
-from counterfactual_training.estimator.origin import Origin, row_marks
+from counterfactual_training.estimator.file import Origin, load_origin, row_marks
 from counterfactual_training.experiments.trained import (
     TrainedClassifier,
     as_classifier,
@@ -50,6 +50,7 @@ class DatasetModel:
     def __init__(self, path: str, trained: TrainedClassifier) -> None:
         self.path, self.trained = path, trained
         self.name = trained.recipe.data
+        self.positive = None  # nobody says which class of a named data set people want
 
     @cached_property
     def data(self) -> Dataset:
@@ -59,6 +60,7 @@ class DatasetModel:
             raise FileError(f"{self.path!r} takes {inputs} features, {data.name} has {data.num_features}.")
         return data
 
+    @cached_property
     def classifier(self) -> CounterfactualClassifier:
         """The model as a scikit-learn estimator."""
         threshold = self.data.settings.decision_threshold
@@ -105,19 +107,14 @@ class TableModel:
     name = "csv"
 
     def __init__(self, path: str, classifier: CounterfactualClassifier, origin: Origin | None) -> None:
-        self.path, self._classifier, self.origin = path, classifier, origin
-
-    @property
-    def reading(self) -> Reading:
-        """How the file of the training was read; others are read alike."""
-        return Reading.from_dict(None if self.origin is None else self.origin.reading)
-
-    def classifier(self) -> CounterfactualClassifier:
-        return self._classifier
+        self.path, self.classifier, self.origin = path, classifier, origin
+        self.positive = origin.positive if origin is not None else None
+        # Files are read as that of the training was.
+        self.reading = Reading(**(origin.reading if origin is not None else {}))
 
     def rows(self, data: str | None) -> pd.DataFrame:
         file = self._file(data)
-        return wanted(read_table(file, self.reading), self._classifier.schema_.names, file)
+        return wanted(read_table(file, self.reading), self.classifier.schema_.names, file)
 
     def labelled(self, data: str | None, target: str | None, all_rows: bool = False) -> LabelledRows:
         """Rows with their classes: those that training did not see, unless all are asked for."""
@@ -128,7 +125,7 @@ class TableModel:
         target = need_target(Path(file), frame, target)
         known = frame[frame[target].notna()]
         labels = self._labels(known[target], file)
-        rows = wanted(known, self._classifier.schema_.names, file)
+        rows = wanted(known, self.classifier.schema_.names, file)
         if self.origin is None or all_rows:
             doubt = "" if all_rows else "; the model file does not say which of them it was trained on"
             return LabelledRows(rows, labels, f"all {len(rows):,} rows of {file}{doubt}")
@@ -139,6 +136,7 @@ class TableModel:
                 f"All {len(rows):,} rows of {file} were trained on. Name a file with others by --data, or measure "
                 "these with --all-rows."
             )
+        # Rows are known by their content; a file that was rounded since holds none of them.
         if not seen.any() and not held.any() and len(rows) == len(self.origin.trained) + len(self.origin.held_out):
             note(
                 f"{file} has as many rows as the file of the training, but none of those: if it is the same, rounded "
@@ -146,13 +144,15 @@ class TableModel:
             )
         kinds = ((held, "held out of training"), (~seen & ~held, "that training never saw"))
         parts = [f"{int(mask.sum()):,} rows {words}" for mask, words in kinds if mask.any()]
+        # A file that holds only some of the rows trained on is no fair material for a rival model.
         trained_on = (rows[seen], labels[seen]) if int(seen.sum()) == len(self.origin.trained) else None
         said = f"{' and '.join(parts)} (of {len(rows):,} in {file})"
         return LabelledRows(rows[~seen], labels[~seen], said, trained_on)
 
     def facts(self) -> list[tuple[str, str]]:
         """What the model is, for people."""
-        classifier, origin = self._classifier, self.origin
+        classifier, origin = self.classifier, self.origin
+        # The last linear layer makes the logits; those before are hidden.
         layers = [str(part.out_features) for part in classifier.model_.modules() if isinstance(part, nn.Linear)]
         hidden = " and ".join(layers[:-1])
         with_cf = classifier.history_.last("share_mature")
@@ -171,7 +171,7 @@ class TableModel:
 
     def measurable(self, data: str | None, target: str | None, all_rows: bool) -> Measurable:
         source = self.labelled(data, target, all_rows)
-        classifier = self._classifier
+        classifier = self.classifier
         index = {label: i for i, label in enumerate(classifier.classes_.tolist())}
         y = torch.tensor([index[label] for label in source.labels.tolist()])
         x = torch.as_tensor(classifier.encoder_.transform(source.frame))
@@ -180,7 +180,7 @@ class TableModel:
 
     def _labels(self, column: pd.Series, file: str) -> pd.Series:
         """Classes as the model knows them: a file may write 1 as 1.0, or a column of yes and no may hold yes only."""
-        classes = self._classifier.classes_.tolist()
+        classes = self.classifier.classes_.tolist()
         by_text = {str(label): label for label in classes}
         texts = [text if text in by_text else text.removesuffix(".0") for text in map(str, column.tolist())]
         found = [lookup(f"class in {file}", text, by_text) for text in texts]

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import json
-import re
+import contextlib
+import math
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-from pandas.api import types
-
-from counterfactual_training.cli.csv_file import read_table
 from counterfactual_training.cli.flags import in_flags
+from counterfactual_training.cli.options import add_columns
 from counterfactual_training.cli.output import emit
-from counterfactual_training.cli.table import add_columns, chosen_reading, need_target, usable
 from counterfactual_training.errors import InputError
-from counterfactual_training.tabular.feature import Feature
-from counterfactual_training.tabular.infer import infer_feature
-from counterfactual_training.tabular.schema_file import feature_to_dict
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from counterfactual_training.tabular.feature import Feature
 
 DESCRIPTION = """Read a CSV file and write a TOML file with a table for every column: its kind and its categories, \
 and, as comments to be edited, the rules that advice may have to keep. Give the edited file to `ct train --schema`."""
@@ -28,11 +27,10 @@ examples:
   ct schema people.csv --target granted > rules.toml
   ct schema people.csv --target granted --drop name,phone"""
 
-# A value that occurs this often, alone on its side of zero, may be a code for "not known".
-_CODE_ROWS = 3
-_MOST_CODES = 2
-# The range of advice that a classifier takes by itself.
-_BULK = (0.005, 0.995)
+# A draft asks about one or two negative values that repeat; `fit` warns only of numbers far from all others.
+_MOST_CODES, _CODE_ROWS = 2, 3
+# A field, the value to suggest, and its meaning.
+Hint = tuple[str, Any, str]
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -41,108 +39,135 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    from counterfactual_training.cli.csv_file import read_table
+    from counterfactual_training.cli.table import chosen_reading, need_target, usable
+    from counterfactual_training.tabular.infer import infer_feature
+    from counterfactual_training.tabular.schema_file import feature_to_dict, toml_key
+    from counterfactual_training.tabular.unchangeable import cannot_change
+
     path = Path(arguments.data)
     frame = read_table(path, chosen_reading(arguments))
     if arguments.target is not None:
         need_target(path, frame, arguments.target)
     frame, left_out = usable(path, frame, arguments.target, arguments)
-    described, tables = {}, []
+    features, tables = [], []
     for name in frame.columns:
         if name == arguments.target:
             continue
         try:
-            feature = infer_feature(frame[name], {})
+            feature = infer_feature(frame[name], {"mutability": "none"} if cannot_change(name) else {})
         except InputError as error:
-            tables.append(f"# [{_key(name)}]  is not used as it is: {in_flags(str(error))}")
+            tables.append(f"# [{toml_key(name)}]  is not used as it is: {in_flags(str(error))}")
             continue
-        described[name] = feature_to_dict(feature)
+        features.append(feature)
         tables.append(_table(feature, frame[name]))
-    if not described:
+    if not features:
         raise InputError(f"No column of {path} can be used; --debug shows more.")
-    emit(arguments, {"data": str(path), "left_out": left_out, "columns": described}, "\n\n".join([
-        _head(path, arguments.target, left_out), *tables,
-    ]))  # fmt: skip
+    text = "\n\n".join([_head(path, arguments.target, left_out), *_relations(features, frame), *tables])
+    described = {feature.name: feature_to_dict(feature) for feature in features}
+    emit(arguments, {"data": str(path), "left_out": left_out, "columns": described}, text)
 
 
 def _head(path: Path, target: str | None, left_out: tuple[str, ...]) -> str:
+    from counterfactual_training.tabular.schema_file import toml_key
+
     chosen = shlex.quote(target) if target is not None else "COLUMN"
     said = [
         f"# Rules for the columns of {path.name}, drafted by `ct schema`. A line that begins with # is not in force:",
         "# remove the # and change the value where it matters. Then:",
         f"#   ct train {shlex.quote(path.name)} --target {chosen} --schema rules.toml",
     ]
-    return "\n".join([*said, *([f"# Left out: {', '.join(left_out)}."] if left_out else [])])
+    # As keys of TOML, because a line break in a name would end the comment.
+    return "\n".join([*said, *([f"# Left out: {', '.join(map(toml_key, left_out))}."] if left_out else [])])
+
+
+def _relations(features: Sequence[Feature], frame: pd.DataFrame) -> list[str]:
+    """How to write a relation, with two columns of numbers; nothing if there are no two."""
+    from counterfactual_training.constraints.expression import Expression
+    from counterfactual_training.tabular.relation_text import Comparison, read_relation
+    from counterfactual_training.tabular.schema_file import relations_key, toml
+
+    names = [feature.name for feature in features]
+    numbers = sorted((f for f in features if not f.is_category), key=lambda f: f.mutability == "none")
+    if len(numbers) < 2:
+        return []
+    low, high = sorted((f.name for f in numbers[:2]), key=lambda name: frame[name].median())
+    for quote in ("", "'", "`", '"'):  # names such as "1990" need quotes
+        text = f"{quote}{low}{quote} <= {quote}{high}{quote}"
+        with contextlib.suppress(InputError):
+            if read_relation(text, names) == Comparison(Expression.column(low), "<=", Expression.column(high)):
+                key = relations_key(names)
+                return [f"# {key} = [{toml(text)}]  # an example of what advice can keep; more after commas"]
+    return []
 
 
 def _table(feature: Feature, column: pd.Series) -> str:
-    """The table of one column, with comments."""
-    blanks = int(column.isna().sum())
-    about = [_range(column) if not feature.is_category else f"{len(feature.levels)} categories"]
-    about += [f"{blanks} of {len(column)} cells are blank"] if blanks else []
-    lines = [f"[{_key(feature.name)}]  # {', '.join(about)}", f"kind = {_toml(feature.kind)}"]
-    if feature.categories is not None:
-        lines.append(f"categories = {_toml(list(feature.categories))}")
-    lines += [_hint("mutability", "none", "both (the default), none, increase or decrease")]
+    """The table of one column: what is stated about it, and as comments what may be."""
+    from counterfactual_training.tabular.schema_file import feature_to_dict, toml, toml_key
+
+    hints: list[Hint] = []
+    aside = []
+    if feature.mutability == "both":
+        hints.append(("mutability", "none", "both (the default), none, increase or decrease"))
     if feature.is_category:
+        about = f"{len(feature.levels)} categories"
         if len(feature.levels) > 2:
-            lines.append(_hint("allowed", list(feature.levels), "the only ones that advice may lead to"))
-            lines.append('# For categories with an order: kind = "ordinal", and categories from low to high.')
-        return "\n".join(lines)
-    known = _without_codes(column)
-    change = float(f"{known.std() or 1.0:.2g}")
-    lines += [
-        _hint(
-            "domain",
-            [_plain(float(known.quantile(share))) for share in _BULK],
-            "where advice may lead; here, 99 % of rows",
-        ),
-        _hint("unit", "…", 'for sentences, such as "years"'),
-        _hint("step", 1, "advice names multiples of this"),
-        _hint(
-            "max_change", max(1, round(change)) if feature.kind == "integer" else _plain(change), "the largest change"
-        ),
+            hints.append(("allowed", list(feature.levels), "the only ones that advice may lead to"))
+            aside = ['# For categories with an order: kind = "ordinal", and categories from low to high.']
+    else:
+        codes = _codes(column)
+        known = column[~column.isin(codes)].dropna().astype(float)
+        about = f"from {_plain(known.min())} to {_plain(known.max())}, median {_plain(known.median())}"
+        hints += _number_hints(known)
+        if codes:
+            hints.append(("special", codes, "if that is a code such as 'no record': never advised"))
+            shown = ",".join(map(str, codes))
+            aside = [f"# Is {shown} a code for 'not known'? To fill such cells in, add --na={shown} --missing impute."]
+    blanks = int(column.isna().sum())
+    about += f", {blanks} of {len(column)} cells are blank" if blanks else ""
+    lines = [f"[{toml_key(feature.name)}]  # {about}"]
+    for field, value in feature_to_dict(feature).items():
+        why = "  # nobody can change this, judging by the name; if that is wrong: both" if field == "mutability" else ""
+        lines.append(f"{field} = {toml(value)}{why}")
+    return "\n".join([*lines, *(f"# {field} = {toml(value)}  # {meaning}" for field, value, meaning in hints), *aside])
+
+
+def _number_hints(known: pd.Series) -> list[Hint]:
+    """What may be stated about a column of numbers, given those that are no codes."""
+    from counterfactual_training.tabular.column import BULK
+    from counterfactual_training.tabular.rounding import seen_decimals
+
+    low, high = (float(known.quantile(share)) for share in BULK)
+    decimals, deviation = seen_decimals(known.to_numpy(), known.dtype), float(known.std())
+    domain = [_plain(low), _plain(high)]
+    if decimals is not None:  # outward, to numbers that the column could hold
+        ends = math.floor(round(low * 10**decimals, 6)), math.ceil(round(high * 10**decimals, 6))
+        domain = [end if decimals == 0 else end / 10**decimals for end in ends]
+    hints: list[Hint] = [
+        ("domain", domain, "where advice may lead; here, 99 % of rows"),
+        ("unit", "…", 'for sentences, such as "years"'),
     ]
-    codes = _codes(column)
-    if codes:
-        shown = ",".join(str(code) for code in codes)
-        lines.append(_hint("special", codes, "if that is a code such as 'no record': never advised"))
-        lines.append(f"# Is {shown} a code for 'not known'? To fill such cells in, add --na={shown} --missing impute.")
-    return "\n".join(lines)
-
-
-def _hint(field: str, value: Any, meaning: str) -> str:
-    return f"# {field} = {_toml(value)}  # {meaning}"
-
-
-def _range(column: pd.Series) -> str:
-    known = _without_codes(column)
-    low, middle, high = (_plain(float(value)) for value in (known.min(), known.median(), known.max()))
-    return f"from {low} to {high}, median {middle}"
-
-
-def _without_codes(column: pd.Series) -> pd.Series:
-    return column[~column.isin(_codes(column))].astype(float)
+    if not deviation > 0:  # one value, or a single row
+        return hints
+    # A power of ten between a hundredth and a tenth of the deviation, but none that the column itself does not resolve.
+    power = math.floor(math.log10(deviation)) - 1
+    step = _plain(float(f"1e{power if decimals is None else max(power, -decimals)}"))
+    most = _plain(float(f"{deviation:.2g}"))
+    return [
+        *hints,
+        ("step", step, "advice names multiples of this"),
+        ("max_change", max(1, round(most)) if decimals == 0 else most, "the largest change"),
+    ]
 
 
 def _codes(column: pd.Series) -> list[float | int]:
-    """The only negative values of a column, if they are few and repeated."""
-    if not types.is_numeric_dtype(column.dtype) or types.is_bool_dtype(column.dtype):
-        return []
+    """The only negative values of a column of numbers, if they are few and repeated."""
     counts = column[column < 0].value_counts()
     if not 0 < len(counts) <= _MOST_CODES or counts.min() < _CODE_ROWS or not (column >= 0).any():
         return []
-    return [_plain(float(value)) for value in sorted(counts.index)]
+    return [_plain(value) for value in sorted(counts.index)]
 
 
 def _plain(value: float) -> float | int:
     """At most six digits; whole numbers as such."""
     return int(value) if value == int(value) else float(f"{value:.6g}")
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
-
-
-def _toml(value: Any) -> str:
-    """Text, numbers and lists are written as in JSON."""
-    return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +18,11 @@ from pandas.api import types
 from counterfactual_training.cli.csv_file import Reading, read_table
 from counterfactual_training.cli.options import names
 from counterfactual_training.cli.output import note
-from counterfactual_training.cli.parsing import assignments, columns, interval, numbers, pick_label
+from counterfactual_training.cli.parsing import RANGE, assignments, columns, interval, numbers, pasted, pick_label
 from counterfactual_training.errors import InputError, check_name
+from counterfactual_training.estimator.file import Origin, row_marks
 from counterfactual_training.estimator.fit import validation_split
-from counterfactual_training.estimator.origin import Origin, row_marks
+from counterfactual_training.tabular.infer import days_since
 from counterfactual_training.tabular.schema_file import read_features
 
 # Fewer rows than this may hold different numbers by chance.
@@ -28,12 +30,7 @@ _FEWEST_ROWS = 10
 _MOST_CLASSES = 50
 _DATE = r"(?:\d{4}-\d{1,2}-\d{1,2}|\d{1,2}([./])\d{1,2}\1(?:\d{4}|\d{2}))(?:[T ].*)?"
 _ID_NAME = re.compile(r"(.*[_\W])?(id|uid|uuid|index|row|nr|no|number)|.*[a-z]I[Dd]", re.IGNORECASE)
-_CSV_ONLY = (
-    "target", "positive", "separator", "na", "drop", "keep", "increase", "decrease", "mutability", "domain", "schema",
-    "missing", "special", "gate",
-)  # fmt: skip
-_RULES = {"protect": "none", "increase": "increase", "decrease": "decrease"}
-_FLAGS = {"protect": "--immutable", "increase": "--increase", "decrease": "--decrease"}
+_DIRECTIONS = {"protect": "none", "increase": "increase", "decrease": "decrease"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +59,7 @@ class TrainingTable:
             raise InputError(f"--test-share must be at least 0 and below 1, got {share}.")
         if not share:
             return np.arange(len(self.frame)), np.zeros(0, dtype=np.int64)
+        # A class with a single row stays in training: a table of a user may well have one.
         codes = torch.from_numpy(pd.factorize(self.labels)[0])
         train, held_out = validation_split(codes, share, seed, keep_single=True)
         return train.numpy(), held_out.numpy()
@@ -69,51 +67,7 @@ class TrainingTable:
     def origin(self, train: np.ndarray, held_out: np.ndarray) -> Origin:
         """What the model file should remember."""
         marks = row_marks(self.frame, self.labels)
-        return Origin(self.target, self.positive, self.reading.to_dict(), marks[train], marks[held_out])
-
-
-def add_reading(group: Any) -> None:
-    """``--separator`` and ``--na``."""
-    group.add_argument("--separator", metavar="CHAR", help="what separates cells (default: found out)")
-    na = "texts that mean 'not known', besides blanks and NA, such as ?,unknown"
-    group.add_argument("--na", metavar="TEXTS", help=na)
-
-
-def add_columns(group: Any) -> None:
-    """The options on the columns of a CSV file: class, rules, what to leave out."""
-    group.add_argument("--target", "--target-column", metavar="COLUMN", help="the column that holds the class")
-    add_reading(group)
-    group.add_argument("--drop", nargs="+", metavar="COLUMNS", help="columns to leave out, such as id,name")
-    keep = "columns to use although they look like the number or the name of a row"
-    group.add_argument("--keep", nargs="+", metavar="COLUMNS", help=keep)
-
-
-def add_rules(group: Any) -> None:
-    """The rules on how columns may change, and what to do with blanks."""
-    group.add_argument("--positive", metavar="CLASS", help="the class that people want; advice leads there by default")
-    group.add_argument("--increase", nargs="+", metavar="COLUMNS", help="columns that may only rise")
-    group.add_argument("--decrease", nargs="+", metavar="COLUMNS", help="columns that may only fall")
-    mutability = "how a column may change: both, none, increase or decrease"
-    group.add_argument("--mutability", nargs="+", metavar="COLUMN=HOW", help=mutability)
-    group.add_argument("--domain", nargs="+", metavar="COLUMN=LOW:HIGH", help="where advice on a column may lead")
-    special = "numbers that are codes, such as late=-9,-8 for 'no record': states of their own, never advised"
-    group.add_argument("--special", nargs="+", metavar="COLUMN=CODES", help=special)
-    schema = "TOML or JSON file that describes columns; `ct schema` writes a first draft"
-    group.add_argument("--schema", metavar="FILE", help=schema)
-    missing = "blank cells: refuse them, or fill in the median or the most frequent category (default: error)"
-    group.add_argument("--missing", choices=["error", "impute"], help=missing)
-
-
-def add_test_share(group: Any) -> None:
-    """``--test-share``."""
-    group.add_argument("--test-share", type=float, default=0.2, metavar="SHARE", help="of the rows, held out")
-
-
-def refuse_csv_options(arguments: argparse.Namespace) -> None:
-    """Raise an error if an option for CSV files was given with the name of a data set."""
-    for option in _CSV_ONLY:
-        if getattr(arguments, option, None) is not None:
-            raise InputError(f"--{option} is for CSV files; {arguments.data!r} is the name of a data set.")
+        return Origin(self.target, self.positive, self.reading._asdict(), marks[train], marks[held_out])
 
 
 def chosen_reading(arguments: argparse.Namespace) -> Reading:
@@ -121,7 +75,7 @@ def chosen_reading(arguments: argparse.Namespace) -> Reading:
 
 
 def training_table(arguments: argparse.Namespace) -> TrainingTable:
-    """Read the file that ``arguments.data`` names, as the options of :func:`add_columns` say."""
+    """Read the file that ``arguments.data`` names, as the options of :func:`add_table` say."""
     reading, path = chosen_reading(arguments), Path(arguments.data)
     frame = read_table(path, reading)
     target = need_target(path, frame, arguments.target)
@@ -131,7 +85,7 @@ def training_table(arguments: argparse.Namespace) -> TrainingTable:
         note(f"{path.name}: {int((~rows).sum())} row(s) without a value of {target!r} are left out")
     labels = _classes(frame.loc[rows, target], target)
     frame = frame.loc[rows].drop(columns=target).reset_index(drop=True)
-    positive = pick_label(getattr(arguments, "positive", None), sorted(labels.unique().tolist()), "--positive")
+    positive = pick_label(arguments.positive, sorted(labels.unique().tolist()), flag="--positive")
     return TrainingTable(path, frame, labels.reset_index(drop=True), target, positive, left_out, reading)
 
 
@@ -142,7 +96,7 @@ def need_target(path: Path, frame: pd.DataFrame, target: str | None) -> str:
             "other than , ; | or a tab separates its cells, say what: --separator."
         )
     if target is None:
-        shown = ", ".join(map(str, frame.columns[:20])) + (", …" if len(frame.columns) > 20 else "")
+        shown = ", ".join(map(shlex.quote, frame.columns[:20])) + (", …" if len(frame.columns) > 20 else "")
         raise InputError(f"Say which column of {path} holds the class: --target COLUMN, one of {shown}.")
     check_name(f"column of {path} in --target", target, list(frame.columns))
     return target
@@ -156,10 +110,11 @@ def usable(
     dropped = columns(arguments.drop, known, "--drop")
     if target in dropped:
         raise InputError(f"{target!r} is named by --target and by --drop; it cannot be both.")
-    keep = {*columns(arguments.keep, known, "--keep"), *dropped, *_named_in_rules(arguments, known), target}
+    ruled = _by_column(arguments, known).values()  # columns that a rule names are meant to be used
+    keep = {*columns(arguments.keep, known, "--keep"), *dropped, *(name for rule in ruled for name in rule), target}
     noticed = {name: why for name in known if name not in keep and (why := _useless(frame[name])) is not None}
     for name, why in noticed.items():
-        note(f"{path.name}: {name!r} {why} and is left out; --keep {name} uses it")
+        note(f"{path.name}: {name!r} {why} and is left out; {_helps(frame[name])}")
     left_out = (*dropped, *noticed)
     if not set(known) - {*left_out, target}:
         raise InputError(f"Nothing is left of {path} to learn from: {', '.join(left_out) or 'nothing'} left out.")
@@ -171,8 +126,9 @@ def _useless(column: pd.Series) -> str | None:
     present = column.dropna()
     if len(present) == 0:
         return "is empty"
-    if types.is_string_dtype(column.dtype) and present.str.fullmatch(_DATE).all():
+    if _holds_dates(column):
         return "holds dates, which no model takes as they are,"
+    # An identifier is there in every row, and different in every row.
     if len(column) < _FEWEST_ROWS or len(present) < len(column) or not present.is_unique:
         return None
     if types.is_bool_dtype(column.dtype):
@@ -183,6 +139,18 @@ def _useless(column: pd.Series) -> str | None:
     if whole and present.max() - present.min() == len(present) - 1:
         return "counts the rows"
     return "numbers the rows" if whole and _ID_NAME.fullmatch(str(column.name)) else None
+
+
+def _holds_dates(column: pd.Series) -> bool:
+    present = column.dropna()
+    return len(present) > 0 and types.is_string_dtype(column.dtype) and bool(present.str.fullmatch(_DATE).all())
+
+
+def _helps(column: pd.Series) -> str:
+    """How to use a column that is left out."""
+    if not _holds_dates(column):
+        return f"{pasted('--keep', [str(column.name)])} uses it"
+    return f"to use it, write numbers into the file, with pandas: {days_since(column)}"
 
 
 def _classes(labels: pd.Series, target: str) -> pd.Series:
@@ -204,49 +172,37 @@ def _classes(labels: pd.Series, target: str) -> pd.Series:
 
 
 def rules(arguments: argparse.Namespace, table: TrainingTable) -> dict[str, Any]:
-    """``mutability``, ``domain``, ``schema`` and ``missing`` of the classifier."""
-    known = list(table.frame.columns)
-    mutability: dict[str, str] = {}
-    for option, how in _RULES.items():
-        for name in columns(getattr(arguments, option), known, _FLAGS[option]):
-            if mutability.setdefault(name, how) != how:
-                raise InputError(f"{name!r} is named by {_FLAGS[option]}, and another option says {mutability[name]}.")
-    stated = assignments(arguments.mutability, "mutability")
-    domain = {name: interval(text) for name, text in assignments(arguments.domain, "domain").items()}
-    _check_columns(stated, known, "--mutability")
-    _check_columns(domain, known, "--domain")
-    schema = _schema(arguments.schema, table)
-    for name, text in assignments(getattr(arguments, "special", None), "special", "COLUMN=CODES").items():
-        check_name("column in --special", name, known)
-        schema = {**(schema or {}), name: {**(schema or {}).get(name, {}), "special": numbers(text, "--special")}}
-    return {
-        "mutability": (stated | mutability) or None,
-        "domain": domain,
-        "schema": schema,
-        "missing": arguments.missing or "error",
-    }
+    """``mutability``, ``domain``, ``special``, ``schema`` and ``missing`` of the classifier."""
+    by_column = _by_column(arguments, list(table.frame.columns))
+    schema = None
+    if arguments.schema is not None:
+        # A file may also describe the class and columns that are left out; it is one for the whole CSV file.
+        stated, unused = read_features(arguments.schema), {table.target, *table.left_out}
+        for name, spec in stated.items():
+            if isinstance(spec, Mapping):  # others are relations
+                check_name(f"column in --schema {arguments.schema}", name, [*table.frame.columns, *unused])
+        schema = {name: spec for name, spec in stated.items() if name not in unused}
+    # No mutability at all, unlike an empty one, lets `fit` point out columns that nobody can change.
+    by_column["mutability"] = by_column["mutability"] or None
+    return {**by_column, "schema": schema, "missing": arguments.missing or "error"}
 
 
-def _schema(file: str | None, table: TrainingTable) -> dict[str, Any] | None:
-    """What the file states; it may describe the class and columns that are left out."""
-    if file is None:
-        return None
-    stated = read_features(file)
-    unused = {table.target, *table.left_out}
-    described = [name for name, spec in stated.items() if isinstance(spec, Mapping)]
-    _check_columns(described, [*table.frame.columns, *unused], f"--schema {file}")
-    return {name: spec for name, spec in stated.items() if name not in unused}
-
-
-def _check_columns(given: Any, known: Sequence[str], flag: str) -> None:
-    for name in given:
-        check_name(f"column in {flag}", name, known)
-
-
-def _named_in_rules(arguments: argparse.Namespace, known: Sequence[str]) -> set[str]:
-    """Columns that a rule names are meant to be used."""
-    given = [getattr(arguments, option, None) for option in _RULES]
-    found = {name for items, flag in zip(given, _FLAGS.values(), strict=True) for name in columns(items, known, flag)}
-    for option in ("mutability", "domain", "special"):
-        found |= set(assignments(getattr(arguments, option, None), option))
+def _by_column(arguments: argparse.Namespace, known: Sequence[str]) -> dict[str, Any]:
+    """``mutability``, ``domain`` and ``special`` by column, as the options say; `ct schema` has none of them."""
+    directed: dict[str, str] = {}
+    for option, how in _DIRECTIONS.items():
+        flag = "--immutable" if option == "protect" else f"--{option}"
+        for name in columns(getattr(arguments, option, None), known, flag):
+            if directed.setdefault(name, how) != how:
+                raise InputError(f"{name!r} is named by {flag}, and another option says {directed[name]}.")
+    found: dict[str, dict[str, Any]] = {}
+    for option, form, value in (
+        ("mutability", "COLUMN=VALUE", str),
+        ("domain", RANGE, interval),
+        ("special", "COLUMN=NUMBERS, separated by commas", numbers),
+    ):
+        found[option] = assignments(getattr(arguments, option, None), option, form, value)
+        for name in found[option]:
+            check_name(f"column in --{option}", name, known)
+    found["mutability"] |= directed
     return found

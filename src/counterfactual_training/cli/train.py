@@ -5,27 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from counterfactual_training.cli.csv_file import is_file_name
-from counterfactual_training.cli.options import VARIANTS, at_least_one
+from counterfactual_training import defaults
+from counterfactual_training.cli.options import VARIANTS, add_table, at_least_one, refuse_other_options
 from counterfactual_training.cli.output import emit, note, writable
-from counterfactual_training.cli.parsing import columns
-from counterfactual_training.cli.table import (
-    add_columns,
-    add_rules,
-    add_test_share,
-    refuse_csv_options,
-    rules,
-    training_table,
-)
-from counterfactual_training.datasets import load_dataset
+from counterfactual_training.cli.parsing import columns, is_file_name
 from counterfactual_training.errors import InputError
-from counterfactual_training.estimator import CounterfactualClassifier
-from counterfactual_training.estimator.file import save_classifier
-from counterfactual_training.evaluation.performance import accuracy, predict_logits
-from counterfactual_training.experiments.trained import Recipe, encoder_of, fit, protected_columns
-from counterfactual_training.gates import KINDS as GATES
-from counterfactual_training.search import GENERATORS
-from counterfactual_training.training import OBJECTIVES
 
 DESCRIPTION = "Train a classifier by counterfactual training (or, to compare, conventionally) and save it."
 EPILOG = """\
@@ -47,48 +31,35 @@ _SHARED = ("objective", "generator", "hidden", "epochs", "learning_rate", "burn_
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATASET", help="a name from `ct data list`, or a CSV file")
     parser.add_argument("--out", default="model.safetensors", metavar="FILE", help="the model")
-    _add_training(parser)
-    _add_csv(parser.add_argument_group("CSV files"))
-    named = parser.add_argument_group("named data sets")
-    named.add_argument("--variant", default=Recipe.variant, help=VARIANTS)
-
-
-def _add_training(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--objective",
-        choices=list(OBJECTIVES),
+        choices=list(defaults.OBJECTIVES),
         help="full is counterfactual training (default for named data sets), vanilla is conventional, the others leave "
         "terms out; by default, a CSV file is learned conventionally and a gate keeps explanations near real rows",
     )
-    generator = f"of training counterfactuals (default: {Recipe.generator})"
-    parser.add_argument("--generator", choices=list(GENERATORS), help=generator)
-    parser.add_argument("--epochs", type=at_least_one, default=Recipe.epochs, help="passes over the data")
+    generator = f"of training counterfactuals (default: {defaults.GENERATOR})"
+    parser.add_argument("--generator", choices=defaults.GENERATORS, help=generator)
+    parser.add_argument("--epochs", type=at_least_one, default=defaults.EPOCHS, help="passes over the data")
     burn_in = "share of the epochs, at the start, trained conventionally"
-    parser.add_argument("--burn-in", type=float, default=Recipe.burn_in, metavar="SHARE", help=burn_in)
-    parser.add_argument("--learning-rate", type=float, default=Recipe.learning_rate, help="of Adam")
+    parser.add_argument("--burn-in", type=float, default=defaults.BURN_IN, metavar="SHARE", help=burn_in)
+    parser.add_argument("--learning-rate", type=float, default=defaults.LEARNING_RATE, help="of Adam")
     hidden = "widths of hidden layers; without any, the classifier is linear (default: 32; for CSV files 64 64)"
     parser.add_argument("--hidden", type=int, nargs="*", metavar="WIDTH", help=hidden)
-    parser.add_argument("--seed", type=int, default=Recipe.seed, help="of everything random")
+    parser.add_argument("--seed", type=int, default=defaults.SEED, help="of everything random")
     protect = "columns that people cannot change; without names, those that the paper protects"
-    parser.add_argument("--protect", "--immutable", nargs="*", metavar="COLUMNS", help=protect)
-
-
-def _add_csv(group: Any) -> None:
-    add_columns(group)
-    add_rules(group)
-    group.add_argument(
-        "--gate",
-        choices=["none", *GATES],
-        help="keeps explanations near real rows: a density of each class, a network trained with counterfactuals, or "
-        "both (default: density; none if an objective or a generator is chosen)",
-    )
-    add_test_share(group)
+    parser.add_argument("--protect", "--immutable", nargs="*", action="extend", metavar="COLUMNS", help=protect)
+    gate = ": a density of each class, a network trained with counterfactuals, or both (default: density; none if an "
+    add_table(parser.add_argument_group("CSV files"), gate + "objective or a generator is chosen)")
+    named = parser.add_argument_group("named data sets")
+    named.add_argument("--variant", default=defaults.VARIANT, help=VARIANTS)
 
 
 def run(arguments: argparse.Namespace) -> None:
+    refuse_other_options(arguments)
     writable(arguments.out)
     arguments.hidden = None if arguments.hidden is None else tuple(arguments.hidden)
     document = _train_csv(arguments) if is_file_name(arguments.data) else _train_named(arguments)
+    # NaN, the only number that differs from itself, where nothing was held out or no counterfactual was made.
     tested, which = document["accuracy"], "held-out" if is_file_name(arguments.data) else "test"
     said = "" if tested != tested else f"accuracy {tested:.3f} on {document['test_rows']:,} {which} rows, "
     mature = document["share_mature"]
@@ -97,9 +68,13 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _train_named(arguments: argparse.Namespace) -> dict[str, Any]:
-    refuse_csv_options(arguments)
+    from counterfactual_training.datasets import load_dataset
+    from counterfactual_training.evaluation.performance import accuracy, predict_logits
+    from counterfactual_training.experiments.trained import Recipe, encoder_of, fit, protected_columns
+
     data = load_dataset(arguments.data, arguments.variant)
     known = encoder_of(data).slices_ if arguments.protect else {}
+    # `--protect` without names asks for the columns that the paper protected.
     protected = (
         protected_columns(data) if arguments.protect == [] else columns(arguments.protect, [*known], "--protect")
     )
@@ -122,11 +97,14 @@ def _train_named(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _train_csv(arguments: argparse.Namespace) -> dict[str, Any]:
+    from counterfactual_training.cli.table import rules, training_table
+    from counterfactual_training.estimator import CounterfactualClassifier
+    from counterfactual_training.estimator.file import save_classifier
+
     if arguments.protect == []:
         raise InputError("--immutable needs names of columns if the data are a CSV file.")
-    if arguments.variant != Recipe.variant:
-        raise InputError("--variant is for named data sets, not for CSV files.")
     table = training_table(arguments)
+    # Objectives and generators are those of the paper, so naming one asks for its method.
     papers = arguments.objective is not None or arguments.generator is not None
     classifier = CounterfactualClassifier(
         preset="as_run" if papers else "default",

@@ -7,20 +7,13 @@ import sys
 
 from counterfactual_training.cli.options import add_engine, chosen_engine, complain, names, need_report
 from counterfactual_training.cli.output import emit, folder, writable
-from counterfactual_training.experiments.truth.gains import picture_tables
-from counterfactual_training.experiments.truth.methods import METHODS, UNCAPPED, Caps
-from counterfactual_training.experiments.truth.truth import Scope, run_truth
-from counterfactual_training.experiments.truth.truth_results import truth_tables
-from counterfactual_training.reports import write_truth, write_truth_page
-from counterfactual_training.reports.truth_report import truth_head, truth_texts
+from counterfactual_training.experiments.truth.caps import METHOD_NAMES, UNCAPPED, Caps
 
 _CAPS = Caps()
-
-
 DESCRIPTION = """Train every method on the same rows, search counterfactuals that end just past τ, and judge them by \
 models fitted to other rows. Prints each method beside its conventional twin, real rows, unmoved people, nearest \
 unlike neighbours and the published reductions. You can stop at any time: the same command resumes."""
-EPILOG = f"methods: {', '.join(METHODS)}"
+EPILOG = f"methods: {', '.join(METHOD_NAMES)}"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -42,15 +35,22 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     need_report()
     out = folder(arguments.out)
+    # A page is written after hours of training; find out now whether it can be.
     if arguments.page:
         writable(arguments.page, "--page")
+    from counterfactual_training.experiments.truth.gains import picture_tables
+    from counterfactual_training.experiments.truth.truth import Scope, run_truth
+    from counterfactual_training.experiments.truth.truth_results import truth_tables
+    from counterfactual_training.reports import write_truth, write_truth_page
+    from counterfactual_training.reports.truth_report import truth_head, truth_texts
+
     scope = Scope(
         arguments.runs,
         data=names(arguments.data),
         seeds=arguments.seeds,
         methods=names(arguments.methods),
         on_test=arguments.test,
-        caps=UNCAPPED if arguments.uncapped else Caps(),
+        caps=UNCAPPED if arguments.uncapped else _CAPS,
     )
     failures = run_truth(scope, engine=chosen_engine(arguments), stream=sys.stderr)
     tables = truth_tables(scope)

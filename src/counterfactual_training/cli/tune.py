@@ -8,41 +8,25 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from sklearn.base import clone
-
-from counterfactual_training.cli.csv_file import is_file_name
-from counterfactual_training.cli.options import VARIANTS, at_least_one, names, need_report
+from counterfactual_training import defaults
+from counterfactual_training.cli.options import (
+    VARIANTS,
+    add_table,
+    at_least_one,
+    names,
+    need_report,
+    refuse_other_options,
+    several,
+)
 from counterfactual_training.cli.output import emit, folder, note
-from counterfactual_training.cli.table import (
-    add_columns,
-    add_rules,
-    add_test_share,
-    refuse_csv_options,
-    rules,
-    training_table,
-)
-from counterfactual_training.datasets import load_dataset
+from counterfactual_training.cli.parsing import is_file_name
 from counterfactual_training.errors import InputError, need_extra
-from counterfactual_training.estimator import CounterfactualClassifier
-from counterfactual_training.estimator.file import save_classifier
-from counterfactual_training.estimator.fit import checked_space
-from counterfactual_training.experiments.trained import Recipe
-from counterfactual_training.experiments.tune import (
-    TestRows,
-    TuningEffort,
-    confirm,
-    held_out_rows,
-    named_task,
-    table_task,
-)
-from counterfactual_training.gates import KINDS as GATES
-from counterfactual_training.reports import write_tuning
-from counterfactual_training.reports.tune_report import tuning_text
-from counterfactual_training.tuning import OBJECTIVES, Goal, Task, Tuning, TuningPlan, tune
-from counterfactual_training.tuning.status import StudyStatus
-from counterfactual_training.tuning.storage import is_url
+
+if TYPE_CHECKING:
+    from counterfactual_training.experiments.tune import TuningEffort
+    from counterfactual_training.tuning import Measure, Task, Tuning
 
 DESCRIPTION = """Find settings of counterfactual training that beat the published ones, on validation rows only. Of a \
 CSV file, a part is held out as by `ct train`, and the best settings are trained and saved as model.safetensors."""
@@ -61,31 +45,28 @@ has a table per setting, such as [lambda_reg] with low, high and log, or choices
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATASET", help="a name from `ct data list`, or a CSV file")
     goal = parser.add_mutually_exclusive_group()
-    goal.add_argument("--objectives", metavar="NAME,…", help=f"improve several measures: {', '.join(OBJECTIVES)}")
+    goal.add_argument("--objectives", metavar="NAME,…", help=f"improve several measures: {', '.join(defaults.GOALS)}")
     goal.add_argument("--minimise", "--improve", metavar="NAME", help="one measure to improve (default: ip)")
     lost = "percentage points of accuracy (default with --minimise: 1)"
     parser.add_argument("--at-most-lost", type=float, metavar="POINTS", help=lost)
-    against, reference = ("conventional", "published"), "the model whose accuracy is the reference"
-    parser.add_argument("--against", choices=against, default=Goal.against, help=reference)
-    parser.add_argument("--trials", type=at_least_one, default=TuningPlan.num_trials, help="in total")
-    parser.add_argument("--batch", type=int, default=TuningPlan.batch, help="trials per fleet")
-    parser.add_argument("--epochs", type=at_least_one, default=TuningEffort.epochs, help="of each trial")
-    parser.add_argument("--seeds", type=at_least_one, default=TuningEffort.num_seeds, help="trainings per trial")
-    parser.add_argument("--seed", type=int, default=TuningEffort.seed, help="of everything random")
+    reference = "the model whose accuracy is the reference"
+    parser.add_argument("--against", choices=get_args(defaults.Reference), default=defaults.REFERENCE, help=reference)
+    parser.add_argument("--trials", type=at_least_one, default=defaults.TRIALS, help="in total")
+    parser.add_argument("--batch", type=int, default=defaults.TRIALS_PER_FLEET, help="trials per fleet")
+    parser.add_argument("--epochs", type=at_least_one, default=defaults.EPOCHS, help="of each trial")
+    parser.add_argument("--seeds", type=at_least_one, default=defaults.TRAININGS_PER_TRIAL, help="trainings per trial")
+    parser.add_argument("--seed", type=int, default=defaults.SEED, help="of everything random")
     parser.add_argument("--space", metavar="FILE", help="TOML file of ranges that differ from the default ones")
-    parser.add_argument("--variant", default=Recipe.variant, help=VARIANTS)
+    parser.add_argument("--variant", default=defaults.VARIANT, help=VARIANTS)
     parser.add_argument("--out", default="tuned", metavar="FOLDER", help="for tables, figures")
     storage = "where to keep the study (default: study.journal in the folder)"
     parser.add_argument("--storage", metavar="URL|FILE", help=storage)
     parser.add_argument("--study", metavar="NAME", help="name of the study (default: the data set's)")
     parser.add_argument("--confirm", action="store_true", help="measure the result on the test rows, once per study")
     group = parser.add_argument_group("CSV files")
-    add_columns(group)
-    add_rules(group)
+    add_table(group, gate=" (default: none)")
     immutable = "columns that people cannot change"
-    group.add_argument("--immutable", "--protect", nargs="+", metavar="COLUMNS", dest="protect", help=immutable)
-    group.add_argument("--gate", choices=["none", *GATES], help="keeps explanations near real rows (default: none)")
-    add_test_share(group)
+    group.add_argument("--immutable", "--protect", **several("COLUMNS"), dest="protect", help=immutable)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,21 +76,33 @@ class _Job:
     Attributes:
         name: of the data set, or of the file without its ending.
         space: the ranges that differ from the default ones.
-        test: rows to confirm on.
+        test: rows to confirm on, if asked for.
         save: trains a model with the best settings and returns its file; ``None`` for named data sets.
     """
 
     name: str
     task: Task
     space: Any
-    test: TestRows | None
+    test: Measure | None
     save: Callable[[Tuning, Path], str] | None = None
 
 
 def run(arguments: argparse.Namespace) -> None:
+    refuse_other_options(arguments)
     need_extra("optuna", "tune")
     need_report()
-    goal, started = _goal(arguments), time.monotonic()
+    from counterfactual_training.experiments.tune import TuningEffort, confirm
+    from counterfactual_training.reports import write_tuning
+    from counterfactual_training.reports.tune_report import tuning_text
+    from counterfactual_training.tuning import Goal, TuningPlan, tune
+    from counterfactual_training.tuning.storage import is_url
+    from counterfactual_training.tuning.tuner import StudyStatus
+
+    started, lost = time.monotonic(), arguments.at_most_lost
+    if arguments.objectives is None and lost is None:
+        lost = 1.0  # one measure alone would be bought with accuracy
+    aims = names(arguments.objectives) if arguments.objectives is not None else [arguments.minimise or "ip"]
+    goal = Goal(tuple(aims or ()), lost, arguments.against)
     effort = TuningEffort(arguments.epochs, arguments.seeds, arguments.seed)
     job = (_table_job if is_file_name(arguments.data) else _named_job)(arguments, effort)
     out = folder(arguments.out)
@@ -119,6 +112,7 @@ def run(arguments: argparse.Namespace) -> None:
     tuning = tune(job.task, goal, plan, job.space, StudyStatus(sys.stderr, "ct: "))
     files = write_tuning(tuning, job.name if job.save is None else None, effort, out)
     confirmation = None
+    # Test rows are looked at once per study, or they would become validation rows.
     if arguments.confirm and job.test is not None:
         confirmation, first = confirm(job.test, job.task, tuning, plan, effort, out)
         if not first:
@@ -143,14 +137,24 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _named_job(arguments: argparse.Namespace, effort: TuningEffort) -> _Job:
-    refuse_csv_options(arguments)
+    from counterfactual_training.datasets import load_dataset
+    from counterfactual_training.experiments.tune import named_task
+    from counterfactual_training.tuning import Measure
+
     data = load_dataset(arguments.data, arguments.variant)
-    return _Job(data.name, named_task(data, effort), arguments.space, data)
+    test = Measure(data.x_test, data.y_test, data.constraints)
+    return _Job(data.name, named_task(data, effort), arguments.space, test)
 
 
 def _table_job(arguments: argparse.Namespace, effort: TuningEffort) -> _Job:
-    if arguments.variant != Recipe.variant:
-        raise InputError("--variant is for named data sets, not for CSV files.")
+    from sklearn.base import clone
+
+    from counterfactual_training.cli.table import rules, training_table
+    from counterfactual_training.estimator import CounterfactualClassifier
+    from counterfactual_training.estimator.file import save_classifier
+    from counterfactual_training.estimator.fit import checked_space
+    from counterfactual_training.experiments.tune import held_out_rows, table_task
+
     table = training_table(arguments)
     classifier = CounterfactualClassifier(
         preset="as_run", gate=arguments.gate, epochs=effort.epochs, random_state=effort.seed, progress=False,
@@ -162,8 +166,10 @@ def _table_job(arguments: argparse.Namespace, effort: TuningEffort) -> _Job:
     space = checked_space(prepared, classifier.get_params(deep=False), arguments.space)
     if arguments.confirm and not len(held_out):
         raise InputError("--confirm needs rows to confirm on: --test-share above 0.")
-    test = held_out_rows(prepared, table.frame.iloc[held_out], table.labels.iloc[held_out]) if len(held_out) else None
+    rows = table.frame.iloc[held_out], table.labels.iloc[held_out]
+    test = held_out_rows(prepared, *rows) if arguments.confirm else None
 
+    # Trials train on a part of these rows; the model that is saved trains on all of them.
     def save(tuning: Tuning, out: Path) -> str:
         path = str(out / "model.safetensors")
         best = clone(classifier).set_params(**tuning.best.settings).fit(frame, labels)
@@ -171,10 +177,3 @@ def _table_job(arguments: argparse.Namespace, effort: TuningEffort) -> _Job:
         return path
 
     return _Job(table.path.stem, task, space, test, save)
-
-
-def _goal(arguments: argparse.Namespace) -> Goal:
-    lost = arguments.at_most_lost
-    if arguments.objectives is not None:
-        return Goal(tuple(names(arguments.objectives) or ()), lost, arguments.against)
-    return Goal((arguments.minimise or "ip",), 1.0 if lost is None else lost, arguments.against)

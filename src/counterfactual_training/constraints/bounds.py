@@ -27,6 +27,7 @@ class Bounds(NamedTuple):
         """The bounds with the cells under the mask ``held`` ``(..., n, d)`` closed around their factuals x."""
         if held is None:
             return self
+        # An interval of one point holds a cell through every clamp, without a mask of its own in the search.
         lower, upper = (torch.where(held, x, bound) for bound in (self.lower, self.upper))
         return self._replace(lower=lower, upper=upper)
 
@@ -34,6 +35,7 @@ class Bounds(NamedTuple):
         """Round every group of points ``(..., n, d)`` to the nearest of its row's allowed categories, in place."""
         start = 0
         for group in groups:
+            # One more than the categories: the last choice of each group is "no category".
             end = start + group.num_categories + 1
             x_cf[..., group.index] = group.settle(x_cf, self.home, self.choices[..., start:end])
             start = end

@@ -181,7 +181,7 @@ class Constraints:
 
     def mask_step(self, step: Tensor) -> Tensor:
         """Zero, in place, the parts of a step ``(..., n, d)`` that mutability forbids."""
-        return step if self.masks_nothing else step.clamp_(*self._step_limits)
+        return step if self.masks_nothing else step.clamp_(*self._step_limits)  # one pass over the step
 
     def bounds(self, x: Tensor) -> Bounds:
         """The box around the factuals x ``(..., n, d)``, and their categories if these are projected at every step.
@@ -190,7 +190,7 @@ class Constraints:
         where transitions forbid a category; also at the factual by directions, if there are relations.
         """
         if self.relations is not None:
-            free = replace(self, relations=None)
+            free = replace(self, relations=None)  # or interval() would come back here
             lower, upper = free.interval(x)
             return free.bounds(x)._replace(lower=lower.expand_as(x), upper=upper.expand_as(x), factual=x)
         if self.groups and self.category_projection == "step":
@@ -254,11 +254,11 @@ class Constraints:
         The three conditions: d is immutable; x⁺ > x′ but d may only decrease; x⁺ < x′ but d may only increase.
         Both ``(..., n, d)``.
         """
-        if self.masks_nothing:
+        if self.masks_nothing:  # then there are no codes either: their flags are immutable
             return x_pos
         up, down = self.may_increase.unsqueeze(-2), self.may_decrease.unsqueeze(-2)
-        out = torch.where(up, x_pos, torch.minimum(x_pos, x_cf))
-        out = torch.where(down, out, torch.maximum(out, x_cf))
+        out = torch.where(up, x_pos, torch.minimum(x_pos, x_cf))  # x⁺ above x′ asks for a rise
+        out = torch.where(down, out, torch.maximum(out, x_cf))  # and below it for a fall
         for number, flags in self.coded:
             stays = (x_cf[..., list(flags)] > 0.5).any(-1)
             out[..., number] = torch.where(stays, x_cf[..., number], out[..., number])
@@ -289,7 +289,7 @@ class Constraints:
         # A factual outside an inferred domain comes back inside, except against its direction.
         stuck_low = (x < lower) & (~self.may_increase.unsqueeze(-2) | self.keep_outside)
         stuck_high = (x > upper) & (~self.may_decrease.unsqueeze(-2) | self.keep_outside)
-        if bool(stuck_low.any()) or bool(stuck_high.any()):
+        if bool(stuck_low.any()) or bool(stuck_high.any()):  # else one box serves all rows
             lower, upper = torch.where(stuck_low, x, lower), torch.where(stuck_high, x, upper)
         if self.reach is not None:
             lower, upper = torch.maximum(lower, x - self.reach), torch.minimum(upper, x + self.reach)
@@ -299,7 +299,7 @@ class Constraints:
         for group in limited:
             group.narrow(x, lower, upper)
         for number, flags in self.coded:
-            stays, own = (x[..., list(flags)] > 0.5).any(-1), x[..., number]
+            stays, own = (x[..., list(flags)] > 0.5).any(-1), x[..., number]  # a code hides the number
             for bound in (lower, upper):
                 bound[..., number] = torch.where(stays, own, bound[..., number])
         return lower, upper
@@ -324,7 +324,7 @@ class Constraints:
                 decoded = decoded & ~inside
             clean = group.encode(group.category(x).clamp_min(0), x.dtype)
             if bool((decoded & (clean != part)).any()):
-                home = home.clone() if home is x else home
+                home = home.clone() if home is x else home  # x is the caller's
                 home[..., columns] = torch.where(decoded, clean, part)
             stay = inside | trapped
             choices += [categories | (own & stay), ~own.any(-1, keepdim=True) & stay]

@@ -72,6 +72,7 @@ class OneHotGroup:
         if self.transitions is None:
             return torch.ones(*x.shape[:-1], self.num_categories, dtype=torch.bool, device=x.device)
         may = self.transitions.to(x.device).bool()
+        # Categories that some other one may become: those are open to rows without a category.
         entered = (may & ~torch.eye(len(may), dtype=torch.bool, device=x.device)).any(0)
         return torch.cat([may, entered.unsqueeze(0)])[self.category(x)] | self.own(x)  # category −1 reads the last line
 
@@ -79,6 +80,7 @@ class OneHotGroup:
         """Remove from the box ``(..., n, d)`` around rows x, in place, the categories that ``transitions`` forbid."""
         columns, reachable = self.index, self.reachable(x)
         own, low, high = x[..., columns], lower[..., columns], upper[..., columns]
+        # A single column has the categories (0, 1), of which the last one is "may be 1"; wider groups, one per column.
         may_be_1, may_be_0 = reachable[..., -len(self.columns) :], reachable[..., :1]
         high = torch.where(may_be_1, high, torch.minimum(high, own))
         if len(self.columns) == 1:  # a binary that may not leave 0 or 1 is not pulled back into the domain either
@@ -99,11 +101,13 @@ class OneHotGroup:
 
         def may_be(value: float) -> Tensor:
             inside = (lower <= value) & (upper >= value)
+            # A value already there, up to rounding, needs no permission to move.
             return inside & ((part >= value - _NOISE) | up) & ((part <= value + _NOISE) | down)
 
         may_be_0, may_be_1 = may_be(0.0), may_be(1.0)
         if len(self.columns) == 1:
             return torch.cat([may_be_0, may_be_1], -1) & self.reachable(x)
+        # All columns but this one can be 0: the only one that cannot, if any, is this one itself.
         others_may_be_0 = (~may_be_0).sum(-1, keepdim=True) == (~may_be_0).long()
         return may_be_1 & others_may_be_0 & self.reachable(x)
 
@@ -118,7 +122,9 @@ class OneHotGroup:
         # without one is 0.5, and is nearer to 0 or 1 if its score exceeds 0.75.
         none = torch.full_like(score[..., :1], 0.75 if len(self.columns) == 1 else 0.5)
         chosen = torch.cat([score, none], -1).masked_fill_(~choices, -torch.inf).argmax(-1)
+        # A group that keeps its category keeps its exact values too, even if they are no clean one-hot.
         stays = (chosen == self.category(home)) | (chosen == self.num_categories)
+        # "No category" has no code; clamped here, it is replaced by home below.
         moved = self.encode(chosen.clamp_max(self.num_categories - 1), x_cf.dtype)
         return torch.where(stays.unsqueeze(-1), home[..., self.index], moved)
 
@@ -149,6 +155,7 @@ class Lattice:
             low, high = torch.where(on, near, index.floor()), torch.where(on, near, index.ceil())
             return self.offset + self.step * low, self.offset + self.step * high
         values = self.values.to(v)
+        # Listed values come through scaling, so a value counts as on the list if it misses an entry by rounding only.
         slack = 1e-5 * values.abs().max().clamp_min(1.0)
         high = torch.searchsorted(values, (v - slack).contiguous()).clamp_max(len(values) - 1)
         low = (torch.searchsorted(values, (v + slack).contiguous(), right=True) - 1).clamp_min(0)
@@ -160,6 +167,7 @@ class Lattice:
         if self.values is None:
             return torch.where(low == high, low - self.step, low), torch.where(low == high, high + self.step, high)
         values, on = self.values.to(v), (low == high).long()
+        # On a listed value, one further; between two of them, low and high already are the neighbours.
         below = torch.searchsorted(values, low.contiguous()) - on
         above = torch.searchsorted(values, high.contiguous()) + on
         return values[below.clamp_min(0)], values[above.clamp_max(len(values) - 1)]
@@ -172,6 +180,7 @@ class Lattice:
         low, high = self.neighbours(v)
         outward = torch.where(v >= factual, high, low)
         inward = torch.where(v >= factual, low, high)
+        # Bounds and lattice are computed differently: the last lattice point before a bound may miss it by rounding.
         tolerance = 1e-6 * (1 + v.abs())
 
         def inside(u: Tensor) -> Tensor:

@@ -40,6 +40,7 @@ class Domain:
 
     @classmethod
     def unbounded(cls, num_features: int) -> Domain:
+        # Inferred, because nobody stated these bounds: no factual can be refused for them.
         inf = torch.full((num_features,), torch.inf)
         return cls(-inf, inf, inferred=True)
 
@@ -51,6 +52,7 @@ class Domain:
         """
         flat = x.reshape(-1, x.shape[-1])
         mean = flat.mean(0)
+        # The sample deviation of one row would be NaN.
         std = flat.std(0) if len(flat) > 1 else torch.zeros_like(mean)
         lower = torch.minimum(mean - num_std * std, flat.amin(0))
         upper = torch.maximum(mean + num_std * std, flat.amax(0))
@@ -68,6 +70,7 @@ class Domain:
 
     def filled(self, other: Domain) -> Domain:
         """This box with its infinite sides taken from another; a feature is stated if one of its sides was."""
+        # Side by side: a user may state one end of an interval and leave the other to the data.
         lower = torch.where(torch.isfinite(self.lower), self.lower, other.lower)
         upper = torch.where(torch.isfinite(self.upper), self.upper, other.upper)
         # An inferred side may lie beyond the stated one; the interval must not become empty.
@@ -80,6 +83,7 @@ class Domain:
         stated, num_features = self.stated, self.lower.shape[-1]
         if not bool(stated.any()):
             return
+        # First only counts, then, for an error alone, another pass to find the row to name.
         block = max(1, _BLOCK_VALUES * x.shape[-2] // max(1, x.numel()))
         counts = stated.new_zeros(num_features, dtype=torch.long)
         for rows in x.split(block, -2):

@@ -62,6 +62,7 @@ class Expression:
             return a - b, _sum(by_a, 1.0, by_b, -1.0)
         if self.op == "*":
             return a * b, _sum(by_a, b, by_b, a)
+        # Division by zero is left to the values' own rules: tensors give infinity, which callers filter.
         return a / b, _sum(by_a, 1 / b, by_b, -a / (b * b))
 
     def linear(self) -> tuple[dict[str, float], float] | None:
@@ -78,10 +79,12 @@ class Expression:
             return _sum(a[0], 1.0, b[0], sign), a[1] + sign * b[1]
         if self.op == "*":
             a, b = (b, a) if a[0] else (a, b)  # the constant first
+        # A quotient is linear only over a constant other than 0; dividing is then multiplying by its inverse.
         elif b[0] or b[1] == 0:
             return None
         else:
             a, b = ({}, 1 / b[1]), a
+        # A product of two columns is not linear.
         return None if a[0] else (_sum(b[0], a[1], {}, 0.0), a[1] * b[1])
 
 

@@ -24,15 +24,19 @@ def imply(constraints: Constraints, x_cf: Tensor, x: Tensor, held: Tensor | None
     for _ in rules:  # what one rule asks for may concern the next
         before = x_cf
         for rule in rules:
+            # Rows that broke the rule from the start may go on doing so.
             broken = rule.broken(x_cf) & ~rule.broken(x)
             if not bool(broken.any()):
                 continue
             may = broken & may_become(constraints, rule.needed, rule.needed_code, x, held)
+            # Only now: most calls find nothing broken and return the points they were given.
             x_cf = x_cf.clone()
             needed, given = list(rule.needed), list(rule.given)
             code = x_cf.new_tensor(rule.needed_code)
             x_cf[..., needed] = torch.where(may.unsqueeze(-1), code, x_cf[..., needed])
+            # Giving up means the factual's own category, which is always allowed.
             x_cf[..., given] = torch.where((broken & ~may).unsqueeze(-1), x[..., given], x_cf[..., given])
+        # A full round without a change: no later round would make one. The loop bounds cycles of rules.
         if torch.equal(before, x_cf):
             break
     return x_cf
@@ -46,6 +50,7 @@ def may_become(
     own = ((x[..., list(columns)] - wanted).abs() < 1e-3).all(-1)
     group = next((group for group in constraints.groups if group.columns == tuple(columns)), None)
     if group is not None:
+        # A single binary column holds its category as a number; wider groups mark it.
         place = int(wanted.argmax()) if len(columns) > 1 else int(wanted[0])
         may = constraints.categories(group, x)[..., place]
     else:
@@ -53,6 +58,7 @@ def may_become(
         may = ((wanted >= lower - 1e-5) & (wanted <= upper + 1e-5)).all(-1)
         for lattice in constraints.lattices:
             if (lattice.column,) == tuple(columns):
+                # The code of an ordinal level must be one of the values that the lattice leaves.
                 snapped = lattice.snap(
                     wanted.expand_as(x[..., 0]), x[..., lattice.column], lower[..., 0], upper[..., 0]
                 )

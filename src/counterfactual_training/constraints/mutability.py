@@ -26,6 +26,7 @@ def parse_direction(value: object) -> Direction:
     """``"both" | "none" | "increase" | "decrease"``, or −1, 0, +1 as in scikit-learn's ``monotonic_cst``."""
     if isinstance(value, str) and value in DIRECTIONS:
         return value
+    # True would pass as +1, though a user who writes it hardly means "increase".
     if isinstance(value, Real) and not isinstance(value, bool) and value in _SIGNS:
         return _SIGNS[int(float(value))]
     raise ConstraintError(unknown("direction", value, [*DIRECTIONS, -1, 0, 1]))
@@ -42,6 +43,7 @@ def parse_mutability(spec: Mutability, num_features: int, names: Sequence[str] |
     """
     if spec is None:
         return tuple(["both"] * num_features)
+    # A word is a sequence, too: the error below would count its letters.
     if isinstance(spec, str):
         raise ConstraintError(
             f"mutability={spec!r} is one word for {num_features} features; pass a dict such as {{'age': {spec!r}}} "

@@ -23,6 +23,8 @@ _SWEEPS = 8
 _MARGIN = 1e-5
 # A limit counts as broken beyond this.
 _SLACK = 2e-6
+# Data that was computed elsewhere may differ from a formula by this share.
+ELSEWHERE = 1e-3
 # Steps back on a lattice before a row gives up and returns to its factual.
 _STEPS_BACK = 24
 
@@ -34,6 +36,7 @@ class Follower:
     Attributes:
         column: of the feature that follows.
         inputs: column, center and scale of each name in the expression.
+        rounding: how far the rounding of its values may take them from the expression.
     """
 
     column: int
@@ -41,6 +44,7 @@ class Follower:
     inputs: dict[str, tuple[int, float, float]]
     center: float
     scale: float
+    rounding: float = 0.0
 
     @property
     def columns(self) -> list[int]:
@@ -50,6 +54,7 @@ class Follower:
         """Its encoded value ``(..., n)`` at points ``(..., n, d)``, and the derivatives by its encoded inputs."""
         values = {name: center + scale * points[..., j] for name, (j, center, scale) in self.inputs.items()}
         value, by = self.expression.derive(values)
+        # Chain rule of v = center + scale · z, on both sides.
         slopes = {name: slope * (self.inputs[name][2] / self.scale) for name, slope in by.items()}
         return (value - self.center) / self.scale, slopes
 
@@ -109,8 +114,11 @@ class Relations:
 
     def limits(self, x: Tensor, margin: float = _MARGIN) -> tuple[Tensor, Tensor]:
         """Lower and upper limits ``(..., n, r)`` of counterfactuals of x ``(..., n, d)``; x itself is inside."""
+        # Equations get no margin: two limits moved inward would cross.
         own, both = x @ self.normals.mT, self.lower == self.upper
+        # Relative to the limit, as rounding errors are.
         inward = torch.where(both, 0.0, margin * (1 + self.upper.abs().nan_to_num(posinf=0.0)))
+        # A factual beyond a limit moves the limit to where it stands.
         return torch.minimum(self.lower + inward, own), torch.maximum(self.upper - inward, own)
 
     def project(self, points: Tensor, x: Tensor, lower: Tensor, upper: Tensor, before: Tensor | None = None) -> Tensor:
@@ -121,6 +129,7 @@ class Relations:
         if not len(self.normals):
             return points
         low, high = self.limits(x)
+        # Few rows of a step cross a limit, and few columns have one: only these go through the sweeps.
         rows = _outside(points @ self.normals.mT, low, high).any(-1).nonzero(as_tuple=True)
         if not len(rows[0]):
             return points
@@ -144,14 +153,17 @@ class Relations:
         What that leaves goes back towards ``before``, which is inside.
         """
         normals = self.normals[:, self._related]
+        # The projection onto a limit moves only what may move, and shares the whole excess among that.
         free = normals * (upper > lower).unsqueeze(-2)  # (a, r, c): closed columns do not move
         size = free.square().sum(-1)
+        # Dykstra's corrections. Without them, projecting in turn ends somewhere in the set, not at its nearest point.
         owed = [torch.zeros_like(points) for _ in range(len(normals) + 1)]
         for _ in range(_SWEEPS):
             for i, normal in enumerate(normals):
                 start = points + owed[i]
                 value = start @ normal
                 excess = value - value.clamp(low[..., i], high[..., i])
+                # A limit whose columns are all closed cannot be met by moving; its row is left to the way back below.
                 share = torch.where(size[..., i] > 0, excess / size[..., i].clamp_min(1e-12), 0.0)
                 points = start - share.unsqueeze(-1) * free[..., i, :]
                 owed[i] = start - points
@@ -160,8 +172,10 @@ class Relations:
             owed[-1] = start - points
             if not bool(_outside(points @ normals.mT, low, high).any()):
                 return points
+        # Box and limits are convex and ``before`` is inside: some share of the way is, too.
         own, value = before @ normals.mT, points @ normals.mT
         room = torch.where(value > own, high - own, low - own)
+        # The tightest limit decides for the row; rows that are inside keep share 1 and their exact values.
         share = torch.where(_outside(value, low, high), room / (value - own), 1.0).clamp(0, 1).amin(-1, keepdim=True)
         return torch.where(share < 1, before + share * (points - before), points)
 
@@ -174,9 +188,12 @@ class Relations:
         low, high = self.limits(x, 0.0)
         value = at @ self.normals.mT
         for i, normal in enumerate(self.normals):
+            # How far the value may rise and fall, over the weight of a column: how far that column alone may go.
             up, down = (high[..., i] - value[..., i]).unsqueeze(-1), (low[..., i] - value[..., i]).unsqueeze(-1)
             far, near = (room.expand_as(at) / normal.where(normal != 0, 1.0) for room in (up, down))
+            # A negative weight swaps the ends.
             most, least = torch.where(normal > 0, far, near), torch.where(normal > 0, near, far)
+            # Clamped at 0, so that a point slightly outside by rounding may at least stay.
             lower = torch.where(normal != 0, torch.maximum(lower, at + least.clamp_max(0)), lower)
             upper = torch.where(normal != 0, torch.minimum(upper, at + most.clamp_min(0)), upper)
         return lower, upper
@@ -205,8 +222,10 @@ class Relations:
             broken = _outside(value, low, high)
             if not bool(broken.any()):
                 return points
+            # One limit and one column at a time: stepping back all columns would undo more of the change than needed.
             worst = excess.abs().masked_fill(~broken, -1.0).argmax(-1, keepdim=True)
             excess, normal = excess.gather(-1, worst), self.normals[worst.squeeze(-1)]
+            # Positive only for columns whose own change pushed across the limit.
             blame = (points - x) * normal * excess.sign()
             column = blame.argmax(-1, keepdim=True)
             # Without a lattice, exactly as far as it takes.
@@ -215,9 +234,11 @@ class Relations:
                 j = lattice.column
                 below, above = lattice.beside(points[..., j])
                 needed[..., j] = torch.where(points[..., j] > x[..., j], below, above)
+            # Never beyond x: stepping back undoes a change, it does not start one in the other direction.
             back = torch.where(points > x, torch.maximum(needed, x), torch.minimum(needed, x))
             here = torch.zeros_like(points, dtype=torch.bool).scatter_(-1, column, True)
             points = torch.where(here & broken.any(-1, keepdim=True) & (blame > 0), back, points)
+        # Out of steps: the factual's own values keep every limit.
         broken = _outside(points @ self.normals.mT, low, high).any(-1, keepdim=True)
         return torch.where(broken & (self.normals != 0).any(0), x, points)
 
@@ -233,8 +254,13 @@ class Relations:
         points = points.clone()
         for follower in self.followers:
             columns = follower.columns
+            # Where no input changed, the factual's value stays, even if it never obeyed the formula.
             moved, j = (points[..., columns] != x[..., columns]).any(-1), follower.column
-            value = follower.derive(points)[0]
+            value, expected, own = follower.derive(points)[0], follower.derive(x)[0], x[..., j]
+            slack = follower.rounding + ELSEWHERE * (follower.center + follower.scale * expected).abs()
+            # A factual that does not match keeps its distance: correcting it is not what a person is asked to change.
+            off = ((own - expected) * follower.scale).abs() > slack
+            value = torch.where(off, own + value - expected, value)
             points[..., j] = torch.where(moved, torch.where(value.isfinite(), value, points[..., j]), x[..., j])
         return points
 
@@ -243,10 +269,13 @@ class Relations:
         if not self.followers:
             return grad
         grad = grad.clone()
+        # Backwards, so that a feature that follows has collected all gradients before it passes them on.
         for follower in reversed(self.followers):
+            # Cloned before it is set to 0, or the view would read 0 as well.
             own = grad[..., follower.column].clone()
             grad[..., follower.column] = 0
             for name, slope in follower.derive(points)[1].items():
+                # A slope may be infinite, as after a division by zero; one such cell must not make x′ NaN.
                 passed = torch.as_tensor(own * slope)
                 grad[..., follower.inputs[name][0]] += torch.where(passed.isfinite(), passed, 0.0)
         return grad
@@ -258,6 +287,7 @@ class Relations:
         low, high = self.limits(x, 0.0)
         value = points @ self.normals.mT
         out = (value < low - tolerance) | (value > high + tolerance)
+        # A broken relation is blamed on all its columns: which one should give way is not known here.
         wrong = (out.unsqueeze(-1) & (self.normals != 0)).any(-2)
         for rule in self.implications:
             here = rule.broken(points) & ~rule.broken(x)

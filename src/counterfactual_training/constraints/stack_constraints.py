@@ -18,6 +18,7 @@ def constraint_structure(constraints: Constraints) -> str:
     """Equal for constraints that :func:`stack_constraints` can join: those that differ in masks and boxes only."""
     groups = [(group.columns, _listed(group.transitions)) for group in constraints.groups]
     lattices = [[_listed(value) for value in vars(lattice).values()] for lattice in constraints.lattices]
+    # The class too: a subclass may override any of the verbs.
     kind = type(constraints), constraints.num_features, constraints.category_projection, constraints.keep_outside
     rules = constraints.relations
     related = None if rules is None else [_listed(value) for value in vars(rules).values()]

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 def find_violations(constraints: Constraints, x_cf: Tensor, x: Tensor, tolerance: float) -> Tensor:
     """Mask ``(..., n, d)`` of the values of x_cf that break a constraint of their factuals x."""
     delta = x_cf - x
+    # Relative, because rounding errors grow with the values.
     slack = tolerance * (1 + torch.maximum(x.abs(), x_cf.abs()))
     up, down = constraints.may_increase.unsqueeze(-2), constraints.may_decrease.unsqueeze(-2)
     wrong = ((delta > slack) & ~up) | ((delta < -slack) & ~down)
     projected = constraints.category_projection != "never"
+    # Even if categories are projected only at the end: here the end is judged.
     bounds = constraints._category_bounds(x) if projected else constraints.bounds(x)
     wrong |= (x_cf < bounds.lower - slack) | (x_cf > bounds.upper + slack)
     valid = x_cf.clone()
@@ -27,6 +29,7 @@ def find_violations(constraints: Constraints, x_cf: Tensor, x: Tensor, tolerance
             columns = group.index
             changed = (delta.abs() > slack)[..., columns].any(-1, keepdim=True)
             valid[..., columns] = torch.where(changed, valid[..., columns], x_cf[..., columns])
+    # What is valid stays where it is under all rounding, so any difference is a violation.
     constraints._round(valid, x)
     wrong |= (valid - x_cf).abs() > slack
     relations = constraints.relations

@@ -45,9 +45,11 @@ class L1Reference:
         """From points ``(..., m, d)``; leading dimensions hold separate sets."""
         if reference.dim() < 2 or not reference.is_floating_point():
             raise InputError(f"Expected floating-point points (..., m, d), got {_describe(reference)}.")
+        # In double precision: S_m − 2 S_k subtracts sums over all m points to get what may be a small distance.
         columns = accumulating(reference.detach().transpose(-1, -2))
         centre = columns.mean(-1, keepdim=True)
         columns = (columns - centre).contiguous().sort(-1).values
+        # S_0 = 0 in front, so that values below every point need no special case.
         sums = torch.nn.functional.pad(columns.cumsum(-1), (1, 0))
         return cls(columns, sums, centre)
 
@@ -61,9 +63,11 @@ class L1Reference:
         rows = x.detach().expand(*lead, *x.shape[-2:]) if lead else x.detach().reshape(-1, num_features)
         block = max(1, _BLOCK_VALUES // max(1, prod(lead) * num_features))
         out = torch.cat([self._block(part) for part in rows.split(block, -2)], -1)
+        # Back in the caller's precision, but no mean in half precision.
         return (out if lead else out.reshape(shape)).to(at_least_single(x.new_empty(0)).dtype)
 
     def _block(self, rows: Tensor) -> Tensor:
+        # One sorted row per feature, as searchsorted wants it; a transposed view it would copy at every call.
         values = (accumulating(rows.transpose(-1, -2)) - self.centre).contiguous()  # (..., d, n)
         below, num_points = torch.searchsorted(self.columns, values, right=True), self.columns.shape[-1]
         total = values * (2 * below - num_points) + self.sums[..., -1:] - 2 * self.sums.gather(-1, below)

@@ -30,5 +30,7 @@ def mean_rows(values: Tensor, weight: Tensor | None = None) -> Tensor:
     """Mean over the last dimension; with weights ``Σ w v / Σ w``, and zero where no row has weight."""
     if weight is None:
         return values.mean(-1)
+    # Weights may have another precision, to which they would lift the loss.
     weight = weight.to(values.dtype)
+    # Without any weight this is 0 / 1e-12 = 0; a mean of NaN would spoil the whole loss.
     return (values * weight).sum(-1) / weight.sum(-1).clamp_min(1e-12)

@@ -33,6 +33,7 @@ def mmd(x: Tensor, y: Tensor, length_scale: float = 5.0, chunk: int = 1024) -> T
         ``(...)``; NaN where a sample has fewer than two points, because there are no pairs.
     """
     x, y = at_least_single(x), at_least_single(y)
+    # Under autocast the matrix products would run in half precision, and an MMD is a small difference of large sums.
     with full_precision(x.device):
         a, b, centre = _prepare(x, y, length_scale, chunk)
         n, m = a.shape[-2], b.shape[-2]
@@ -54,6 +55,7 @@ def _prepare(x: Tensor, y: Tensor, length_scale: float, chunk: int) -> tuple[Ten
     if not length_scale > 0 or chunk < 1:
         raise InputError(f"length_scale and chunk must be positive, got {length_scale} and {chunk}.")
     both = [sample.reshape(-1, sample.shape[-1]) for sample in (x, y)]
+    # Distances do not depend on the centre, so that of one sample will do; the mean of an empty one would be NaN.
     centre = both[1 if len(both[1]) else 0].mean(0)
     # ‖a − b‖² is computed as ‖a‖² + ‖b‖² − 2ab, whose rounding error grows with the norms of the centred points.
     norm = max(_largest_norm(sample, centre) for sample in both)
@@ -77,11 +79,14 @@ def _kernel_sum(x: Tensor, y: Tensor, centre: Tensor, length_scale: float, chunk
     slab = max(1, chunk * chunk // max(1, rows * columns))  # as many sets at once as fill one tile
     num_sets = prod(lead)
     buffer = x.new_empty(min(slab, num_sets) * rows * columns)
+    # A sum of up to n² values, compared with others nearly as large: single precision has too few digits for that.
     total = torch.zeros(num_sets, dtype=accumulation_dtype(x.device), device=x.device)
     for first in range(0, num_sets, slab):
+        # A set that all share is broadcast, not cut.
         part_x, part_y = (s if len(s) == 1 else s[first : first + slab] for s in (sets_x, sets_y))
         for i in range(0, x.shape[-2], chunk):
             left, left_half = _halved(part_x[:, i : i + chunk], centre, length_scale)
+            # Two more columns carry the norms, so that one matrix product yields whole exponents.
             left = torch.cat([left, left_half, torch.ones_like(left_half)], -1)
             for j in range(i if same else 0, y.shape[-2], chunk):
                 right, half = _halved(part_y[:, j : j + chunk], centre, length_scale)
@@ -89,6 +94,7 @@ def _kernel_sum(x: Tensor, y: Tensor, centre: Tensor, length_scale: float, chunk
                 if same and i == j:
                     tile.diagonal(dim1=-2, dim2=-1).zero_()
                 weight = 2 if same and i != j else 1  # each unordered pair of chunks is visited once
+                # Rows of a tile are short enough for single precision; only sums over many rows need more.
                 total[first : first + slab] += weight * tile.sum(-1).sum(-1, dtype=total.dtype)
     return total.reshape(lead)
 
@@ -111,4 +117,5 @@ def _tile(left: Tensor, right: Tensor, buffer: Tensor) -> Tensor:
     shape = (max(len(left), len(right)), left.shape[-2], right.shape[-2])
     tile = buffer[: prod(shape)].view(shape)
     torch.bmm(left.expand(shape[0], -1, -1), right.mT.expand(shape[0], -1, -1), out=tile)
+    # Rounding can make the exponent of two equal points positive, but no kernel value exceeds 1.
     return tile.clamp_(max=0.0).exp_()

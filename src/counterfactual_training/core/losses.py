@@ -20,6 +20,7 @@ def class_loss(logits: Tensor, y: Tensor, weight: Tensor | None = None) -> Tenso
     Logits are ``(..., n, k)``, classes y and weight (see :func:`mean_rows`) ``(..., n)``.
     """
     if _is_binary_fleet(logits):
+        # log p₁ = logsigmoid(M₁ − M₀), log p₀ = logsigmoid(M₀ − M₁): one call for both classes.
         margin = logits[..., 1] - logits[..., 0]
         log_probability = functional.logsigmoid(torch.where(y == 1, margin, -margin))
     else:
@@ -49,6 +50,7 @@ def adversarial_loss(logits_adv: Tensor, y_adv: Tensor, weight: Tensor | None = 
 def log_odds(logits: Tensor, y: Tensor) -> Tensor:
     """``M(x)[y] − log Σ_{k≠y} exp M(x)[k]`` ``(..., n)``: logit of the probability of y."""
     chosen = y.unsqueeze(-1)
+    # exp(−∞) = 0 leaves y out of the sum. Unlike log p − log(1 − p), this keeps its digits where p is near 0 or 1.
     others = logits.scatter(-1, chosen, -torch.inf).logsumexp(-1)
     return logits.gather(-1, chosen).squeeze(-1) - others
 
@@ -65,4 +67,5 @@ def logistic_contrast(logits_pos: Tensor, logits_cf: Tensor, y_target: Tensor, w
 
 def class_loss_gradient(probability: Tensor, y: Tensor) -> Tensor:
     """Gradient of the summed cross-entropy in the logits ``(..., n, k)``: ``softmax(M(x)) − onehot(y)``."""
+    # −1 is added at y alone; a one-hot would be another (..., n, k).
     return probability.scatter_add(-1, y.unsqueeze(-1), probability.new_full((1,), -1.0).expand(*y.shape, 1))

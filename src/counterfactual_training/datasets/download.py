@@ -14,8 +14,6 @@ import tempfile
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -79,9 +77,15 @@ def fetch(file: DataFile, *, allow_download: bool = True) -> FetchedFile:
         return found
     found = _read_from(cache_home(), file, tried)
     if found is None and allow_download and file.remotes:
-        with locked(_writable(cache_home() / "locks") / f"{file.name}.lock", LOCK_TIMEOUT):
-            # Another process may have downloaded it while this one waited.
-            found = _read_from(cache_home(), file, []) or _download(file, tried)
+        locks = cache_home() / "locks"
+        try:
+            locks.mkdir(parents=True, exist_ok=True)
+            with locked(locks / f"{file.name}.lock", LOCK_TIMEOUT):
+                # Another process may have downloaded it while this one waited.
+                found = _read_from(cache_home(), file, []) or _download(file, tried)
+        except OSError as error:  # of the disk; those of the network are FileErrors by now
+            what = f"{cache_home()} cannot be written ({error.strerror})"
+            raise FileError(f"{what}. Set CT_CACHE to a folder that can be written.") from error
     if found is None:
         raise FileError(_explain(file, tried, allow_download))
     return found
@@ -183,7 +187,7 @@ def _retrieve(url: str, name: str) -> bytes:
     progress = _DownloadProgress(name)
     downloader = pooch.HTTPDownloader(progressbar=progress, timeout=_STALL_SECONDS)
     pooch.get_logger().setLevel("WARNING")
-    with tempfile.TemporaryDirectory(dir=_writable(cache_home())) as folder:
+    with tempfile.TemporaryDirectory(dir=cache_home()) as folder:
         # No hash here: those of the archives are not published. The file inside is checked instead.
         source = pooch.create(folder, base_url="", registry={name: None}, urls={name: url}, retry_if_failed=1)
         try:
@@ -196,8 +200,7 @@ def _retrieve(url: str, name: str) -> bytes:
 
 def _store(content: bytes, file: DataFile) -> Path:
     target = cache_home() / file.plain_path
-    with _cache_errors(f"{target} cannot be written"):
-        atomic_write(target, content)
+    atomic_write(target, content)
     for other in _candidates(file, cache_home()):
         if other != target:  # an altered copy: a good one would have been used
             other.unlink(missing_ok=True)
@@ -213,20 +216,6 @@ def _store_others(data: bytes, remote: Remote, file: DataFile) -> None:
                 _store(_checked(_unpack(data, members[0], is_archive=True), other), other)
             except FileError:
                 continue  # reported when this file is asked for
-
-
-def _writable(folder: Path) -> Path:
-    with _cache_errors(f"{folder} cannot be created"):
-        folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-@contextmanager
-def _cache_errors(problem: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise FileError(f"{problem} ({error.strerror}). Set CT_CACHE to a folder that can be written.") from error
 
 
 def _explain(file: DataFile, tried: list[str], allow_download: bool) -> str:

@@ -1,10 +1,7 @@
 """The scikit-learn interface: data frames in, decisions and explanations in the user's units out."""
 
-from counterfactual_training.estimator.answer import explain_rows
 from counterfactual_training.estimator.classifier import CounterfactualClassifier
 from counterfactual_training.estimator.explainer import Explainer
-from counterfactual_training.estimator.explanation import Explanation
-from counterfactual_training.estimator.find import Finder
 from counterfactual_training.estimator.pipeline import explain
 
-__all__ = ["CounterfactualClassifier", "Explainer", "Explanation", "Finder", "explain", "explain_rows"]
+__all__ = ["CounterfactualClassifier", "Explainer", "explain"]

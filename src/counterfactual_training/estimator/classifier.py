@@ -14,18 +14,18 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
+from counterfactual_training.advice.answer import advice_constraints
+from counterfactual_training.advice.explains import Explains
+from counterfactual_training.advice.find import Finder
 from counterfactual_training.errors import InputError
 from counterfactual_training.estimator import parameters
-from counterfactual_training.estimator.answer import advice_constraints
-from counterfactual_training.estimator.explains import Explains
 from counterfactual_training.estimator.file import load_classifier, save_classifier
-from counterfactual_training.estimator.find import Finder
-from counterfactual_training.estimator.inputs import device_and_dtype, encode_rows, frame_of
+from counterfactual_training.estimator.inputs import frame_of, restate, stated_rules
 from counterfactual_training.estimator.learns import Learns
-from counterfactual_training.estimator.restate import restate, stated_rules
 from counterfactual_training.gates import Gate
 from counterfactual_training.search import Generator
 from counterfactual_training.tabular.encode import Encoder, Missing, Unseen
+from counterfactual_training.tabular.model_space import device_and_dtype, encode_rows
 from counterfactual_training.tabular.schema import Schema
 from counterfactual_training.training import Callback, History, Objective, Setting
 
@@ -189,6 +189,7 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
+        # scikit-learn's own checks then pass text and, if it is imputed, missing values.
         tags.input_tags.string = True
         tags.input_tags.allow_nan = self.missing == "impute"
         return tags
@@ -206,6 +207,7 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         if self.gate_ is None:
             raise InputError("This classifier has no gate to judge plausibility: fit it with gate='density'.")
         x = self._encoded(X)
+        # The gate as a search sees it: conditional on immutable columns.
         if given_fixed:
             return self._finder().plausibility(x).numpy()
         return np.concatenate([self.gate_.plausibility(part).cpu().numpy() for part in x.split(_CHUNK)])
@@ -215,6 +217,7 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
     def save(self, path: str | Path) -> None:
         """Write one file for :meth:`load`: weights and JSON, nothing executable."""
         check_is_fitted(self, "model_")
+        # A file holds one set of rules: those that are stated now.
         self._follow_rules()
         save_classifier(path, self)
 
@@ -246,6 +249,7 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
             classes: labels, in the order of the model's outputs.
             generator: of :meth:`explain`.
         """
+        # Parameters that fit, so that clone, save and repr work as if it had been trained here.
         classifier = cls(**parameters.params_of_trained(model, encoder, generator))
         labels = np.array(classes, dtype=object)
         # The default n_σ: advice stays inside the range of the data.
@@ -269,17 +273,20 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         self.encoder_, self.schema_, self.classes_, self.generator_ = encoder, encoder.schema_, classes, generator
         self.num_std_, self.constraints_ = num_std, advice_constraints(encoder, num_std)
         self.model_, self.history_, self.gate_ = model, history, gate
+        # Remembered as text, to notice what set_params changes later.
         self._stated = stated_rules(self.get_params(deep=False))
 
     def _follow_rules(self) -> None:
         """Take over rules that were changed after ``fit``."""
         params = self.get_params(deep=False)
+        # Weights stay, so only what says where advice may lead is made anew.
         if self._stated != stated_rules(params):
             encoder, num_std = restate(params, self._stated, self.encoder_)
             learned = (self.classes_, self.model_, self.history_)
             self._adopt(encoder, *learned, num_std, self.generator_, self.gate_)
 
     def _seed(self) -> int:
+        # Of a RandomState, each fit draws another seed, as scikit-learn's estimators do.
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
     def _finder(self) -> Finder:

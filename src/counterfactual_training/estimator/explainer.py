@@ -12,26 +12,22 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from counterfactual_training.advice.answer import advice_constraints
+from counterfactual_training.advice.black_box import BlackBox, ask
+from counterfactual_training.advice.blind import make_background
+from counterfactual_training.advice.explains import Explains
+from counterfactual_training.advice.find import Finder
 from counterfactual_training.errors import ConstraintError, InputError, check_name, from_outside
 from counterfactual_training.estimator import parameters
-from counterfactual_training.estimator.answer import advice_constraints
-from counterfactual_training.estimator.blind import make_background
 from counterfactual_training.estimator.classifier import CounterfactualClassifier
-from counterfactual_training.estimator.explains import Explains
-from counterfactual_training.estimator.find import Finder
-from counterfactual_training.estimator.foreign import BlackBox, ask
-from counterfactual_training.estimator.inputs import (
-    by_column,
-    device_and_dtype,
-    encode_rows,
-    refuse_missing,
-    resolve_schema,
-)
+from counterfactual_training.estimator.inputs import by_column, refuse_missing, resolve_schema
 from counterfactual_training.gates import KINDS, Gate, few_rows, gate_of
 from counterfactual_training.search import Generator, evaluating, line
 from counterfactual_training.search.model_checks import first_logits
 from counterfactual_training.tabular.encode import Encoder, Missing, Unseen
 from counterfactual_training.tabular.frame import as_frame, match_columns
+from counterfactual_training.tabular.model_space import device_and_dtype, encode_rows
+from counterfactual_training.tabular.native import is_native
 from counterfactual_training.tabular.schema import Schema
 
 
@@ -82,15 +78,18 @@ class Explainer(Explains):
         num_std: float = 0.0,
     ) -> None:
         self._torch = isinstance(model, nn.Module)
+        # A learned gate is trained by searches along gradients.
         check_name("gate", gate, (*KINDS, "none") if self._torch else ("density", "none"))
         if not self._torch:
             _check_model(model, encoder)
         self.model, self.missing, self.num_std_ = model, missing, float(num_std)
+        # Rows, then encoder, then rules: each needs what comes before it.
         rows = self._background(frame)
         if encoder is None:
             found = resolve_schema(rows, schema, mutability, domain, special, relations)
             # A black box is given the categories themselves, so one without a code cannot be passed on.
             unseen: Unseen = "warn" if self._torch else "error"
+            # Scaled as by our classifier's default.
             encoder = Encoder(found, unseen=unseen, missing=missing, scale="robust").fit(rows)
         else:
             if special is not None:
@@ -100,10 +99,12 @@ class Explainer(Explains):
         self.encoder_, self.schema_ = encoder, encoder.schema_
         self.constraints_ = advice_constraints(encoder, self.num_std_)
         given = None if y is None else _labels(y, len(rows))
+        # Asked without a gate first: the gate is fitted to what the model says.
         module, finder, predicted = self._asking(rows, given, classes)
         x = finder.factuals(rows).x
         y_index = (predicted if given is None else torch.as_tensor(_index(given, self.classes_))).to(x.device)
         self.gate_ = None if gate == "none" else _fit_gate(module, x, y_index, gate, self)
+        # By predicted classes, not by true ones: background rows are points that get the target.
         background = None if self._torch else make_background(finder, x, predicted, len(self.classes_))
         self._found = Finder(module, encoder, self.constraints_, self.gate_, background=background)
 
@@ -125,7 +126,8 @@ class Explainer(Explains):
         if known is not None:
             rows = match_columns(rows, [str(name) for name in known])
         # scikit-learn's models warn of names if they were fitted without.
-        self._arrays = not isinstance(frame, pd.DataFrame) or (known is None and hasattr(self.model, "n_features_in_"))
+        named = isinstance(frame, pd.DataFrame) or is_native(frame)
+        self._arrays = not named or (known is None and hasattr(self.model, "n_features_in_"))
         refuse_missing(rows, self.missing == "impute")
         return rows
 
@@ -137,6 +139,7 @@ class Explainer(Explains):
             module = self.model
             x = encode_rows(self.encoder_, rows, device_and_dtype(module))
             with evaluating(module), torch.no_grad():
+                # Two rows tell the number of outputs, and whether they are logits.
                 logits = first_logits(module, x[:2], torch.zeros(len(x[:2]), dtype=torch.long, device=x.device))
             known: Any = None if given is None else np.unique(given)
             self.classes_ = _classes(known if classes is None else classes, logits.shape[-1])
@@ -153,6 +156,7 @@ class Explainer(Explains):
         """Warn if the model decides otherwise than by its largest probability."""
         if not hasattr(self.model, "predict"):
             return
+        # A pipeline may have a threshold of its own, which probabilities do not show.
         decided = np.asarray(self.model.predict(rows.to_numpy() if self._arrays else rows))
         differ = int((decided != self.classes_[probability.argmax(1)]).sum())
         if differ:
@@ -182,11 +186,13 @@ class Explainer(Explains):
                 f"generator and max_steps are for searches by gradients, which {type(self.model).__name__} has not; "
                 "leave them out."
             )
+        # The defaults of our classifier, so that both explain alike.
         usual = CounterfactualClassifier().get_params(deep=False)
         return parameters.make_explainer(usual, line(), given, confidence, max_steps)
 
 
 def _check_model(model: Any, encoder: Encoder | None) -> None:
+    # A class instead of an instance has the method too, but cannot be asked.
     if isinstance(model, type) or not hasattr(model, "predict_proba"):
         shown = model.__name__ if isinstance(model, type) else type(model).__name__
         raise InputError(
@@ -208,6 +214,7 @@ def _ruled(encoder: Encoder, schema: Any, mutability: Any, domain: Any, relation
     rules: dict[str, Any] = {"mutability": by_column(mutability, names), "domain": by_column(domain, names)}
     rules["relations"] = relations
     found = schema.override(**rules) if isinstance(schema, Schema) else encoder.schema_.override(schema, **rules)
+    # What the encoder has learned must stay; rules on top may change.
     same = [(f.name, f.kind, f.categories) for f in found] == [(f.name, f.kind, f.categories) for f in encoder.schema_]
     if not same:
         raise ConstraintError("schema has other columns, kinds or categories than the encoder; state only rules.")
@@ -224,6 +231,7 @@ def _labels(y: Any, num_rows: int) -> np.ndarray:
 def _classes(given: Any, num_outputs: int) -> np.ndarray:
     """Labels ``(k,)``; the numbers of the outputs if none are known."""
     labels = np.arange(num_outputs) if given is None else np.asarray(given)
+    # Compared as text, because labels may be of mixed types that cannot be sorted.
     if labels.shape != (num_outputs,) or len(np.unique(labels.astype(str))) != num_outputs:
         raise InputError(
             f"The model has {num_outputs} outputs, but the classes are {labels.tolist()!r}; state classes=[…], one "

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
+from pandas.api import types
 from torch import Tensor, nn
 
-from counterfactual_training.errors import FileError, InputError
-from counterfactual_training.estimator.origin import Origin
+from counterfactual_training.errors import FileError, InputError, check_name
 from counterfactual_training.estimator.parameters import MODELS, make_model, make_training_generator, vae_of
 from counterfactual_training.gates import Gate, make_gate
-from counterfactual_training.models import VAE
+from counterfactual_training.models import VAE, mlp, shape_of
 from counterfactual_training.persistence import load_file, load_weights, save_file
 from counterfactual_training.search import GENERATORS
 from counterfactual_training.tabular.encode import Encoder
@@ -35,6 +38,7 @@ _NAMED: Mapping[str, tuple[str, ...] | Mapping[str, Any]] = {
 
 def save_classifier(path: str | Path, classifier: Any, origin: Origin | None = None) -> None:
     """Write a fitted classifier and, if given, where its rows came from."""
+    # REVISE searches in the latent space of a VAE, which belongs to the classifier.
     vae = vae_of(classifier.generator_)
     tensors = {_MODEL + name: value for name, value in classifier.model_.state_dict().items()}
     if vae is not None:
@@ -42,6 +46,7 @@ def save_classifier(path: str | Path, classifier: Any, origin: Origin | None = N
     gate = classifier.gate_
     if gate is not None:
         tensors |= {_GATE + name: value for name, value in gate.state_dict().items()}
+    # Everything that is no tensor. Gate and origin are written only if they exist: earlier files have none either.
     content = {
         "params": {name: _to_json(name, value) for name, value in classifier.get_params(deep=False).items()},
         "classes": {"dtype": str(classifier.classes_.dtype), "labels": classifier.classes_.tolist()},
@@ -51,8 +56,12 @@ def save_classifier(path: str | Path, classifier: Any, origin: Origin | None = N
         "num_std": classifier.num_std_,
         "vae": None if vae is None else {"latent_dim": vae.latent_dim, "hidden_dim": vae.trunk[0].out_features},
     }
+    # The network as it was trained: parameters may have been set anew since then.
+    if not callable(classifier.get_params(deep=False)["model"]):
+        content["network"] = shape_of(classifier.model_)
     if gate is not None:
         content["gate"] = gate.describe()
+    # One mark per row: in a tensor, eight bytes each.
     if origin is not None:
         marks, content["origin"] = origin.to_file()
         tensors |= {_ORIGIN + name: value for name, value in marks.items()}
@@ -65,6 +74,7 @@ def load_classifier(path: str | Path, cls: type, objects: Mapping[str, Any]) -> 
     tensors, content = load_file(path, _KIND)
     try:
         return _assembled(tensors, content, cls, objects, str(path))
+    # Already says what is wrong; every other error would not say that it is the file's fault.
     except FileError:
         raise
     except (InputError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
@@ -90,17 +100,24 @@ def _assembled(
     classes = _classes(content["classes"])
     encoder = Encoder.from_dict(content["encoder"])
     if params.get("schema") is not None:
+        # The schema itself is not written a second time: the encoder's is complete.
         classifier.set_params(schema=encoder.schema_)
     params = classifier.get_params(deep=False)  # with those an older file lacks
-    model = _model(params, len(encoder.names_), len(classes), _under(_MODEL, tensors), source)
+    own = callable(params["model"])
+    if not own:
+        check_name("model", params["model"], MODELS)
+    sizes = (len(encoder.names_), len(classes))
+    spec = content.get("network")  # older files have none
+    make = partial(make_model, params) if spec is None else partial(mlp, **spec)
+    model = _model(make, *sizes, own, _under(_MODEL, tensors), source)
     vae = None if content["vae"] is None else _vae(content["vae"], len(encoder.names_), _under(_VAE, tensors), source)
     history = History(list(content["history"]["records"]), content["history"]["stopped"])
+    # Written by us or by anyone: JSON can hold NaN and infinity.
     num_std = float(content["num_std"])
     if not 0 <= num_std < float("inf"):
         raise ValueError(f"num_std is {num_std}")
     generator = make_training_generator(classifier.get_params(deep=False), vae=vae)
     spec = content.get("gate")  # older files have no gate
-    sizes = (len(encoder.names_), len(classes))
     gate = None if spec is None else _gate(spec, *sizes, _under(_GATE, tensors), source)
     classifier._adopt(encoder, classes, model, history, num_std, generator, gate)
     classifier.n_features_in_ = encoder.n_features_in_
@@ -110,14 +127,20 @@ def _assembled(
 
 
 def _model(
-    params: dict[str, Any], num_features: int, num_classes: int, state: dict[str, Tensor], source: str
+    make: Callable[[int, int], nn.Module],
+    num_features: int,
+    num_classes: int,
+    own: bool,
+    state: dict[str, Tensor],
+    source: str,
 ) -> nn.Module:
-    if callable(params["model"]):
-        model = make_model(params, num_features, num_classes)
+    """The trained network; ``own`` if a user's function makes it."""
+    if own:
+        model = make(num_features, num_classes)
     else:
         # Shapes first, memory afterwards: a file with absurd widths must not allocate any.
         with torch.device("meta"):
-            model = make_model(params, num_features, num_classes)
+            model = make(num_features, num_classes)
         model = _allocated(model, state, source)
     load_weights(model, state, source)
     return model.eval()
@@ -139,6 +162,7 @@ def _gate(
             gate = make_gate(spec)
         _allocated(gate, state, source)
         load_weights(gate, state, source)
+        # One row shows whether shapes fit, before a user's rows do.
         judged = gate(torch.zeros(1, num_features, dtype=next(iter(state.values())).dtype)).shape[-1]
     except RuntimeError as error:
         raise ValueError("its gate does not fit the columns") from error
@@ -148,12 +172,14 @@ def _gate(
 
 
 def _allocated(module: nn.Module, state: dict[str, Tensor], source: str) -> nn.Module:
+    # Names and shapes must agree before any memory is taken.
     wanted = {name: value.shape for name, value in module.state_dict().items()}
     if wanted != {name: value.shape for name, value in state.items()}:
         raise FileError(f"{source!r} is damaged or was altered: its weights do not fit the model it describes.")
     dtype = next(iter(state.values())).dtype
     if not dtype.is_floating_point or not all(bool(torch.isfinite(value).all()) for value in state.values()):
         raise FileError(f"{source!r} is damaged or was altered: its weights are not finite numbers.")
+    # Memory without values; load_weights fills all of it.
     return module.to(dtype).to_empty(device="cpu")
 
 
@@ -177,6 +203,7 @@ def _to_json(name: str, value: Any) -> Any:
         return {"name": value} if isinstance(value, str | None) else {"object": type(value).__name__}
     if name == "schema":
         return value is not None  # the encoder holds the complete one
+    # JSON can hold a seed, but not the state of a RandomState.
     if name == "random_state" and not isinstance(value, (int, np.integer, type(None))):
         return None
     if name in ("device", "callbacks"):
@@ -204,6 +231,7 @@ def _from_json(name: str, value: Any) -> Any:
     if name == "hidden" and value is not None:
         return tuple(int(width) for width in value)
     if isinstance(value, dict):
+        # JSON knows no tuples, but a domain is one.
         return {key: tuple(entry) if isinstance(entry, list) else entry for key, entry in value["pairs"]}
     return value
 
@@ -227,3 +255,84 @@ def _must_be_json(content: dict[str, Any]) -> None:
         raise InputError(
             f"This classifier cannot be saved: {error}. Parameters must be text, numbers, lists or dicts."
         ) from None
+
+
+# ---- where the rows of a saved classifier came from ------------------------------------------------------------------
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_EMPTY = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """What a model file remembers of the table it was trained on.
+
+    Attributes:
+        target: the column of the class.
+        positive: the class that people want; ``None`` if that was not said.
+        reading: how the file was read, as JSON.
+        trained, held_out: a mark per row, see :func:`row_marks`; ``(n,)`` and ``(m,)``.
+    """
+
+    target: str
+    positive: Any = None
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    trained: np.ndarray = field(default_factory=_EMPTY.copy)
+    held_out: np.ndarray = field(default_factory=_EMPTY.copy)
+
+    def to_file(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """As tensors and JSON."""
+        tensors = {"trained": torch.from_numpy(self.trained), "held_out": torch.from_numpy(self.held_out)}
+        return tensors, {"target": self.target, "positive": self.positive, "reading": dict(self.reading)}
+
+    @classmethod
+    def from_file(cls, tensors: Mapping[str, Tensor], content: Mapping[str, Any]) -> Origin:
+        marks = {name: tensors[name].to(torch.int64).numpy() for name in ("trained", "held_out")}
+        return cls(str(content["target"]), content["positive"], dict(content["reading"]), **marks)
+
+    def seen(self, marks: np.ndarray) -> np.ndarray:
+        """Of each row of a table ``(n,)``, whether it is one of the rows trained on.
+
+        Rows of the same content cannot be told apart. As many of them as were held out count as held out.
+        """
+        # A row both trained on and held out occurs twice in the table; which copy is which cannot be told.
+        known = np.isin(marks, self.trained)
+        spare = np.isin(marks, self.held_out)
+        left = dict(zip(*np.unique(self.held_out, return_counts=True), strict=True))
+        for row in np.flatnonzero(known & spare).tolist():
+            if left[marks[row]] > 0:
+                left[marks[row]] -= 1
+                known[row] = False
+        return known
+
+    def held(self, marks: np.ndarray) -> np.ndarray:
+        """Of each row of a table ``(n,)``, whether it was held out when the model was trained."""
+        return ~self.seen(marks) & np.isin(marks, self.held_out)
+
+
+def row_marks(frame: pd.DataFrame, labels: pd.Series) -> np.ndarray:
+    """A number ``(n,)`` for the content of each row and its class.
+
+    It depends neither on the order of rows nor on how numbers are stored or written: 1 and 1.0 are the same.
+    """
+    marks = np.zeros(len(frame), dtype=np.uint64)
+    # Multiplied and shifted between columns, so that swapping the values of two columns gives another mark.
+    for column in (*(frame[name] for name in frame.columns), labels):
+        marks = (marks ^ _cell_marks(column)) * _ODD
+        marks ^= marks >> np.uint64(29)
+    # The same bits as signed numbers, because torch hardly supports unsigned ones.
+    return marks.view(np.int64)
+
+
+def _cell_marks(column: pd.Series) -> np.ndarray:
+    if types.is_numeric_dtype(column.dtype) or types.is_bool_dtype(column.dtype):
+        return _number_marks(column.to_numpy(dtype=np.float64, na_value=np.nan))
+    # A part of a column of texts may hold numbers only and be read as numbers.
+    text = column.astype(object)
+    numbers = pd.to_numeric(text, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    words = pd.util.hash_array(text.where(text.notna(), "").astype(str).to_numpy(dtype=object), categorize=True)
+    return np.where(np.isnan(numbers) & text.notna().to_numpy(), words, _number_marks(numbers))
+
+
+def _number_marks(numbers: np.ndarray) -> np.ndarray:
+    return pd.util.hash_array(np.where(np.isnan(numbers), np.nan, numbers + 0.0))  # one NaN, and no negative zero

@@ -20,17 +20,18 @@ from torch import Tensor, nn
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError, check_name, from_outside
 from counterfactual_training.estimator import parameters
-from counterfactual_training.estimator.inputs import device_and_dtype, encode_rows, resolve_schema
+from counterfactual_training.estimator.inputs import resolve_schema
 from counterfactual_training.gates import Gate, few_rows, gate_of
 from counterfactual_training.models import bend
 from counterfactual_training.search import Generator
 from counterfactual_training.tabular.encode import Encoder, Scale
+from counterfactual_training.tabular.model_space import device_and_dtype, encode_rows
 from counterfactual_training.tabular.special import codes_in_words, find_codes
 from counterfactual_training.tabular.unchangeable import unchangeable_in_words
 from counterfactual_training.training import Callback, EarlyStopping, Fleet, History, Member, Setting, train
 from counterfactual_training.tuning import Goal, Measure, Task, Tuning, TuningPlan, make_space, tune
 from counterfactual_training.tuning.space import FIXED
-from counterfactual_training.tuning.status import StudyStatus
+from counterfactual_training.tuning.tuner import StudyStatus
 
 # Fewer rows than this held out: chance would decide when to stop, so training runs all epochs on all rows.
 _FEWEST = 10
@@ -132,13 +133,17 @@ def prepare(
     """
     preset, base = parameters.make_preset(params), parameters.base_setting(params)
     encoder = _fitted_encoder(params, frame, preset.scaling) if start is None else start.encoder
+    # Going on, classes keep the order of the model's outputs, which a new sort need not have.
     classes, y_index = np.unique(labels, return_inverse=True)
     if start is not None:
         known = start.classes.tolist()
         classes, y_index = start.classes, np.array([known.index(label) for label in classes.tolist()])[y_index]
+    # Training may use the whole range of the data; advice later keeps to its bulk.
     rules = encoder.constraints(base.num_std, keep_sign=True, keep_outside=True)
     plain_model = partial(_model, params, len(encoder.names_), len(classes))
+    # A model is made for its device and precision alone, because bends need the encoded rows first.
     x = encode_rows(encoder, frame, device_and_dtype(plain_model(seed) if start is None else start.model))
+    # Bends are for our own network; what a user's function makes is left alone.
     bent = preset.bent if params["model"] == "mlp" and preset.hidden else 0.0
     make_model = partial(_bent, plain_model, x, bent) if start is None else partial(_copied, start.model)
     limits, vae = _training_constraints(rules, base.project_categories), start and parameters.vae_of(start.generator)
@@ -164,6 +169,7 @@ def _fitted_encoder(params: Mapping[str, Any], frame: pd.DataFrame, scaling: str
     scale: Scale = "robust" if scaling == "robust" else True
     encoder = Encoder(schema, unseen=params["unseen"], missing=params["missing"], scale=scale).fit(frame)
     hints = [codes_in_words(find_codes(encoder.schema_, frame))]
+    # Whoever states mutability has thought about it.
     if params["mutability"] is None:
         hints.append(unchangeable_in_words(encoder.schema_))
     for said in hints:
@@ -185,6 +191,7 @@ def validation_split(y: Tensor, share: float, seed: int, keep_single: bool = Fal
         rows = (y == label).nonzero().flatten().cpu()
         if len(rows) < 2 and not keep_single:
             raise InputError("Rows are held out to choose on: every class needs at least two, one of them to train on.")
+        # A class with one row gives min(1, 0) = 0: nothing is held out.
         take = min(max(round(share * len(rows)), 1), len(rows) - 1)
         held_out[rows[torch.randperm(len(rows), generator=rng)[:take]]] = True
     return (~held_out).nonzero().flatten(), held_out.nonzero().flatten()
@@ -237,6 +244,7 @@ def best_restart(prepared: PreparedFit, num: int, progress: bool | None) -> tupl
     x, y, setting = prepared.x, prepared.y, prepared.setting
     rows, held_out = (part.to(x.device) for part in validation_split(y, VALIDATION_SHARE, setting.config.seed))
     seeds = range(setting.config.seed, setting.config.seed + num)
+    # Weights and draws of a member come from one seed, as if it were trained alone.
     members = [Member(prepared.make_model(seed), setting.seeded(seed)) for seed in seeds]
     validation = (x[held_out], y[held_out])
     results = Fleet(members).train(
@@ -246,13 +254,16 @@ def best_restart(prepared: PreparedFit, num: int, progress: bool | None) -> tupl
     )  # fmt: skip
     measured = Measure(*validation, prepared.constraints)([[result.model] for result in results])
     accuracy = [metrics["accuracy"] for metrics in measured]
+    # The binomial standard error of the best accuracy: differences below it are chance.
     error = math.sqrt(max(accuracy) * (1 - max(accuracy)) / len(held_out))
     good = [i for i in range(num) if accuracy[i] >= max(accuracy) - error]
+    # Ties go to the more accurate model, then to the first seed: the same choice in every run.
     best = min(good, key=lambda i: (_or_worst(measured[i]["implausibility"]), -accuracy[i], i))
     return results[best].model, results[best].history
 
 
 def _or_worst(value: float) -> float:
+    # NaN if no counterfactual is valid, which is worse than any number; comparisons with NaN would pick at random.
     return value if math.isfinite(value) else math.inf
 
 
@@ -271,6 +282,7 @@ def tune_settings(
     """Study the settings of a prepared classifier, on rows held out of its training rows."""
     changes = checked_space(prepared, params, space)
     task = tuning_task(prepared, validation_share, num_seeds)
+    # A log file has no use for a line that is rewritten.
     shown = sys.stderr.isatty() if params["progress"] is None else params["progress"]
     return tune(task, goal, plan, changes, StudyStatus() if shown else None)
 
@@ -280,7 +292,8 @@ def tuning_task(prepared: PreparedFit, validation_share: float, num_seeds: int) 
     rows, held_out = validation_split(prepared.y, validation_share, prepared.setting.config.seed)
     x, y = prepared.x, prepared.y
     measure = Measure(x[held_out], y[held_out], prepared.constraints)
-    return Task(prepared.make_model, x[rows], y[rows], measure, prepared.setting, num_seeds, prepared.gate)
+    setting, gate, weight = prepared.setting, prepared.gate, prepared.class_weight
+    return Task(prepared.make_model, x[rows], y[rows], measure, setting, num_seeds, gate, weight)
 
 
 def checked_space(prepared: PreparedFit, params: Mapping[str, Any], space: Any) -> Any:
@@ -291,6 +304,7 @@ def checked_space(prepared: PreparedFit, params: Mapping[str, Any], space: Any) 
             "method, or objective='full' trains with them."
         )
     weights, ready_made = parameters.WEIGHTS, isinstance(params["generator"], Generator)
+    # What a trial could change but the classifier could not be told afterwards.
     fixed = [n for n in prepared.setting.numbers() if n not in params or (ready_made and n in weights)]
     if ready_made:
         if isinstance(space, str | Path) or set(weights) & set(space or {}):

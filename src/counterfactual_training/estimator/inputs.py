@@ -1,29 +1,26 @@
-"""What users pass to the classifier, checked and brought into one form: rows, labels, a schema, target classes."""
+"""What users pass to the classifier, checked and brought into one form: rows, labels, a schema, rules."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from numbers import Integral
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
-from torch import Tensor, nn
 
 from counterfactual_training.constraints.mutability import feature_index
-from counterfactual_training.errors import ConstraintError, InputError, unknown
+from counterfactual_training.errors import ConstraintError, InputError
+from counterfactual_training.estimator import parameters
 from counterfactual_training.tabular.encode import Encoder
-from counterfactual_training.tabular.feature import show
+from counterfactual_training.tabular.feature import Feature, show
 from counterfactual_training.tabular.frame import as_frame, match_columns
 from counterfactual_training.tabular.native import to_pandas
 from counterfactual_training.tabular.schema import Schema
-
-# Standard deviations beyond which a row itself may be why numbers overflow.
-_FAR = 1e6
-
+from counterfactual_training.tabular.schema_file import read_features
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
@@ -43,6 +40,7 @@ def training_rows(estimator: Any, x: Any, y: Any, reset: bool = True) -> tuple[p
     if len(labels) != len(frame):
         raise InputError(f"X has {len(frame)} rows but y has {len(labels)}; every row needs its class.")
     classes = np.unique(labels)
+    # The model's outputs are fixed: a new class has no place among them.
     if not reset:
         _must_be_known(classes.tolist(), estimator.classes_.tolist())
     if len(classes) < 2:
@@ -84,6 +82,7 @@ def frame_of(estimator: Any, x: Any) -> pd.DataFrame:
 
 
 def _table(estimator: Any, x: Any, reset: bool) -> pd.DataFrame:
+    # Frames of other libraries first, so that everything below sees pandas or arrays.
     x = to_pandas(x)
     if isinstance(x, pd.Series):
         raise InputError("Expected rows × columns, got a Series. One row of a frame is frame.iloc[[i]].")
@@ -93,6 +92,7 @@ def _table(estimator: Any, x: Any, reset: bool) -> pd.DataFrame:
     if isinstance(x, pd.DataFrame):
         frame = _frame(estimator, x, names)
     else:
+        # Finite or not is checked below, where messages name columns and remedies.
         array = validate_data(estimator, _mixed(x), "no_validation", reset=reset, dtype=None, ensure_all_finite=False)
         frame = as_frame(array, names)
     refuse_missing(frame, estimator.missing == "impute")
@@ -103,10 +103,12 @@ def _frame(estimator: Any, x: pd.DataFrame, names: tuple[str, ...] | None) -> pd
     """Columns by name where both this frame and the one of ``fit`` have names, else by position, as in scikit-learn."""
     if len(x) == 0:
         raise InputError("The frame has 0 rows, at least 1 is needed.")
+    # Columns called 0, 1, 2 are positions, as in a frame made of an array.
     has_names = any(isinstance(name, str) for name in x.columns)
     x = as_frame(x) if has_names else x
     if names is not None and has_names and hasattr(estimator, "feature_names_in_"):
         x = match_columns(x, names)
+    # Only for n_features_in_ and feature_names_in_; the content is ours to check.
     validate_data(estimator, x, "no_validation", reset=names is None, skip_check_array=True)
     if names is None and has_names:
         return x
@@ -123,6 +125,7 @@ def _mixed(x: Any) -> Any:
 def refuse_missing(frame: pd.DataFrame, impute: bool) -> None:
     """Raise for infinity and, unless they are imputed, for missing values."""
     bad = np.zeros(frame.shape, dtype=bool) if impute else frame.isna().to_numpy(copy=True)
+    # Only floats can hold infinity.
     floats = np.flatnonzero([pd.api.types.is_float_dtype(dtype) for dtype in frame.dtypes])
     infinite = np.isinf(frame.iloc[:, floats].to_numpy(dtype=np.float64, na_value=np.nan))
     bad[:, floats] |= infinite
@@ -141,51 +144,12 @@ def refuse_missing(frame: pd.DataFrame, impute: bool) -> None:
 
 
 def _without_missing(y: Any) -> Any:
-    if y is not None and not np.isscalar(y) and pd.isna(np.asarray(y, dtype=object)).any():
-        raise InputError(f"y contains NaN or missing labels in {int(pd.isna(pd.Series(y)).sum())} row(s); drop them.")
+    # Checked before scikit-learn, whose message would not say how many.
+    missing = pd.isna(np.asarray(y, dtype=object)) if y is not None and not np.isscalar(y) else np.zeros(0, dtype=bool)
+    if missing.any():
+        rows = int(missing.reshape(len(missing), -1).any(1).sum())
+        raise InputError(f"y contains NaN or missing labels in {rows} row(s); drop them.")
     return y
-
-
-def check_count(name: str, value: Any) -> int:
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}.")
-    return int(value)
-
-
-def device_and_dtype(model: nn.Module) -> Tensor:
-    """A tensor of the device and precision that a model expects."""
-    parameter = next(model.parameters(), None)
-    return parameter if parameter is not None else torch.empty(())
-
-
-def encode_rows(encoder: Encoder, frame: pd.DataFrame, like: Tensor) -> Tensor:
-    """Model space ``(n, d)``, with the device and precision of ``like``."""
-    x = torch.as_tensor(encoder.transform(frame)).to(like)
-    refuse_far(encoder, frame, x, x)
-    return x
-
-
-def refuse_far(encoder: Encoder, frame: pd.DataFrame, x: Tensor, computed: Tensor) -> None:
-    """Refuse rows x ``(n, d)`` so far outside the training data that what was ``computed`` ``(n, ...)`` is not finite.
-
-    Rows near the data are not to blame for numbers that are not finite; then the model is.
-    """
-    far = x.abs().nan_to_num(torch.inf)
-    blamed = ~computed.isfinite().all(-1) & (far.amax(-1) > _FAR)
-    if bool(blamed.any()):
-        row = int(blamed.nonzero()[0])
-        column = encoder.columns_[int(column_owner(encoder)[far[row].argmax().cpu()])].feature.name
-        raise InputError(
-            f"Row {frame.index[row]}: {column!r} is {frame[column].iloc[row]}, so far outside anything else seen in "
-            f"training that the model cannot compute with it. This affects {int(blamed.sum())} of {len(frame)} row(s). "
-            "Check the unit, or leave these rows out."
-        )
-
-
-def column_owner(encoder: Encoder) -> Tensor:
-    """``(d,)`` the feature that each encoded column belongs to."""
-    widths = torch.tensor([column.width for column in encoder.columns_])
-    return torch.arange(len(widths)).repeat_interleave(widths)
 
 
 # ---- schema ----------------------------------------------------------------------------------------------------------
@@ -206,6 +170,7 @@ def resolve_schema(
     stated = {"mutability": mutability, "domain": domain, "special": special}
     rules: dict[str, Any] = {name: by_column(given, names) for name, given in stated.items()}
     rules["relations"] = relations
+    # A complete schema is not inferred anew; only rules are laid over it.
     if isinstance(schema, Schema):
         return schema.override(**rules)
     return Schema.infer(frame, schema, **rules)
@@ -225,38 +190,62 @@ def by_column(spec: Any, names: tuple[str, ...]) -> dict[str, Any] | None:
     return dict(zip(names, list(spec), strict=True))
 
 
-# ---- targets ---------------------------------------------------------------------------------------------------------
+# ---- rules that changed after fit: followed if that needs no training, refused otherwise -----------------------------
+
+# Rules of advice alone, and rules that the encoding was learned with.
+_OF_ADVICE, _LEARNED = ("mutability", "domain", "num_std"), ("schema", "special", "relations", "gate")
 
 
-def target_classes(target: Any, classes: np.ndarray, probability: np.ndarray) -> np.ndarray:
-    """Class index ``(n,)`` that each row should get.
+def stated_rules(params: Mapping[str, Any]) -> dict[str, str]:
+    """The rules among a classifier's parameters, in a form that can be compared later."""
+    return {name: repr(_plain(params[name])) for name in (*_OF_ADVICE, *_LEARNED)}
+
+
+def restate(params: Mapping[str, Any], before: Mapping[str, str], encoder: Encoder) -> tuple[Encoder, float]:
+    """The encoder under the rules as they are now, and n_σ.
 
     Args:
-        target: one label for all rows, one per row, or ``None``: the most probable class that is not predicted.
-        classes: labels ``(k,)``.
-        probability: ``(n, k)`` of the rows as they are.
+        before: the rules that the encoder has, as :func:`stated_rules` told them.
     """
-    n = len(probability)
-    if target is None:
-        order = np.argsort(-probability, axis=1, kind="stable")
-        return order[:, 1]
-    positions = {label: index for index, label in enumerate(classes.tolist())}
-    per_row = isinstance(target, (list, tuple, np.ndarray, pd.Series, pd.Index)) and np.ndim(target) > 0
-    labels = list(np.asarray(target, dtype=object)) if per_row else [target] * n
-    if len(labels) != n:
-        raise InputError(f"{len(labels)} targets for {n} rows; give one label for all, or one per row.")
-    for label in labels:
-        if not _known(label, positions):
-            raise InputError(unknown("class", _plain(label), positions))
-    return np.array([positions[_plain(label)] for label in labels], dtype=np.int64)
+    now = stated_rules(params)
+    # Codes, kinds and relations shaped the encoding, so weights would not fit another one.
+    learned = [name for name in _LEARNED if now[name] != before[name]]
+    if learned:
+        raise InputError(
+            f"{' and '.join(learned)} changed after fit, which learned by the old one: fit again. Rules of "
+            "one question, such as vary=, lock= and domain=, are arguments of explain."
+        )
+    stated, names = _stated_fields(params["schema"]), encoder.schema_.names
+    rules = {name: by_column(params[name], names) for name in ("mutability", "domain")}
+    # An order that was stated once need not be stated again.
+    levels = {feature.name: {"categories": feature.categories} for feature in encoder.schema_}
+    ordered = {name: levels[name] for name, fields in stated.items() if "categories" in fields}
+    # Back to what the schema alone says, then the present rules on top: rules taken away must not linger.
+    features = tuple(_without_rules(feature, stated.get(feature.name, {})) for feature in encoder.schema_)
+    schema = Schema(features, encoder.schema_.relations)
+    schema = schema.override(ordered, mutability=rules["mutability"], domain=rules["domain"])
+    for feature in schema:
+        if feature.kind == "pixel" and feature.domain != encoder.schema_[feature.name].domain:
+            raise InputError(f"The domain of the pixel {feature.name!r} scales it, so fit again to change it.")
+    return encoder.with_schema(schema), parameters.base_setting(params).num_std
 
 
-def _known(label: Any, positions: dict[Any, int]) -> bool:
-    try:
-        return _plain(label) in positions
-    except TypeError:  # not hashable, so not a label
-        return False
+def _without_rules(feature: Feature, stated: Mapping[str, Any]) -> Feature:
+    """The feature as the schema states it, without the classifier's own mutability and domain."""
+    # A pixel's domain is its scale.
+    domain = feature.domain if feature.kind == "pixel" else stated.get("domain")
+    return replace(feature, mutability=stated.get("mutability", "both"), domain=domain)
 
 
-def _plain(label: Any) -> Any:
-    return label.item() if isinstance(label, np.generic) else label
+def _stated_fields(schema: Any) -> Mapping[str, Mapping[str, Any]]:
+    if isinstance(schema, Schema):
+        return {feature.name: {"mutability": feature.mutability, "domain": feature.domain} for feature in schema}
+    return read_features(schema) if isinstance(schema, (str, Path)) else schema or {}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, np.ndarray):  # its repr is abbreviated
+        return value.tolist()
+    return [_plain(entry) for entry in value] if isinstance(value, (list, tuple)) else value

@@ -11,7 +11,7 @@ import torch
 from sklearn.base import clone
 from torch import nn
 
-from counterfactual_training.errors import InputError
+from counterfactual_training.errors import InputError, check_count
 from counterfactual_training.estimator.fit import (
     VALIDATION_SHARE,
     PreparedFit,
@@ -20,7 +20,7 @@ from counterfactual_training.estimator.fit import (
     prepare,
     tune_settings,
 )
-from counterfactual_training.estimator.inputs import check_count, row_weights, training_rows
+from counterfactual_training.estimator.inputs import row_weights, training_rows
 from counterfactual_training.gates import Gate
 from counterfactual_training.search import Generator
 from counterfactual_training.tabular.encode import Encoder
@@ -74,6 +74,7 @@ class Learns:
         history = _joined(self.history_, history) if going_on else history
         # Only now: a fit that fails or is interrupted leaves what was learned before.
         self._adopt(prepared.encoder, prepared.classes, model.eval(), history, setting.num_std, setting.generator, gate)
+        # Adam's memory of an earlier partial_fit belongs to weights that have changed since.
         vars(self).pop("_optimizer", None)
         return self
 
@@ -106,6 +107,7 @@ class Learns:
         optimizer = torch.optim.Adam(model.parameters(), lr=setting.config.learning_rate)
         if memory is not None:
             optimizer.load_state_dict(memory)
+            # The saved state holds the old rate, too; a rate set since then wins.
             optimizer.param_groups[0]["lr"] = setting.config.learning_rate
         history = prepared.train(self._shown, optimizer)
         gate = prepared.fit_gate(model) if first else self.gate_
@@ -132,9 +134,9 @@ class Learns:
         """Search for better settings of counterfactual training; return a new classifier fitted with them to all rows.
 
         Needs ``preset="as_run"`` or a stated objective, because the default trains without counterfactuals. Trials
-        train in batches, each as one fleet, on a part of the rows and are measured on the rest. This classifier's
-        settings are the first trial, so the result is never worse on the validation rows. Keep the rows of a final
-        test out of X. ``tuning_`` of the result is the table of all trials.
+        train in batches, each as one fleet and for all epochs, on a part of the rows and are measured on the rest. This
+        classifier's settings are the first trial, so the best trial is never worse on the validation rows. Keep the
+        rows of a final test out of X. ``tuning_`` of the result is the table of all trials.
 
         Args:
             n_trials: trials in total; an existing study in the storage is resumed.
@@ -149,8 +151,10 @@ class Learns:
             study: its name there.
         """
         wanted = (objectives,) if isinstance(objectives, str) else tuple(objectives)
+        # This classifier stays as it is, fitted or not.
         best = clone(self)
         params = best.get_params(deep=False)
+        # Not random: another call may resume the study, and has to hold out the same rows.
         seed = 0 if self.random_state is None else self._seed()
         prepared = prepare(params, *training_rows(best, X, y), seed)
         goal, plan = Goal(wanted, at_most_lost), TuningPlan(n_trials, batch, storage, study)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError, ModelError, check_name, lookup
 from counterfactual_training.gates import KINDS as GATES
-from counterfactual_training.models import VAE, linear, mlp
+from counterfactual_training.models import VAE, linear, mlp, shape_of
 from counterfactual_training.search import GENERATORS, Generator, LatentSpace, line
 from counterfactual_training.search.recipes import make_alike
 from counterfactual_training.tabular.encode import Encoder
@@ -89,6 +89,7 @@ PRESETS = {
 
 def make_preset(params: Params) -> Preset:
     """The preset, with what is stated about the network, the encoder, the gate and the rows to hold out."""
+    # Parameters of the same name as a field of the preset replace it.
     found = replace(_named_preset(params), **_stated(params, [f.name for f in fields(Preset) if f.name in params]))
     check_name("scaling", found.scaling, get_args(Scaling))
     check_name("gate", found.gate, (*GATES, "none"))
@@ -98,6 +99,7 @@ def make_preset(params: Params) -> Preset:
 def base_setting(params: Params) -> Setting:
     """The preset's training setting, before anything else that is stated."""
     found = _named_preset(params).setting
+    # Constraints are in model space, which depends on the encoder that is yet to be fitted.
     if found.constraints is not None:
         raise InputError("A preset's constraints have no effect: state mutability, domain or schema, column by column.")
     return found if params["num_std"] is None else replace(found, num_std=float(params["num_std"]))
@@ -115,6 +117,7 @@ def _named_preset(params: Params) -> Preset:
 def make_model(params: Params, num_features: int, num_classes: int) -> nn.Module:
     """An untrained classifier: one of :data:`MODELS`, or what the user's function returns."""
     spec, network = params["model"], make_preset(params)
+    # Encoding decides the number of inputs, so a module of fixed size would rarely fit.
     if isinstance(spec, nn.Module):
         raise ModelError(
             f"model is a {type(spec).__name__}, whose size is fixed; give a function (num_features, num_classes) that "
@@ -128,6 +131,7 @@ def make_model(params: Params, num_features: int, num_classes: int) -> nn.Module
     check_name("model", spec, (*MODELS, "or a function (num_features, num_classes) -> nn.Module"))
     if spec == "linear":
         return linear(num_features, num_classes)
+    # A word has letters to iterate over, too.
     if isinstance(network.hidden, str) or not hasattr(network.hidden, "__iter__"):
         raise InputError(f"hidden must list the widths of the layers, such as (32,), got {network.hidden!r}.")
     robust = network.scaling == "robust"
@@ -137,6 +141,7 @@ def make_model(params: Params, num_features: int, num_classes: int) -> nn.Module
 def make_device(spec: Any) -> torch.device:
     """The device to use; the CPU if none is stated."""
     try:
+        # torch accepts any known name; only a tensor shows whether the device is there.
         return torch.empty(0, device="cpu" if spec is None else spec).device
     except (RuntimeError, TypeError, AssertionError) as error:
         raise InputError(f"device={spec!r} cannot be used here: {str(error).splitlines()[0]}") from None
@@ -244,6 +249,7 @@ def make_explainer(
     short = not isinstance(given, Generator) and base.step_rule != "line"
     steps = EXPLAIN_STEPS if max_steps is None and short else max_steps
     stated = params["decision_threshold"] if confidence is None else confidence
+    # A ready-made generator was made with the threshold that its user wants.
     if confidence is None and isinstance(given, Generator):
         stated = given.decision_threshold
     threshold = DECISION if stated is None else stated
@@ -254,14 +260,17 @@ def make_explainer(
 def _usual_explainer(params: Params, trained: Generator) -> Generator:
     """The preset's explainer; the generator of the training if that was stated or the preset has no explainer."""
     found = make_preset(params).explainer
+    # Who states a generator wants explanations by it.
     return trained if found is None or params["generator"] is not None else found
 
 
 def params_of_trained(model: nn.Module, encoder: Encoder, generator: Generator) -> dict[str, Any]:
     """Parameters of a classifier that would have trained this MLP on rows of this encoder."""
+    shape = shape_of(model)
     return {
         "preset": "as_run",
-        "hidden": tuple(layer.out_features for layer in model.modules() if isinstance(layer, nn.Linear))[:-1],
+        "hidden": shape["hidden"],
+        "activation": shape.get("activation"),
         "schema": encoder.schema_,
         "unseen": encoder.unseen,
         "missing": encoder.missing,
@@ -275,6 +284,7 @@ def _params_of(generator: Generator) -> dict[str, Any]:
     params = {name: numbers.get(name) for name in (*_SEARCH, *WEIGHTS)} | {"generator": generator.name}
     if generator.name in GENERATORS:
         again = make_training_generator({**params, "preset": "as_run", "num_std": None}, vae=vae_of(generator))
+        # Only if the parameters lead back to this very generator; else the object itself is the parameter.
         if _content(again) == _content(generator):
             return params
     return {"generator": generator}

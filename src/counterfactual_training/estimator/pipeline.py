@@ -10,11 +10,11 @@ from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
+from counterfactual_training.advice.explains import Explains
+from counterfactual_training.advice.explanation import Explanation
 from counterfactual_training.errors import InputError
 from counterfactual_training.estimator.classifier import CounterfactualClassifier
 from counterfactual_training.estimator.explainer import Explainer
-from counterfactual_training.estimator.explains import Explains
-from counterfactual_training.estimator.explanation import Explanation
 from counterfactual_training.gates import remembered_rows
 from counterfactual_training.tabular.feature import Feature
 from counterfactual_training.tabular.frame import as_frame, match_columns
@@ -62,7 +62,9 @@ def explainer_of(pipeline: Pipeline, rows: pd.DataFrame) -> Explainer:
             "The pipeline's classifier keeps no rows to find explanations by, as it was fitted without a density gate. "
             f"Fit it with gate='density', or give rows: {_ELSE}."
         )
+    # Without the padding, which is NaN.
     inner = classifier.encoder_.inverse_transform(kept.flatten(0, 1)[~kept.flatten(0, 1).isnan().any(-1)])
+    # Steps that were switched off change nothing.
     steps = [(name, step) for name, step in pipeline.steps[:-1] if step not in (None, "passthrough")]
     names = list(getattr(pipeline, "feature_names_in_", rows.columns))
     frame = _led_back(steps, inner, names)
@@ -71,6 +73,7 @@ def explainer_of(pipeline: Pipeline, rows: pd.DataFrame) -> Explainer:
         _check_round_trip(pipeline[:-1], frame, inner)
     origins = _origins(pipeline[:-1], list(frame.columns), len(inner.columns)) if steps else list(frame.columns)
     schema = {}
+    # Rules of the classifier's columns, said of the original ones.
     for feature, origin in zip(classifier.schema_, origins, strict=True):
         rules = _rules(feature, origin, inner[feature.name], frame)
         if rules and origin is not None:
@@ -86,6 +89,7 @@ def explainer_of(pipeline: Pipeline, rows: pd.DataFrame) -> Explainer:
 def _led_back(steps: list[tuple[str, Any]], frame: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     """Rows that come out of the steps, as they went in."""
     for place, (name, step) in reversed(list(enumerate(steps))):
+        # The first step's columns are the user's; names in between matter only if a step knows them.
         before = list(getattr(step, "feature_names_in_", names if place == 0 else []))
         width = int(getattr(step, "n_features_in_", len(before) or frame.shape[1]))
         if len(before) != width:
@@ -100,12 +104,14 @@ def _inverse(name: str, step: Any, frame: pd.DataFrame, names: list[str]) -> pd.
         parts: dict[str, Any] = {}
         for part, transformer, columns in step.transformers_:
             index = _positions(step, columns, names)
+            # A column transformer writes its parts side by side; each is led back on its own.
             out = frame.iloc[:, step.output_indices_[part]]
             if isinstance(transformer, str) and transformer == "drop":
                 if index:
                     raise _cannot(name, f"its part {part!r} drops {', '.join(names[j] for j in index)}")
                 continue
             own = [names[j] for j in index]
+            # "passthrough", or a part without columns.
             plain = isinstance(transformer, str) or not index
             back = out.set_axis(own, axis=1) if plain else _inverse(f"{name}: {part}", transformer, out, own)
             parts |= {column: back[column] for column in own}
@@ -113,6 +119,7 @@ def _inverse(name: str, step: Any, frame: pd.DataFrame, names: list[str]) -> pd.
     if not hasattr(step, "inverse_transform"):
         raise _cannot(name, f"{type(step).__name__} has no inverse_transform")
     known = getattr(step, "get_feature_names_out", None)
+    # Some inverses want a frame with the names they wrote, others refuse one.
     named = hasattr(step, "feature_names_in_") and known is not None and list(known()) == list(frame.columns)
     try:
         back = step.inverse_transform(frame if named else frame.to_numpy())
@@ -145,10 +152,14 @@ def _stored_like(frame: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
         column, dtype = frame[name], rows[name].dtype
         if pd.api.types.is_float_dtype(column.dtype):
             largest = float(column.abs().max())
+            # So many significant digits of the largest value: what lies behind is noise of float32.
             places = _DIGITS - 1 - int(np.floor(np.log10(largest))) if largest > 0 else 0
             column = column.round(places)
-            if pd.api.types.is_integer_dtype(dtype) and (column.round() - column).abs().max() > _OFF:
-                dtype = column.dtype
+            # The rows asked about may be whole numbers by chance, while those kept are not.
+            if pd.api.types.is_integer_dtype(dtype):
+                whole = bool((column.round() - column).abs().max() <= _OFF)
+                # Rounded, because 2.9996 as an integer would be 2.
+                column, dtype = (column.round(), dtype) if whole else (column, column.dtype)
         columns[name] = column.astype(dtype)
     return pd.DataFrame(columns)
 
@@ -192,6 +203,7 @@ def _check_return(pipeline: Pipeline, steps: list[tuple[str, Any]], frame: pd.Da
             same = off <= _OFF * np.maximum(np.abs(values), 1.0)
         else:
             same = (seen.astype(object).to_numpy() == given.astype(object).to_numpy()) & there
+        # A projection brings nearly no row back; clipping or binning loses some.
         if there.any() and same[there].mean() <= 0.5:
             raise _cannot(" and ".join(step for step, _ in steps), f"it does not give {name!r} back as it was")
 
@@ -227,6 +239,7 @@ def _rules(feature: Feature, name: str | None, inner: pd.Series, frame: pd.DataF
             f"({', '.join(map(str, frame.columns))}). State them to an explainer of the pipeline instead: "
             "ct.Explainer(pipeline, frame, schema=…)."
         )
+    # The steps left this column alone, so rules hold as they are; an order of categories has to be said again.
     if frame[name].astype(object).tolist() == inner.astype(object).tolist():
         return {"kind": feature.kind, "categories": feature.categories, **told} if feature.categories else told
     return _in_other_units(feature, told, inner, frame[name])
@@ -235,14 +248,19 @@ def _rules(feature: Feature, name: str | None, inner: pd.Series, frame: pd.DataF
 def _in_other_units(feature: Feature, told: dict[str, Any], inner: pd.Series, frame: pd.Series) -> dict[str, Any]:
     """Rules of a number that a step has rescaled, by a factor and an offset or at least without turning it round."""
     before, after = frame.to_numpy(np.float64), inner.to_numpy(np.float64)
+    # From the classifier's units to the user's.
     slope, offset = np.polyfit(after, before, 1)
     off = _OFF * max(float(np.ptp(before)), 1e-6)
     straight = np.abs(slope * after + offset - before).max() <= off
+    # Checked on sorted rows, because a step may bend without turning round.
     rises = slope > 0 and bool((np.diff(before[np.argsort(after, kind="stable")]) >= -off).all())
-    if not rises or (not straight and not told.keys().isdisjoint(("domain", "allowed", "step", "max_change"))):
+    # Multiples of a step stay multiples only if the offset is one.
+    shift = offset / (slope * told["step"]) if "step" in told else 0.0
+    bends = not straight or abs(shift - round(shift)) > _OFF
+    if not rises or (bends and not told.keys().isdisjoint(("domain", "allowed", "step", "max_change"))):
         raise InputError(
-            f"The classifier was told rules about {feature.name!r}, which an earlier step bends or turns round, so "
-            "they do not say what holds for the original column. State them to an explainer of the pipeline instead: "
+            f"The classifier was told rules about {feature.name!r}, which a step before bends, shifts or turns round, "
+            "so they do not say what holds for the original column. State them to an explainer of the pipeline: "
             "ct.Explainer(pipeline, frame, schema=…)."
         )
     found = dict(told)

@@ -41,6 +41,7 @@ def fgsm(
         clamp: keep attacked inputs in the domain of the constraints; inputs outside it may come closer, but are not
             pulled in. The published numbers were made without.
     """
+    # One step of length ε, from x itself.
     return pgd(model, x, y, epsilon, 1, epsilon, random_start=False, constraints=constraints, clamp=clamp)
 
 
@@ -68,7 +69,9 @@ def pgd(
     if steps < 1:
         raise InputError(f"steps must be positive, got {steps}.")
     check_inputs(model, x, y)
+    # Ball, directions and domain are all boxes, so that one clamp projects onto their intersection.
     box = _reach(x, y, epsilon, constraints, clamp)
+    # As in the authors' evaluation: 40 steps of 0.01 from a random start.
     x_adv = _shake(x.detach(), epsilon, box, rng) if random_start else x.detach()
     with evaluating(model), sensible_threads(model, x):
         for _ in range(steps):
@@ -107,6 +110,7 @@ def _reach(x: Tensor, y: Tensor, epsilon: float | Tensor, constraints: Constrain
     flat = x.reshape(*y.shape, num_features)
     constraints = constraints.to(flat)
     low, high = lower.reshape_as(flat), upper.reshape_as(flat)
+    # A direction that is forbidden ends at the input itself.
     low = torch.where(constraints.may_decrease.unsqueeze(-2), low, flat)
     high = torch.where(constraints.may_increase.unsqueeze(-2), high, flat)
     if clamp:
@@ -140,8 +144,10 @@ def input_gradient(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         logits = model(leaf)
     check_logits(logits, y)
     label = y.unsqueeze(-1)
+    # The derivative by the logits: softmax over the other classes, −1 at the label.
     weights = logits.detach().scatter(-1, label, -torch.inf).softmax(-1).scatter(-1, label, -1.0)
     (gradient,) = torch.autograd.grad(logits, leaf, weights)
+    # The sum first, which is cheap; it may be infinite though no value is.
     if not bool(torch.isfinite(gradient.sum())) and not bool(torch.isfinite(gradient).all()):
         rows = int((~torch.isfinite(gradient)).reshape(y.numel(), -1).any(-1).sum())
         raise ModelError(f"The gradient of {rows} of {y.numel()} rows is NaN or infinite; an attack would do nothing.")
@@ -174,9 +180,11 @@ def robust_accuracy(
     if y.numel() == 0:
         raise InputError("There are no rows to attack.")
     row_dim = y.dim() - 1
+    # Cut into batches once, so that all ε attack the same ones.
     batches = list(zip(x.split(batch_size, row_dim), y.split(batch_size, row_dim), strict=True))
     shares = []
     for epsilon in epsilons:
+        # ε = 0 is plain accuracy, for which no gradient is needed.
         still = not bool(torch.as_tensor(epsilon).any())
         attacked = (part if still else attack(model, part, labels, epsilon) for part, labels in batches)
         logits = torch.cat([predict_logits(model, part, batch_size, row_dim) for part in attacked], row_dim)

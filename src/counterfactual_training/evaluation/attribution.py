@@ -108,6 +108,7 @@ def _integrate(
     path = x - start
     total = torch.zeros_like(at_least_single(x))
     for piece, (node, weight) in product(range(pieces), zip(*rule, strict=True)):
+        # Nodes of the rule, moved into this piece of [0, 1].
         leaf = (start + (piece + node) / pieces * path).requires_grad_()
         with torch.enable_grad():
             logits = model(leaf)
@@ -124,6 +125,7 @@ def _refine(
     # Not below the rounding errors of the model.
     allowed = max(tolerance, 16 * torch.finfo(points[0].dtype).eps) * (1 + change.abs())
     pieces = 1
+    # Only rows that miss are integrated again: most paths cross few kinks of the network.
     while True:
         gap = (attributions.flatten(change.dim()).sum(-1) - change).abs()
         missed = gap > allowed
@@ -146,6 +148,7 @@ def _quadrature(rule: Quadrature, steps: int) -> Rule:
     check_name("quadrature", rule, get_args(Quadrature))
     if rule == "midpoint":
         return [(i + 0.5) / steps for i in range(steps)], [1 / steps] * steps
+    # From [−1, 1] to [0, 1].
     nodes, weights = np.polynomial.legendre.leggauss(steps)
     return ((nodes + 1) / 2).tolist(), (weights / 2).tolist()
 
@@ -157,6 +160,7 @@ def standardise(attributions: Tensor, rule: Standardisation | None = None) -> Te
     ``"magnitude"``  ``|g| / (max g − min g)``, without upper bound; the published rule for two features
     ``"share"``      ``|g| / Σ |g|``, in [0, 1] and stable for any number of features
     """
+    # With two features, "range" could only give 0 and 1.
     if rule is None:
         rule = "magnitude" if attributions.shape[-1] == 2 else "range"
     check_name("standardisation", rule, get_args(Standardisation))
@@ -200,6 +204,7 @@ def protected_sensitivity(
     low, high = baseline_range
     scores = []
     for turn in range(rounds):
+        # Drawn where the generator lives, so that a CPU generator gives the same rows on every device.
         rows = torch.randint(len(x), (num_samples,), generator=rng, device=rng.device).to(x.device)
         draw = torch.rand((num_samples, *x.shape[1:]), generator=rng, device=rng.device, dtype=x.dtype).to(x.device)
         baseline = low + (high - low) * draw

@@ -114,6 +114,7 @@ def holm(p_values: Sequence[float] | Array) -> Array:
         raise InputError("Expected a list of p-values in [0, 1].")
     out = np.full_like(p, np.nan)
     tested = np.flatnonzero(~np.isnan(p))
+    # The smallest p times m, the next times m − 1, and so on; never below the one before.
     order = tested[np.argsort(p[tested], kind="stable")]
     steps = p[order] * np.arange(len(order), 0, -1)
     out[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
@@ -131,6 +132,7 @@ def published_reduction(rounds: ArrayLike, baseline_rounds: ArrayLike, level: fl
         raise InputError(f"Expected one value per round for both models, got {m.shape} and {b.shape}.")
     known = ~(np.isnan(m) | np.isnan(b))
     m, b = m[known], b[known]
+    # A round whose baseline is 0 gives an infinite ratio, not a warning.
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = m / b
     interval = percentile_interval(np.abs(m) - np.abs(b), level)
@@ -146,6 +148,7 @@ def _estimate(
     if num_resamples < 1:
         raise InputError(f"num_resamples must be positive, got {num_resamples}.")
     num_seeds, num_individuals = tables[0].shape
+    # Nothing to average: no counterfactual of a model is valid.
     if any(np.isnan(table).all() for table in tables):
         return Estimate(np.nan, np.nan, np.nan, np.nan, num_seeds, num_individuals)
     means = [float(np.nanmean(table)) for table in tables]
@@ -156,6 +159,7 @@ def _estimate(
     deviations = apply(*draws) - value
     narrow, freedom = _correction(tables, means, statistic)
     tail = (1 - level) / 2
+    # By how much wider Student's tails are than the normal's at this level.
     student = stdtrit(freedom, 1 - tail) / ndtri(1 - tail)
     low, high = percentile_interval(value + deviations * narrow * student, level)
     p_value = np.nan if len(tables) == 1 else _p_value(tables, means, draws, statistic)
@@ -170,9 +174,11 @@ def _resampled_means(tables: tuple[Array, ...], rng: np.random.Generator, num_re
     parts: list[list[Array]] = [[] for _ in tables]
     for first in range(0, num_resamples, block):
         size = min(block, num_resamples - first)
+        # A resampled mean is a mean weighted by counts: products of matrices instead of copies of the table.
         seeds, individuals = _times_drawn(rng, size, num_seeds), _times_drawn(rng, size, num_individuals)
         for part, table, known in zip(parts, tables, exists, strict=True):
             total = ((seeds @ np.where(known, table, 0.0)) * individuals).sum(1)
+            # Missing values count neither in the sum nor in the number, so that both are resampled together.
             part.append(total / ((seeds @ known.astype(np.float64)) * individuals).sum(1))
     return [np.concatenate(part) for part in parts]
 
@@ -195,13 +201,16 @@ def _correction(tables: tuple[Array, ...], means: Sequence[float], statistic: st
     influence = np.zeros_like(tables[0])
     for table, mean, slope in zip(tables, means, gradient(*means), strict=True):
         known = ~np.isnan(table)
+        # The influence of a value on a mean over known values only, hence the division by their share.
         influence += slope * np.where(known, table - mean, 0.0) / known.mean()
     variance = seen = uncertainty = 0.0
     for size, marginal in zip(influence.shape, (influence.mean(1), influence.mean(0)), strict=True):
         if size > 1:
             part = float(marginal.var(ddof=1)) / size
             variance, seen = variance + part, seen + part * (size - 1) / size
+            # Satterthwaite: each part's own uncertainty, by the degrees of freedom it was estimated with.
             uncertainty += part**2 / (size - 1)
+    # All values are alike, or there is one: nothing to widen.
     if not variance > 0:
         return 1.0, np.inf
     return float(np.sqrt(variance / seen)), variance**2 / uncertainty
@@ -218,6 +227,7 @@ def _p_value(tables: tuple[Array, ...], means: Sequence[float], draws: Sequence[
     narrow, freedom = _correction(tables, means, tested)
     apply, _ = _STATISTICS[tested]
     value, error = float(apply(*means)), float(np.nanstd(apply(*draws))) * narrow
+    # Without any spread, equal means are surely equal and others surely not.
     if error == 0:
         return 1.0 if value == 0 else 0.0
     return float(2 * stdtr(freedom, -abs(value) / error))

@@ -15,11 +15,11 @@ from counterfactual_training.constraints.stack_constraints import constraint_str
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.errors import InputError, ModelError
-from counterfactual_training.evaluation.groups import group_mmd
 from counterfactual_training.evaluation.performance import check_labels, decider, predict_logits
 from counterfactual_training.evaluation.plausibility import (
     class_samples,
     energy_differential,
+    group_mmd,
     implausibility_by_class,
     unfaithfulness,
 )
@@ -94,11 +94,13 @@ def counterfactual_tables(
     tables: dict[int, pd.DataFrame] = {}
     for first in range(0, len(models), together):
         part = [i for i in plain if first <= i < first + together]
+        # Models of one fleet must share the structure of their rules, not the rules.
         own = [rules[i] for i in part]
         fleet = stacked([models[i] for i in part], x) if len({constraint_structure(one) for one in own}) == 1 else None
         if fleet is not None:
             measured = _Measurement(fleet, x, y, stack_constraints(own), protocol, find, (len(part),))
             tables |= zip(part, measured.tables(), strict=True)
+    # Whatever could not be stacked: other architectures, other rules, gates.
     for i in set(range(len(models))) - set(tables):
         tables[i] = counterfactual_table(models[i], (x, y), protocol, rules[i], find)
     return [tables[i] for i in range(len(models))]
@@ -111,6 +113,7 @@ def aggregate(individuals: pd.DataFrame) -> pd.DataFrame:
     """
     keys = ["member", "lambda_energy", "run"] if "member" in individuals else ["lambda_energy", "run"]
     metrics = [name for name in (*OF_ALL, *OF_VALID) if name in individuals]
+    # Means and counts leave out NaN, so invalid counterfactuals do not count where only valid ones do.
     grouped = individuals.groupby(keys)[metrics]
     value, num = (part.melt(ignore_index=False, var_name="metric") for part in (grouped.mean(), grouped.count()))
     table = value.assign(num=num["value"]).reset_index()
@@ -135,6 +138,7 @@ def stacked(models: Sequence[nn.Module], x: Tensor) -> StackedModel | None:
         together = predict_logits(fleet, probes.expand(len(models), *probes.shape), row_dim=1)
     except (ModelError, InputError, RuntimeError):
         return None
+    # Stacking is checked by results, because a module may do anything in its forward.
     alone = torch.stack([predict_logits(model, probes) for model in models])
     return fleet if torch.allclose(together, alone, rtol=1e-3, atol=1e-4, equal_nan=True) else None
 
@@ -153,6 +157,7 @@ class _Measurement:
 
     def tables(self) -> list[pd.DataFrame]:
         """One table per member, of the individuals who were searched, all λ_energy one after the other."""
+        # A fleet is never gated.
         inner = self.model if self.lead else decider(self.model, self.x)
         logits = self._logits(inner, self.x.expand(*self.lead, *self.x.shape))  # (..., n, k)
         check_labels(logits[0] if self.lead else logits, self.y)
@@ -160,6 +165,7 @@ class _Measurement:
         strengths = enumerate(self.protocol.lambda_energy)
         parts = [self._columns(inner, logits, samples, setting, strength) for setting, strength in strengths]
         columns = {name: torch.atleast_2d(torch.cat([part[name] for part in parts], -1).cpu()) for name in parts[0]}
+        # Padding and rows that were of their target class leave here, so tables of members may differ in length.
         kept = columns.pop("searched")
         return [
             pd.DataFrame({name: values[member][mask].numpy() for name, values in columns.items()})
@@ -179,6 +185,7 @@ class _Measurement:
             decision_threshold=protocol.decision_threshold,
             learning_rate=protocol.learning_rate,
         )
+        # One search for all runs: rows do not interact.
         found = self.find(self.model, x[rows], y_target, generator, self.constraints, diagnose=False)
         factual = logits.argmax(-1).gather(-1, rows)
         # Whether a row already is of the target class is decided by the classifier, not by its gate.
@@ -190,7 +197,9 @@ class _Measurement:
         gated_cf = predict_logits(self.model, found.x_cf) if gated else logits_cf
         valid = validity(logits_cf, y_target) & searched
         strict = validity_strict(gated_cf, y_target, protocol.decision_threshold) & searched
+        # One number per (run, predicted class, target), which are the groups of IP*.
         group = (run * num_classes + factual) * num_classes + y_target
+        # Negative numbers are left out.
         group = group.where(valid if protocol.mmd_valid_only else searched, -1)
         of_valid = {
             "implausibility": implausibility_by_class(x_cf, y_target, rows_of_data, y),
@@ -223,18 +232,22 @@ class _Measurement:
         Members with fewer individuals are padded with a row whose target is its own class, which is never searched.
         """
         predicted = torch.atleast_2d(predicted).cpu()
+        # By prediction, members draw different rows and different numbers of them.
         draws = [draw_individuals(self.protocol, self.y, one, num_classes, setting)[:3] for one in predicted]
         columns = zip(*draws, strict=True)
         run, row, y_target = (pad_sequence(list(column), batch_first=True, padding_value=-1) for column in columns)
+        # The padding is row 0, with its predicted class as target: already there before the first step.
         y_target = torch.where(row < 0, predicted[:, :1], y_target)
         return (part.reshape(*self.lead, -1) for part in (run.clamp_min(0), row.clamp_min(0), y_target))
 
     def _model_samples(self, inner: nn.Module, num_classes: int) -> Tensor:
         """Samples of every class from the model's energy ``(..., k, s, d)``."""
+        # Chains need a finite box; open sides are taken from the data.
         box = self.constraints.to(self.x).domain.filled(Domain.infer(self.x.flatten(1)))
         y = torch.arange(num_classes, device=self.x.device).expand(*self.lead, num_classes)
         rng = torch.Generator().manual_seed(self.protocol.seed)
         return class_samples(inner, y, box, rng, self.protocol.langevin_steps, self.x.shape[1:])
 
     def _logits(self, inner: nn.Module, x: Tensor) -> Tensor:
+        # Batches of a fleet hold as many rows of all members together.
         return predict_logits(inner, x, max(64, 2**16 // self.lead[0]) if self.lead else 4096, len(self.lead))

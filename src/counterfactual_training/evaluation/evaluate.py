@@ -77,7 +77,9 @@ def evaluate(
 def summarise(table: pd.DataFrame) -> pd.Series:
     """One number per metric (and member): the mean over runs, then over λ_energy."""
     keys = ["member", "metric"] if "member" in table else ["metric"]
+    # Metrics measured once per model have λ_energy NaN; groupby would drop them.
     per_setting = table.groupby([*keys, "lambda_energy"], dropna=False)["value"].mean()
+    # First over runs, so that every λ_energy counts alike.
     return per_setting.groupby(keys).mean()
 
 
@@ -91,7 +93,9 @@ def attack_curves(
     model: nn.Module, x: Tensor, y: Tensor, protocol: EvaluationProtocol, constraints: Constraints | None
 ) -> dict[str, Tensor]:
     """Accuracy ``(E,)`` under each attack of the protocol."""
+    # As published: attacks know neither a domain nor mutability.
     limits = constraints if protocol.clamp_attacks else None
+    # One generator each, so that the noise of an attack does not depend on which others are asked for.
     pgd_rng, random_rng = (torch.Generator().manual_seed(protocol.seed) for _ in range(2))
     attacks: dict[str, Attack] = {
         "fgsm": partial(fgsm, constraints=limits),
@@ -111,6 +115,7 @@ def _of_model(
     protected: Sequence[int],
 ) -> tuple[pd.DataFrame, list[Finding]]:
     """Metrics measured once per model, as rows of the tidy table, and findings."""
+    # A gate takes no part in predictions, so attacks and accuracy are the classifier's.
     model = decider(model, x)
     logits = predict_logits(model, x)
     values = performance(logits, y)
@@ -118,9 +123,10 @@ def _of_model(
     for attack, curve in curves.items():
         name = "robust_accuracy" if attack == protocol.attacks[0] else f"robust_accuracy_{attack}"
         for epsilon, value in zip(protocol.epsilons, curve.tolist(), strict=True):
+            # One curve point has the plain name, for tables with a single column.
             first = attack == protocol.attacks[0] and epsilon == protocol.epsilons[0]
             values[name if first else f"{name}@{epsilon:g}"] = value
-    found = check_measurement(model, x, y, logits, protocol, individuals) + check_attacks(protocol.epsilons, curves)
+    found = [*check_measurement(model, x, y, logits, protocol, individuals), *check_attacks(protocol.epsilons, curves)]
     records = [{"metric": name, "run": 0, "value": value, "num": len(y)} for name, value in values.items()]
     if protected and protocol.attribution_rounds:
         rng = torch.Generator().manual_seed(protocol.seed)

@@ -15,7 +15,7 @@ from torch import Tensor
 from counterfactual_training.core.distances import L1Reference
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import InputError
-from counterfactual_training.evaluation.groups import mmd_contributions, self_likeness
+from counterfactual_training.evaluation.plausibility import mmd_contributions, self_likeness
 
 NUM_NEAREST = 5
 # Values of the differences that are in memory at once.
@@ -45,6 +45,7 @@ class _Class:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # tables may have duplicate rows
                 lof = LocalOutlierFactor(n_neighbors=min(20, len(rows) - 1), novelty=True).fit(rows.numpy())
+        # The unit of ``spread``: 1 means as diverse as real rows.
         scatter = float(_scatter(rows).mean())
         return cls(rows, L1Reference.prepare(rows), self_likeness(rows, length_scale), scatter, lof)
 
@@ -83,6 +84,7 @@ class Judge:
         by_class = [rows[labels == k] for k in range(num_classes)]
         boosting = None
         if len(labels.unique()) > 1:
+            # No early stopping: it would hold out rows, and chance would decide how many iterations it takes.
             boosting = HistGradientBoostingClassifier(max_iter=100, early_stopping=False, random_state=seed)
             boosting.fit(rows.numpy(), labels.numpy())
         classes = tuple(_Class.from_rows(part, length_scale) if len(part) else None for part in by_class)
@@ -103,6 +105,7 @@ class Judge:
             out["nn5"][mine] = nearest_distance(own, real.rows)
             out["ip"][mine] = real.l1.mean_distance(own)
             out["ip_star"][mine] = mmd_contributions(own, real.rows, self.length_scale, likeness=real.likeness)
+            # Around their own mean: points may be diverse in the wrong place, which other columns measure.
             out["spread"][mine] = _scatter(own) / real.scatter if real.scatter > 0 else np.nan
             if real.lof is not None:
                 out["lof"][mine] = real.lof.predict(own.numpy()) == 1
@@ -126,6 +129,7 @@ def real_rows(x: Tensor, y: Tensor, y_target: Tensor, seed: int = 0) -> Tensor:
 
     def drawn(pool: Tensor, mine: Tensor) -> Tensor:
         num = int(mine.sum())
+        # Rounded up: whole permutations, until there are enough rows.
         turns = -(-num // len(pool))
         return torch.cat([pool[torch.randperm(len(pool), generator=rng)] for _ in range(turns)])[:num]
 

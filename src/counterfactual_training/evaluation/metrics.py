@@ -1,9 +1,22 @@
-"""The measures of a model that tables, figures, grids and tuning share, each described once."""
+"""Every measure of a model that :func:`evaluate` makes, each described once: name, which way is better, meaning.
+
+To add a measure, describe it here and compute it where it belongs:
+
+- one value per individual, of counterfactuals: in ``_Measurement._columns`` of ``counterfactuals.py``, with its name in
+  ``OF_ALL`` there, or in ``OF_VALID`` if only valid counterfactuals count; :func:`aggregate` averages it;
+- one value per model: from logits and classes, in ``performance`` of ``evaluate.py``; from anything else, in
+  ``_of_model`` there.
+
+A line in ``OTHERS`` is enough to print it. A :class:`Metric` in ``METRICS`` is also a column of tables that compare
+models, of figures and of the demo, and, unless it is in ``_OF_MODEL``, of grids and tuning.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
+
+Better = Literal["higher", "lower"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +36,7 @@ class Metric:
     name: str
     label: str
     words: str
-    better: Literal["higher", "lower"]
+    better: Better
     digits: int
     change: Literal["ratio", "difference"]
     meaning: str
@@ -49,7 +62,33 @@ _ALL = (
     Metric("robust_accuracy", "robust acc.", "accuracy under attack", "higher", 3, "difference", _ATTACKED),
 )
 METRICS = {metric.name: metric for metric in _ALL}
-# Of counterfactuals, one value per individual; the others are measured once per model.
-COUNTERFACTUAL = tuple(name for name in METRICS if "accuracy" not in name)
+# Measured once per model; the others, of counterfactuals, have one value per individual.
+_OF_MODEL = ("accuracy", "robust_accuracy")
+COUNTERFACTUAL = tuple(name for name in METRICS if name not in _OF_MODEL)
 # Compared with a baseline by their ratio.
 RATIOS = tuple(name for name, metric in METRICS.items() if metric.change == "ratio")
+# Measured by `evaluate` and printed, but not compared.
+OTHERS: dict[str, tuple[Better, str]] = {
+    "calibration_error": ("lower", "how far stated confidences are from the share of right decisions, on average"),
+    "f1": ("higher", "precision and recall in one number, the mean over the classes"),
+    "validity_strict": ("higher", "share of counterfactuals whose target gets the probability asked for, τ"),
+    "share_mature": ("higher", "share of searches that ended because τ was reached"),
+    "num_steps": ("lower", "steps of a search, on average"),
+    "sparsity": ("lower", "number of columns that a counterfactual changes"),
+    "redundancy": ("higher", "share of the encoded columns that a counterfactual leaves as they are"),
+    "energy_differential": ("lower", "how much less typical than real rows the model finds counterfactuals (energy)"),
+    "unfaithfulness": ("lower", "distance of counterfactuals from rows that the model itself imagines for the class"),
+    "sensitivity": ("lower", "how much the model relies on protected columns, against the others"),
+}
+
+
+def direction_and_meaning(name: str) -> tuple[Better | Literal[""], str]:
+    """Which way is better, and what is meant, for a name in a table of :func:`evaluate`; empty if it is not known."""
+    if name in METRICS:
+        return METRICS[name].better, METRICS[name].meaning
+    base, _, epsilon = name.partition("@")
+    if base.startswith("robust_accuracy"):
+        attack = base.removeprefix("robust_accuracy").strip("_")
+        by = {"": "the attack", "random": "noise"}.get(attack, attack.upper())
+        return "higher", f"accuracy after {by} has moved every row by up to {epsilon or 'ε'} per feature"
+    return OTHERS.get(base, ("", ""))

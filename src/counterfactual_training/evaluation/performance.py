@@ -41,6 +41,7 @@ def decider(model: nn.Module, x: Tensor, num_classes: int | None = None) -> nn.M
     may_be_gated = isinstance(inner, nn.Module) and hasattr(model, "scale")
     if num_classes is None and not may_be_gated:
         return model
+    # Asked, not looked up: any module with these attributes may serve as a gated model.
     width = predict_logits(model, x[:1]).shape[-1]
     if may_be_gated and num_classes in (None, width - 1) and predict_logits(inner, x[:1]).shape[-1] == width - 1:
         return inner
@@ -54,21 +55,20 @@ def decider(model: nn.Module, x: Tensor, num_classes: int | None = None) -> nn.M
 
 def accuracy(logits: Tensor, y: Tensor) -> Tensor:
     """Share of rows whose arg-max is their label: logits ``(..., n, k)``, y ``(..., n)``, result ``(...)``."""
-    check_labels(logits, y)
-    logits = at_least_single(logits)
+    logits = check_labels(logits, y)
     return (logits.argmax(-1) == y).to(logits.dtype).mean(-1)
 
 
 def macro_f1(logits: Tensor, y: Tensor) -> Tensor:
     """``mean_c 2 TP_c / (2 TP_c + FP_c + FN_c)`` over the classes that occur, as label or as prediction: ``(...)``."""
-    check_labels(logits, y)
-    logits = at_least_single(logits)
+    logits = check_labels(logits, y)
     k = logits.shape[-1]
     predicted = nn.functional.one_hot(logits.argmax(-1), k).to(logits.dtype)  # (..., n, k)
     actual = nn.functional.one_hot(y, k).to(logits.dtype)
     hits = (predicted * actual).sum(-2)
     total = predicted.sum(-2) + actual.sum(-2)  # 2 TP + FP + FN
     occurs = total > 0
+    # Classes that do not occur have no F1: 0/1 in the sum, and not counted.
     return (2 * hits / total.clamp_min(1)).sum(-1) / occurs.sum(-1)
 
 
@@ -77,17 +77,21 @@ def calibration_error(logits: Tensor, y: Tensor, num_bins: int = 15) -> Tensor:
 
     Bins have equal width; bin b holds confidences in (b/B, (b + 1)/B].
     """
-    check_labels(logits, y)
-    logits = at_least_single(logits)
+    logits = check_labels(logits, y)
     confidence, predicted = logits.softmax(-1).max(-1)
     gap = (predicted == y).to(logits.dtype) - confidence
+    # Bins are closed above, hence ceil; a confidence of 0 belongs to the first.
     index = (confidence * num_bins).ceil().long().clamp(1, num_bins) - 1
+    # |B|/n · |accuracy − confidence| = |Σ gaps of the bin| / n, so no bin needs its count.
     summed = gap.new_zeros(*gap.shape[:-1], num_bins).scatter_add_(-1, index, gap)
     return summed.abs().sum(-1) / gap.shape[-1]
 
 
-def check_labels(logits: Tensor, y: Tensor) -> None:
-    """Refuse logits that are not ``(..., n, k)``, k ≥ 2, and labels that are not ``(..., n)`` of classes 0 … k−1."""
+def check_labels(logits: Tensor, y: Tensor) -> Tensor:
+    """The logits, at least in single precision.
+
+    Refuses logits that are not ``(..., n, k)``, k ≥ 2, and labels that are not ``(..., n)`` of classes 0 … k−1.
+    """
     if logits.dim() < 1 or not logits.is_floating_point() or logits.shape[:-1] != y.shape or y.dim() < 1:
         raise InputError(
             f"Expected logits (..., n, k) and one label per row, got {logits.dtype} {tuple(logits.shape)} "
@@ -102,10 +106,13 @@ def check_labels(logits: Tensor, y: Tensor) -> None:
         raise InputError(f"The logits are on {logits.device}, the labels on {y.device}; move them together.")
     if y.numel() and not 0 <= int(y.min()) <= int(y.max()) < k:
         raise InputError(f"Classes must lie in 0..{k - 1}, got {int(y.min())}..{int(y.max())}.")
+    return at_least_single(logits)
 
 
 def check_broadcast(name: str, value: Tensor, x: Tensor) -> None:
     """Refuse a value that does not broadcast to the shape of x."""
-    trailing = x.shape[x.dim() - value.dim() :]
-    if value.dim() > x.dim() or any(a not in (1, b) for a, b in zip(value.shape, trailing, strict=True)):
-        raise InputError(f"{name} {tuple(value.shape)} does not broadcast to x {tuple(x.shape)}; give one per feature.")
+    try:
+        value.expand_as(x)
+    except RuntimeError:
+        sizes = f"{name} {tuple(value.shape)} does not broadcast to x {tuple(x.shape)}"
+        raise InputError(f"{sizes}; give one per feature.") from None

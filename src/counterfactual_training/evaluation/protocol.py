@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from counterfactual_training.defaults import PROTOCOLS as NAMES
 from counterfactual_training.errors import InputError, check_name, lookup
 
 Individuals = Literal["same", "by_prediction"]
@@ -46,6 +47,7 @@ class EvaluationProtocol:
     num_individuals: int | None = None
     num_runs: int = 1
     lambda_energy: tuple[float, ...] = (0.1, 0.5, 1.0, 5.0, 10.0)
+    # Without a distance penalty, as the authors evaluated: cost is measured, not asked for.
     lambda_cost: float = 0.0
     decision_threshold: float = 0.95
     max_steps: int = 50
@@ -63,6 +65,7 @@ class EvaluationProtocol:
 
     def __post_init__(self) -> None:
         check_name("individuals", self.individuals, ("same", "by_prediction"))
+        # Drawn with replacement from what a model predicts, there is no "every row once".
         if self.individuals == "by_prediction" and self.num_individuals is None:
             raise InputError("individuals='by_prediction' draws with replacement: say how many with num_individuals.")
         if self.num_runs < 1 or (self.num_individuals is not None and self.num_individuals < 1):
@@ -87,7 +90,7 @@ PUBLISHED = EvaluationProtocol(
     langevin_steps=0,
     clamp_attacks=False,
 )
-PROTOCOLS: dict[str, EvaluationProtocol] = {"paired": PAIRED, "published": PUBLISHED}
+PROTOCOLS: dict[str, EvaluationProtocol] = dict(zip(NAMES, (PAIRED, PUBLISHED), strict=True))
 
 
 class Draw(NamedTuple):
@@ -110,10 +113,12 @@ def draw_individuals(
     """
     if protocol.individuals == "by_prediction":
         return _by_prediction(protocol, predicted.cpu(), num_classes, setting)
+    # The same stream for every model and every λ_energy, so that all explain the same people to the same targets.
     y, rng = y.cpu(), torch.Generator().manual_seed(protocol.seed)
     wanted = len(y) if protocol.num_individuals is None else protocol.num_individuals
     size = min(wanted, len(y))
     rows = torch.cat([torch.randperm(len(y), generator=rng)[:size] for _ in range(protocol.num_runs)])
+    # Shifted by 1 … k − 1: any class but the true one.
     shift = torch.randint(1, num_classes, (len(rows),), generator=rng)
     run = torch.arange(protocol.num_runs).repeat_interleave(size)
     return Draw(run, rows, (y[rows] + shift) % num_classes, (wanted - size) * protocol.num_runs)
@@ -128,6 +133,7 @@ def _by_prediction(protocol: EvaluationProtocol, predicted: Tensor, num_classes:
     target = (factual + torch.randint(1, num_classes, (size,), generator=rng)) % num_classes
     factual, target = factual.repeat(protocol.num_runs), target.repeat(protocol.num_runs)
     run = torch.arange(protocol.num_runs).repeat_interleave(size)
+    # A class that the model never predicts has no row to draw; those individuals are missing.
     rows = torch.full_like(factual, -1)
     for k in range(num_classes):
         pool, wanted = (predicted == k).nonzero().flatten(), factual == k

@@ -41,5 +41,6 @@ def sparsity(x_cf: Tensor, x: Tensor, constraints: Constraints | None = None) ->
     count = changed.sum(-1)
     for group in constraints.groups if constraints is not None else ():
         part = changed[..., list(group.columns)]
+        # A change of category moves two columns, but is one change.
         count = count - part.sum(-1) + part.any(-1)
     return count

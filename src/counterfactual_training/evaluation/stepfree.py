@@ -94,6 +94,7 @@ def scale_of(model: nn.Module, x: Tensor, y: Tensor, confidence: float = CONFIDE
     For two classes s = logit(c)/median m_i(1); for more, m is not linear in s and s is found by bisection, so that
     in either case ``scale_of`` of c·f is that of f divided by c. 1 where no row is classified correctly.
     """
+    # In double precision, because factors of up to 10⁶ are tried.
     logits = predict_logits(model, x).double()
     right = logits.argmax(-1) == y
     logits, labels = logits[right], y[right]
@@ -111,8 +112,10 @@ def at_one_scale(model: nn.Module, x: Tensor, y: Tensor, num_classes: int) -> nn
     """The model at :func:`scale_of` the rows; a gated one keeps its gate and takes the scale of its classifier."""
     inner = decider(model, x, num_classes)
     scale = scale_of(inner, x, y)
+    # A plain model is wrapped; a gated one has a scale of its own, which its gate does not see.
     if inner is model:
         return Rescaled(model, scale)
+    # A copy, because the caller's model keeps its scale for the levels that do not rescale.
     other: Any = copy.deepcopy(model)
     if isinstance(other.scale, Tensor):
         other.scale.data.fill_(scale)
@@ -147,6 +150,7 @@ def stepfree_table(
     parts = []
     for name, model in models.items():
         inner = decider(model, individuals.x, len(judge.classes))
+        # By the classifier: a gate changes no decision, so it decides for nobody whether advice is needed.
         asked = predict_logits(inner, individuals.x).argmax(-1) != individuals.y_target
         who = Individuals(*(part[asked] for part in individuals))
         level_model = {False: model, True: at_one_scale(model, *train_rows, len(judge.classes))}
@@ -155,6 +159,7 @@ def stepfree_table(
             recipe = recipe.replace(decision_threshold=level.decision_threshold)
             one = level_model[level.rescale]
             x_cf = find(one, who.x, who.y_target, recipe, constraints, diagnose=False).x_cf if len(who.row) else who.x
+            # Validity is judged at the scale of the search, because τ is a probability.
             valid = _valid(one, inner, x_cf, who.y_target, level)
             parts.append(_rows(name, level.name, who, x_cf, valid, judge, constraints))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(COLUMNS))
@@ -166,6 +171,7 @@ def floor_table(individuals: Individuals, judge: Judge, real: tuple[Tensor, Tens
     These are random rows of the target class, the unchanged factuals, and the nearest rows of the target class, from
     ``real`` rows and classes that the judge was not fitted to, such as the training rows.
     """
+    # The same individuals several times, each time with another real row.
     often = Individuals(*(torch.cat([part] * _REAL_ROWS) for part in individuals))
     points = (
         (often, real_rows(*real, often.y_target)),
@@ -182,6 +188,7 @@ def _valid(model: nn.Module, inner: nn.Module, x_cf: Tensor, y_target: Tensor, l
         return torch.zeros(0, dtype=torch.bool)
     if not level.reach:
         return (predict_logits(inner, x_cf).argmax(-1) == y_target).cpu()
+    # In log p, where the tolerance means the same relative error for every τ.
     log_p = predict_logits(model, x_cf).log_softmax(-1).gather(-1, y_target.unsqueeze(-1)).squeeze(-1)
     return (log_p >= math.log(level.decision_threshold) - _TOLERANCE).cpu()
 
@@ -190,6 +197,7 @@ def _rows(
     name: str, tau: str, who: Individuals, x_cf: Tensor, valid: Tensor, judge: Judge, constraints: Constraints | None
 ) -> pd.DataFrame:
     points, factuals = (at_least_single(part).flatten(1) for part in (x_cf, who.x))
+    # IP* and spread belong to the set of points, so invalid ones must not be among them.
     measured = judge(points[valid], who.y_target[valid])
     measured["cost"] = cost(points[valid], factuals[valid]).cpu().double().numpy()
     measured["changes"] = sparsity(points[valid], factuals[valid], constraints).cpu().double().numpy()
@@ -246,9 +254,11 @@ def summarise_stepfree(
     is_floor = table["model"].isin(FLOORS)
     floors, records = table[is_floor], []
     for keys, cell in table[~is_floor].groupby(list(_KEYS), sort=False):
+        # Floors depend on the data alone: neither on the setting nor on τ.
         known = floors[floors["data"] == keys[0]]
         by_model = {str(name): part for name, part in cell.groupby("model", sort=False)}
         for name, part in by_model.items():
+            # A model without a twin is compared with itself: it shows its values, and no test.
             other = baseline if isinstance(baseline, str) else baseline.get(name, name)
             if other not in by_model:
                 raise InputError(f"{name!r} is compared with {other!r}, which is not in the table for {keys}.")
@@ -258,10 +268,12 @@ def summarise_stepfree(
     out = pd.DataFrame(records)
     if out.empty:
         return out
+    # Over all cells, because a reader looks for the best one among them.
     out["p_holm"] = holm(out["p_value"].to_numpy())
     out["p_holm_model"] = out.groupby("model")["p_value"].transform(lambda p: holm(p.to_numpy()))
     sign = out["metric"].map({name: -1 if less else 1 for name, (_, less) in COMPARED.items()})
     gain = sign * (out["value"] - out["baseline"])
+    # Statistically sure, and larger than what the tolerance of the search could make up.
     told = (out["p_holm"] < level) & (np.abs(gain) > _SEARCH_TOLERANCE * out["baseline"].abs())
     out["verdict"] = np.where(told, np.where(gain > 0, "better", "worse"), "")
     return out
@@ -273,6 +285,7 @@ def _compared(
     """One model and its baseline in one cell."""
     statistic, _ = COMPARED[metric]
     seeds = sorted(set(part["seed"]) & set(other["seed"]))
+    # All rows of either model; those that one of them lacks become NaN and leave both.
     rows = sorted(set(part["row"]) | set(other["row"]))
     a, b = (
         frame.pivot(index="seed", columns="row", values=metric).reindex(index=seeds, columns=rows).to_numpy(np.float64)
@@ -284,6 +297,7 @@ def _compared(
     real = {str(name): float(floor[metric].mean()) for name, floor in floors.groupby("model") if metric != "valid"}
     # Fixed seed: the same table gives the same interval.
     estimate = None if alone or not paired.any() else compare(a, b, np.random.default_rng(2025), statistic)
+    # What could be removed at all: real rows are not at distance 0 from each other.
     excess = base - real.get("real rows", math.nan) if metric in WITH_FLOOR else math.nan
     fields = {"change": "value", "low": "low", "high": "high", "p_value": "p_value"}
     return {

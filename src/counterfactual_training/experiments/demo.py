@@ -13,15 +13,13 @@ import torch
 from torch import nn
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.datasets.catalog import load_dataset
+from counterfactual_training.datasets.catalog import load_dataset, loan_dataset
 from counterfactual_training.datasets.dataset import Dataset
-from counterfactual_training.datasets.loan import loan_dataset
 from counterfactual_training.evaluation.evaluate import evaluate, summarise
 from counterfactual_training.evaluation.metrics import METRICS
 from counterfactual_training.evaluation.protocol import EvaluationProtocol
-from counterfactual_training.experiments.fitting import with_weights
 from counterfactual_training.experiments.panels import TARGET, DecisionPanel, make_panel
-from counterfactual_training.experiments.trained import as_classifier, encoder_of
+from counterfactual_training.experiments.trained import as_classifier, encoder_of, with_weights
 from counterfactual_training.models import linear, mlp
 from counterfactual_training.search import ecco, generic
 from counterfactual_training.training import Objective, Setting, TrainConfig, make_objective, train
@@ -100,29 +98,20 @@ def make_plans(quick: bool = False, seed: int = 0) -> tuple[DemoPlan, DemoPlan]:
     epochs: Prop. 3.1 protects once counterfactuals stop short of the target's mean, which those of an untrained
     classifier need not do.
     """
-    config = TrainConfig(batch_size=50, epochs=10 if quick else 80, burn_in=0.25, learning_rate=0.03, seed=seed)
-    loan = DemoPlan(
-        loan_dataset(200 if quick else 1000, 100 if quick else 400),
-        linear,
-        Setting(
-            generator=generic(),
-            objective=Objective(lambda_div=0.5, lambda_reg=0.01, lambda_adv=0.1),
-            config=replace(config, num_counterfactuals=60 if quick else 300),
-        ),
-    )
+    shared: dict[str, Any] = {"batch_size": 50, "seed": seed}
+    epochs, num = (10, 60) if quick else (80, 300)
+    config = TrainConfig(epochs, num_counterfactuals=num, burn_in=0.25, learning_rate=0.03, **shared)
+    objective = Objective(lambda_div=0.5, lambda_reg=0.01, lambda_adv=0.1)
+    data = loan_dataset(200, 100) if quick else loan_dataset(1000, 400)
+    loan = DemoPlan(data, linear, Setting(generic(), objective=objective, config=config))
+
     moons = load_dataset("moons")
-    rows = 300 if quick else 1500
-    config = TrainConfig(batch_size=50, epochs=10 if quick else 60, learning_rate=0.005, seed=seed)
-    moon = DemoPlan(
-        replace(moons, x_train=moons.x_train[:rows], y_train=moons.y_train[:rows]),
-        mlp,
-        Setting(
-            generator=ecco(decision_threshold=moons.settings.decision_threshold),
-            objective=make_objective("full", lambda_reg=moons.settings.lambda_reg),
-            config=replace(config, num_counterfactuals=100 if quick else 500),
-        ),
-    )
-    return loan, moon
+    rows, epochs, num = (300, 10, 100) if quick else (1500, 60, 500)
+    config = TrainConfig(epochs, num_counterfactuals=num, learning_rate=0.005, **shared)
+    objective = make_objective("full", lambda_reg=moons.settings.lambda_reg)
+    generator = ecco(decision_threshold=moons.settings.decision_threshold)
+    data = replace(moons, x_train=moons.x_train[:rows], y_train=moons.y_train[:rows])
+    return loan, DemoPlan(data, mlp, Setting(generator, objective=objective, config=config))
 
 
 def run_demo(quick: bool = False, seed: int = 0, notify: Notify = lambda message: None) -> DemoResult:
@@ -179,6 +168,7 @@ def _trained(plan: DemoPlan, training: str, constraints: Constraints, notify: No
         plan.data.y_train,
         constraints=constraints,
         setting=setting,
+        # The optimiser of the authors' proof of concept; their tables use plain Adam.
         optimizer=lambda parameters: torch.optim.Adam(parameters, lr=setting.config.learning_rate, amsgrad=True),
     )
     held = [plan.data.feature_names[j] for j in constraints.immutable.nonzero().flatten().tolist()]

@@ -15,8 +15,9 @@ import pandas as pd
 from sklearn.base import clone
 from sklearn.metrics import confusion_matrix
 
-from counterfactual_training.estimator import CounterfactualClassifier, Explanation
-from counterfactual_training.search.diagnosis import Obstacle
+from counterfactual_training.advice import Explanation
+from counterfactual_training.advice.why import in_short
+from counterfactual_training.estimator import CounterfactualClassifier
 
 # Enough for a share with two digits; of wide tables, whose searches take longer, fewer.
 _MOST_ASKED, _FEWEST_ASKED, _MOST_CELLS = 200, 10, 10_000
@@ -28,13 +29,6 @@ _EXAMPLES, _OPTIONS = 4, 3
 _BINS = (0.0, 0.6, 0.7, 0.8, 0.9, 1.0)
 _FEWEST_IN_GROUP = 5
 _MOST_LEVELS = 6
-_WHY = {
-    Obstacle.FIXED: "may not change",
-    Obstacle.ONLY_RISES: "may only rise",
-    Obstacle.ONLY_FALLS: "may only fall",
-    Obstacle.LIMIT: "is at the end of its range",
-    Obstacle.CATEGORY: "may not become what would help",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,6 +175,7 @@ def _importance(
         for _ in range(_SHUFFLES):
             dealt = part[feature.name].iloc[rng.permutation(len(part))].set_axis(part.index)
             moved = classifier.predict_proba(part.assign(**{feature.name: dealt}))
+            # Half of it, because what one class gains the others lose: 1 if every decision turns from sure to sure.
             shift.append(float(np.abs(moved - own).sum(1).mean() / 2))
             lost.append(right - float((moved.argmax(1) == y[rows]).mean()))
         means = {"shift": float(np.mean(shift)), "lost": float(np.mean(lost))}
@@ -215,7 +210,7 @@ def _advice(found: Explanation | None, judge: CounterfactualClassifier) -> Advic
     reasons: Counter[tuple[str, str]] = Counter()
     columns = [feature.name for feature in judge.schema_]
     for row in np.flatnonzero(found.status == "infeasible").tolist():
-        reasons.update({(columns[j], _WHY[kind]) for j, kind in found.obstacles[row] if kind in _WHY})
+        reasons.update({(columns[j], in_short(kind)) for j, kind in found.obstacles[row]})
     return Advice(
         people=len(found),
         status=dict(Counter(map(str, found.status.tolist()))),
@@ -248,11 +243,12 @@ def _groups(found: Explanation | None, classifier: CounterfactualClassifier) -> 
 
 
 def _thirds(column: pd.Series) -> tuple[pd.Series, list[str]]:
-    """A column of numbers as low, middle and high."""
+    """A column of numbers as low, middle, high and missing."""
     values = column.astype(float)
     first, second = (float(values.quantile(share, interpolation="lower")) for share in (1 / 3, 2 / 3))
     words = [f"up to {first:g}", f"above {first:g}, up to {second:g}", f"above {second:g}"]
-    return pd.Series(np.select([values <= first, values <= second], words[:2], words[2]), index=column.index), words
+    parts = np.select([values <= first, values <= second, values > second], words, "missing")
+    return pd.Series(parts, index=column.index), [*words, "missing"]
 
 
 def _people(classifier: CounterfactualClassifier, found: Explanation | None, target: Any) -> tuple[Person, ...]:

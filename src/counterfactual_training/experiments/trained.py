@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import Dataset, Variant
+from counterfactual_training.defaults import GENERATOR, VARIANT
 from counterfactual_training.errors import FileError, lookup
 from counterfactual_training.estimator import CounterfactualClassifier
-from counterfactual_training.experiments.fitting import fit_model, untrained
 from counterfactual_training.models import mlp
 from counterfactual_training.persistence import load_file, load_weights, save_file
 from counterfactual_training.search import Generator, make_generator
 from counterfactual_training.tabular.encode import Encoder
-from counterfactual_training.training import Setting, TrainConfig, make_objective
+from counterfactual_training.training import History, Setting, TrainConfig, make_objective, train
 
 KIND = "data set classifier"
+M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,10 @@ class Recipe:
     """
 
     data: str
-    variant: Variant = "default"
+    variant: Variant = VARIANT
     objective: str = "full"
     protected: tuple[str, ...] = ()
-    generator: str = "ecco"
+    generator: str = GENERATOR
     hidden: tuple[int, ...] = (32,)
     epochs: int = TrainConfig.epochs
     learning_rate: float = TrainConfig.learning_rate
@@ -101,6 +104,31 @@ def _of_size(state: dict[str, Tensor]) -> nn.Module:
     return mlp(state[layers[0]].shape[1], widths[-1], widths[:-1])
 
 
+def with_weights(seed: int, make: Callable[[], M]) -> M:
+    """A model whose weights are drawn by the seed; torch's global random state stays as it is."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make()
+
+
+def untrained(data: Dataset, seed: int, hidden: Sequence[int] = (32,)) -> nn.Module:
+    """A classifier of the data set, by default the paper's, with weights drawn by the seed."""
+    return with_weights(seed, lambda: mlp(data.num_features, data.num_classes, hidden))
+
+
+def fit_model(model: nn.Module, data: Dataset, setting: Setting, progress: bool | None = None) -> History:
+    """Train the model in place, on the rows that validation does not hold out."""
+    rows, held_out = data.validation_split(torch.Generator().manual_seed(setting.config.seed))
+    return train(
+        model,
+        data.x_train[rows],
+        data.y_train[rows],
+        setting=setting,
+        validation=(data.x_train[held_out], data.y_train[held_out]) if len(held_out) else None,
+        progress=progress,
+    ).history
+
+
 def fit(recipe: Recipe, data: Dataset, progress: bool | None = None) -> TrainedClassifier:
     """Train as the recipe says, on the rows that validation does not hold out."""
     model = untrained(data, recipe.seed, recipe.hidden)
@@ -110,18 +138,11 @@ def fit(recipe: Recipe, data: Dataset, progress: bool | None = None) -> TrainedC
 
 
 def protected_constraints(data: Dataset, constraints: Constraints, columns: tuple[str, ...]) -> Constraints:
-    """The constraints with these columns of the frame immutable."""
-    if not columns:
-        return constraints
-    may_move = torch.ones(data.num_features, dtype=torch.bool)
+    """The constraints with these columns of the frame immutable, instead of those that the paper protected."""
     slices = encoder_of(data).slices_
-    for name in columns:
-        may_move[lookup(f"column of {data.name}:", name, slices)] = False
-    return replace(
-        constraints,
-        may_increase=constraints.may_increase & may_move,
-        may_decrease=constraints.may_decrease & may_move,
-    )
+    parts = [lookup(f"column of {data.name}:", name, slices) for name in columns]
+    held = tuple(j for part in parts for j in range(part.start, part.stop))
+    return replace(data, protected=held).protect(constraints)
 
 
 def protected_columns(data: Dataset) -> tuple[str, ...]:

@@ -7,25 +7,23 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import pandas as pd
 import torch
 from sklearn.base import clone
-from torch import Tensor
 
 import counterfactual_training
-from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.datasets.synthetic import stratified_split
+from counterfactual_training.defaults import EPOCHS, SEED, TRAININGS_PER_TRIAL
 from counterfactual_training.errors import InputError
 from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.estimator.fit import VALIDATION_SHARE, PreparedFit, prepare, tuning_task
 from counterfactual_training.estimator.inputs import training_rows
-from counterfactual_training.experiments.fitting import untrained
 from counterfactual_training.experiments.grid.settings import published, setting_of
+from counterfactual_training.experiments.trained import untrained
 from counterfactual_training.persistence import atomic_write
-from counterfactual_training.training import TrainConfig
 from counterfactual_training.training.setting import in_parts
 from counterfactual_training.tuning import METRICS, Measure, Task, Tuning, TuningPlan, train_batch
 from counterfactual_training.tuning.space import GATE
@@ -45,9 +43,9 @@ class TuningEffort:
         confirm_seeds: trainings of each setting that is looked at on test rows.
     """
 
-    epochs: int = TrainConfig.epochs
-    num_seeds: int = 1
-    seed: int = TrainConfig.seed
+    epochs: int = EPOCHS
+    num_seeds: int = TRAININGS_PER_TRIAL
+    seed: int = SEED
     confirm_seeds: int = 5
 
     def __post_init__(self) -> None:
@@ -66,25 +64,6 @@ def named_task(data: Dataset, effort: TuningEffort) -> Task:
     return Task(partial(untrained, data), data.x_train[rows], data.y_train[rows], measure, start, effort.num_seeds)
 
 
-class TestRows(Protocol):
-    """Rows to confirm on: of a :class:`Dataset`, or of a table."""
-
-    @property
-    def x_test(self) -> Tensor: ...
-    @property
-    def y_test(self) -> Tensor: ...
-    @property
-    def constraints(self) -> Constraints: ...
-
-
-class HeldOut(NamedTuple):
-    """The rows of a table that were held out, in model space."""
-
-    x_test: Tensor
-    y_test: Tensor
-    constraints: Constraints
-
-
 def table_task(
     classifier: CounterfactualClassifier, frame: pd.DataFrame, labels: pd.Series, effort: TuningEffort
 ) -> tuple[Task, PreparedFit]:
@@ -95,15 +74,15 @@ def table_task(
     return tuning_task(prepared, VALIDATION_SHARE, effort.num_seeds), prepared
 
 
-def held_out_rows(prepared: PreparedFit, frame: pd.DataFrame, labels: pd.Series) -> HeldOut:
-    """Rows of a table, encoded as those of the training."""
+def held_out_rows(prepared: PreparedFit, frame: pd.DataFrame, labels: pd.Series) -> Measure:
+    """Rows of a table, encoded as those of the training, to confirm on."""
     index = {label: i for i, label in enumerate(prepared.classes.tolist())}
     x = torch.as_tensor(prepared.encoder.transform(frame)).to(prepared.x)
-    return HeldOut(x, torch.tensor([index[label] for label in labels.tolist()]), prepared.constraints)
+    return Measure(x, torch.tensor([index[label] for label in labels.tolist()]), prepared.constraints)
 
 
 def confirm(
-    data: TestRows, task: Task, tuning: Tuning, plan: TuningPlan, effort: TuningEffort, out: Path
+    test: Measure, task: Task, tuning: Tuning, plan: TuningPlan, effort: TuningEffort, out: Path
 ) -> tuple[dict[str, Any], bool]:
     """Measure the chosen setting on test rows, beside the published and the conventional one.
 
@@ -118,7 +97,7 @@ def confirm(
     try:
         found: dict[str, Any] | None = study.note(_NOTE)
         if found is None:
-            found = _looked(data, task, tuning, effort)
+            found = _looked(test, task, tuning, effort)
             study.set_note(_NOTE, found)
             atomic_write(out / "confirmation.json", json.dumps(found, indent=2).encode())
             return found, True
@@ -132,23 +111,22 @@ def confirm(
     return found, False
 
 
-def _looked(data: TestRows, task: Task, tuning: Tuning, effort: TuningEffort) -> dict[str, Any]:
+def _looked(test: Measure, task: Task, tuning: Tuning, effort: TuningEffort) -> dict[str, Any]:
     best = tuning.best
     tuned, gate = task.tried(best.settings)
     settings = {"conventional": task.start.conventional(), "published": task.start, "tuned": tuned}
     # Other seeds than those of the study, which may have been lucky with its own.
     fresh = [setting.seeded(effort.seed + 1000) for setting in settings.values()]
     trained = train_batch(replace(task, num_seeds=effort.confirm_seeds), fresh)
-    measure = Measure(data.x_test, data.y_test, data.constraints)
     gates = ("none", task.gate, gate)
     models = [one for outcome, kind in zip(trained, gates, strict=True) for one in task.gated(outcome.models, kind)]
-    numbers = measure([[model] for model in models])
+    numbers = test([[model] for model in models])
     names = [name for name in settings for _ in range(effort.confirm_seeds)]
     table = pd.DataFrame(numbers, columns=list(METRICS)).assign(model=names)
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "trial": best.number,
-        "test_rows": len(data.y_test),
+        "test_rows": len(test.y),
         "seeds": effort.confirm_seeds,
         "mean": _nested(table.groupby("model", sort=False).mean()),
         "deviation": _nested(table.groupby("model", sort=False).std(ddof=1).fillna(0.0)),

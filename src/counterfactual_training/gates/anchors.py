@@ -26,7 +26,7 @@ from counterfactual_training.search import Generator, SearchResult, Status, eval
 _CANDIDATES = 50
 _HALVINGS = 12
 # Fields of a result that change when a real row replaces a counterfactual.
-_LED = ("x_cf", "status", "confidence", "converged")
+_LED = ("x_cf", "status", "confidence", "converged", "binding")
 # Points evaluated at once, by the model and by the gate; bounds memory.
 _TOGETHER, _BLOCK = 50_000, 2000
 
@@ -55,6 +55,7 @@ def search_gated(
     if not isinstance(model, Gated):
         return found
     y_target = y_target.long()
+    # search() has put the model's mode back, and anchors ask it again.
     with evaluating(model):
         if x.dim() == y_target.dim() + 1 and remembered_rows(model.gate) is not None:
             rules = constraints if constraints is not None else Constraints.build(x.shape[-1])
@@ -69,6 +70,7 @@ def _mark_implausible(model: Gated, y_target: Tensor, found: SearchResult, gener
     if not bool(missed.any()):
         return found
     rows = y_target.dim() - 1
+    # The same scale as the gated probability is made of, or another model would be judged.
     logits = torch.cat([at_least_single(model.model(part)) for part in found.x_cf.split(_BLOCK, rows)], rows)
     reached = (logits * model.scale).softmax(-1).gather(-1, y_target.unsqueeze(-1)).squeeze(-1)
     beyond = missed & (reached >= per_member(generator.decision_threshold, 1))
@@ -85,6 +87,7 @@ def _anchor_members(
         return found
     parts = []
     for i, threshold in enumerate(torch.as_tensor(generator.decision_threshold).flatten().expand(len(x)).tolist()):
+        # The gate is shared: it depends on rows only.
         member = Gated(model.model.unstack(i), model.gate, float(model.scale))
         own = replace(found, **{name: getattr(found, name)[i] for name in _LED})
         parts.append(_anchor(member, x[i], y_target[i], own, threshold, unstack_constraints(constraints, i)))
@@ -101,18 +104,22 @@ def _anchor(
     points = towards_real(model, x[missed], y_target[missed], constraints.to(x), threshold)
     with torch.no_grad():
         confidence = model(points).softmax(-1).gather(-1, y_target[missed].unsqueeze(-1)).squeeze(-1)
+    # Also where τ is missed: the better of two best efforts.
     better = confidence > found.confidence[missed]
     rows = missed.nonzero().squeeze(-1)[better]
     arrived = torch.where(confidence[better] >= threshold, int(Status.CONVERGED), found.status[rows])
     x_cf, status, reached = found.x_cf.clone(), found.status.clone(), found.confidence.clone()
     x_cf[rows], status[rows], reached[rows] = points[better], arrived, confidence[better]
-    return replace(found, x_cf=x_cf, status=status, confidence=reached, converged=reached >= threshold)
+    # Nothing binds a row that has arrived.
+    binding = found.binding.masked_fill((status == int(Status.CONVERGED)).unsqueeze(-1), 0)
+    return replace(found, x_cf=x_cf, status=status, confidence=reached, converged=reached >= threshold, binding=binding)
 
 
 def remembered_rows(gate: Gate) -> Tensor | None:
     """Rows ``(k, m, d)`` that a gate stores, NaN where a class has fewer; ``None`` if it stores none."""
     for part in gate.lone:
         if isinstance(part, Density):
+            # Padding has width 0. As NaN, nobody can take it for a row of zeros.
             return part.centres.masked_fill((part.width == 0).unsqueeze(-1), torch.nan)
     return None
 
@@ -129,8 +136,8 @@ def towards_real(
     """For each row x ``(n, d)``, the nearest real row of its target that the constraints allow and that reaches τ.
 
     Real rows are first projected into the bounds of x, so immutable features keep their values, and so do cells under
-    the mask ``held`` ``(n, d)``. If one reaches τ, its
-    numbers move back towards x as far as τ allows; otherwise the result is the one with the highest gated probability.
+    the mask ``held`` ``(n, d)``. If one reaches τ, its numbers move back towards x as far as τ allows; otherwise the
+    result is the one with the highest gated probability.
 
     Returns:
         ``(n, d)``; x itself if the ungated model gives the target τ at no projected row.
@@ -142,6 +149,7 @@ def towards_real(
         rows = remembered[target]
         rows = rows[~rows.isnan().any(-1)].to(x)
         if len(rows):
+            # Every row meets every real row of its target, so rows are cut to bound their product.
             for own in (y_target == target).nonzero().squeeze(-1).split(max(1, _TOGETHER // len(rows))):
                 still = None if held is None else held[own]
                 found[own] = _nearest(gated, x[own], rows, target, constraints, threshold, still)
@@ -162,18 +170,22 @@ def _nearest(
     start = x.repeat_interleave(m, 0)
     still = None if held is None else held.repeat_interleave(m, 0)
     if constraints.relations is None:
+        # What a person cannot change keeps its value; the rest is the real row's, as far as bounds allow.
         points = rows.repeat(n, 1).clamp(*constraints.interval(start))
     else:
         points = constraints.confine(rows.repeat(n, 1), start, *constraints.interval(start, still))
+    # Clamped numbers and categories may be no valid values any more.
     points = constraints.snap(points, start, still)
     if still is not None:
         points = torch.where(still, start, points)
+    # Last, because holding cells may have changed what others follow from.
     points = constraints.follow(points, start)
     # The gate is slow and can only lower the model's probability: skip rows that miss τ without it.
     of_class = functional.log_softmax(gated.model(points) * gated.scale, -1)[:, target]
     distance = (points - start).abs().sum(-1).masked_fill(of_class < log(threshold), torch.inf).view(n, m)
     order, points = distance.argsort(-1), points.view(n, m, -1)
     found, best, missed = x.clone(), torch.zeros_like(x[:, 0]), distance.isfinite().any(-1).nonzero().squeeze(-1)
+    # Most rows succeed with a near one, and asking the gate about all would be many times slower.
     for tried in (order[:, :_CANDIDATES], order[:, _CANDIDATES:]):
         if len(missed) == 0 or tried.shape[1] == 0:
             break
@@ -195,6 +207,7 @@ def _nearest(
 
 def _back(gated: Gated, points: Tensor, x: Tensor, target: int, threshold: float, constraints: Constraints) -> Tensor:
     """The points with their numbers as near to x as τ allows, by bisection; categories stay."""
+    # Half of the way back is no category and no integer, so these stay as the real row has them.
     delta = torch.where(constraints.discrete, 0.0, points - x)
     share = torch.zeros_like(x[:, :1])  # of the way back that still reaches τ
     for halving in range(1, _HALVINGS + 1 if len(x) else 1):

@@ -68,18 +68,23 @@ def calibrate(scores: Tensor, y: Tensor, num_classes: int, quantile: float) -> L
     slope, origin = torch.zeros(2, num_classes, dtype=scores.dtype, device=scores.device)
     for label in range(num_classes):
         own = scores[y == label, label]
+        # An overflown score would make the quantiles NaN and the gate with them.
         own = own[torch.isfinite(own)]
         if len(own) >= FEWEST_ROWS:
+            # torch.quantile refuses long tensors, and this many rows are more than enough.
             low, high = torch.quantile(own[:100_000], own.new_tensor([quantile, quantile + _SPREAD]))
+            # Relative: a steeper line would judge the rounding errors of large scores.
             least, width = _STEEPEST * (1 + low.abs()), high - low
             origin[label] = low
             # The score at the quantile or just above it: do many rows share it?
             above = own[own >= low].min()
             near = own[(own - above).abs() <= _ROUNDING * (1 + above.abs())]
+            # A mass at the quantile: with the line through it, σ(g) = ½ for all of them, though they are typical rows.
             if len(near) >= max(2, _MASS * len(own)):
                 tied = near.min()
                 lower = own[own < tied - _ROUNDING * (1 + tied.abs())]
                 width = (_OF_THE_WAY * (tied - scores[:, label].min())).clamp_max(_BELOW_MASS)
+                # The next lower score must stay rejected.
                 width = torch.minimum(width, (tied - lower.max()) / 2 if len(lower) else width).maximum(least)
                 origin[label] = tied - width
             slope[label] = _TOP / width.clamp_min(least)

@@ -84,12 +84,15 @@ class Density(Calibrated):
             size: kernels per class.
         """
         feature_dims, x = x.dim() - 1, x.flatten(1)
+        # One permutation for all: the first rows of a class become kernels, the next ones calibrate.
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed)).to(x.device)
         by_class = [order[y[order] == label] for label in range(num_classes)]
         used = 2 * size + _CALIBRATED  # copy no more rows than are used
         judged = [x[own[: used if len(own) >= FEWEST_ROWS else 0]] for own in by_class]
+        # At least one place, if only of padding: without any, log p̂ would be −∞ and its gradient NaN.
         num_kernels = min(size, max(1, *map(len, judged)))
         centres, width = x.new_zeros(num_classes, num_kernels, x.shape[1]), x.new_zeros(num_classes, num_kernels)
+        # Of all classes together, because a single class may consist of equal rows.
         spread = _spread(torch.cat([own[:size] for own in judged]))
         for label, own in enumerate(judged):
             centres[label, : len(own)], width[label, : len(own)] = own[:size], _widths(own[:size], spread)
@@ -98,6 +101,7 @@ class Density(Calibrated):
         gate.slope, gate.origin = calibrate(*gate._calibration_scores(judged), num_classes, quantile)
         gate.whole_slope, gate.whole_origin = gate.slope, gate.origin
         if bool(given.any()):
+            # The same kernels without conditioning have other scores, so they need a line of their own.
             whole = cls(centres, width, torch.zeros_like(given))
             gate.whole_slope, gate.whole_origin = calibrate(*whole._calibration_scores(judged), num_classes, quantile)
         gate.feature_dims = feature_dims
@@ -132,6 +136,7 @@ class Density(Calibrated):
         free, *given = (self._at(x, kernels, leave_out) for kernels in self._ready())
         if not given:
             return torch.logsumexp(free, -1)
+        # log p̂(free, given) − log p̂(given): kernels far from a row in its given features do not count.
         return torch.logsumexp(free + given[0], -1) - torch.logsumexp(given[0], -1)
 
     def _at(self, x: Tensor, kernels: _Kernels, leave_out: Tensor | None) -> Tensor:
@@ -143,6 +148,7 @@ class Density(Calibrated):
         x = (x[..., kernels.columns] - kernels.middle).clamp(-_FARTHEST, _FARTHEST)
         norm = x.square().sum(-1, keepdim=True)
         points = torch.cat([x, norm, torch.ones_like(norm)], -1)
+        # Rounding can make the distance to a kernel's own centre negative, and log1p NaN.
         distance = (points @ kernels.weights.mT).unflatten(-1, kernels.peak.shape).clamp_min(0.0)
         out = torch.add(kernels.peak, torch.log1p(distance), alpha=-(_HEAVY + x.shape[-1]) / 2)
         return out if leave_out is None else out.masked_fill(leave_out.unsqueeze(-2), _NOTHING)
@@ -150,6 +156,7 @@ class Density(Calibrated):
     def _ready(self) -> list[_Kernels]:
         """Kernels in the free columns and, if there are any, in the given ones; cached for the current tensors."""
         tensors = (self.centres, self.width, self.given)
+        # Moving a module replaces its tensors, so identity tells whether the kernels are still of this device.
         if self._made is None or any(a is not b for a, b in zip(self._made[0], tensors, strict=True)):
             masks = [~self.given, self.given] if bool(self.given.any()) else [~self.given]
             # Later calls may need gradients, even if this one is in inference_mode.
@@ -159,8 +166,10 @@ class Density(Calibrated):
 
     def _kernels_in(self, columns: Tensor) -> _Kernels:
         centres, real = self.centres[..., columns], self.width > 0
+        # Of real kernels only: zeros of the padding would pull the centre away.
         middle = centres[real].mean(0) if bool(real.any()) else torch.zeros_like(centres[0, 0])
         centres = centres - middle
+        # Padding has width 0, and dividing by that would put NaN into the matrix product.
         width = self.width.clamp_min(1e-12)
         # (x, ‖x‖², 1) · (−2c, 1, ‖c‖²) = ‖x − c‖², so that all distances are one matrix product.
         norms = torch.stack([torch.ones_like(width), centres.square().sum(-1)], -1)
@@ -173,6 +182,7 @@ class Density(Calibrated):
         super()._load_from_state_dict(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
+        # A copy or pickle makes its kernels anew instead of carrying them along.
         return {**self.__dict__, "_made": None}
 
     def _calibration_scores(self, by_class: list[Tensor]) -> tuple[Tensor, Tensor]:
@@ -181,11 +191,13 @@ class Density(Calibrated):
         scores, sizes = [self.width.new_zeros(0, len(by_class))], []
         for own in by_class:
             rows, leave_out = own[num_kernels:][:_CALIBRATED], None
+            # Too few others. Without its own kernel, a centre is scored as if it had not been there.
             if len(own) - num_kernels < num_kernels // 2:
                 rows = own[:num_kernels]
                 leave_out = torch.eye(num_kernels, dtype=torch.bool, device=rows.device)[: len(rows)]
             own_parts = rows.split(250)
             left_out = leave_out.split(250) if leave_out is not None else [None] * len(own_parts)
+            # In parts, because each row meets all kernels of all classes.
             scores += [self.scores(part, without) for part, without in zip(own_parts, left_out, strict=True)]
             sizes.append(len(rows))
         classes = torch.arange(len(by_class)).repeat_interleave(torch.tensor(sizes))
@@ -197,6 +209,7 @@ def _widths(rows: Tensor, spread: Tensor) -> Tensor:
     if len(rows) == 0:
         return rows.new_zeros(0)
     rows = rows - rows.mean(0)
+    # One more than asked for: the nearest row is the row itself.
     nearest = torch.cdist(rows, rows).topk(min(_NEIGHBOURS, len(rows) - 1) + 1, -1, largest=False).values[:, -1]
     width = nearest.clamp_min(_LEAST * spread) / rows.shape[1] ** 0.5
     return width.clamp_min(_NARROWEST * width.median())

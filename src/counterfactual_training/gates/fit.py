@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
+from counterfactual_training.defaults import GATES as KINDS
 from counterfactual_training.errors import InputError, check_name, from_outside
 from counterfactual_training.gates.calibration import FEWEST_ROWS
 from counterfactual_training.gates.density import Density
@@ -18,7 +19,6 @@ from counterfactual_training.gates.learned import GateConfig, Learned
 from counterfactual_training.search import evaluating
 from counterfactual_training.search.model_checks import check_inputs, first_logits
 
-KINDS = ("density", "learned", "both")
 # Share of the real rows of a class that a gate rejects; less for each of two gates.
 _ALONE, _IN_A_ROW = 0.1, 0.05
 # Rows that a gate of each kind needs of a class: a learned one holds out as many as it learns from.
@@ -67,10 +67,12 @@ def fit_gate(
     check_inputs(model, x, y)
     if y.dim() != 1 or len(y) == 0:
         raise InputError(f"A gate needs rows: x (n, *features) and y (n,), got y of shape {tuple(y.shape)}.")
+    # A few rows tell the number of classes, and whether these are logits at all.
     with evaluating(model), torch.no_grad():
         num_classes = first_logits(model, x[:64], y[:64]).shape[-1]
     if not 0 <= int(y.min()) <= int(y.max()) < num_classes:
         raise InputError(f"Classes must lie in 0..{num_classes - 1}, got {int(y.min())}..{int(y.max())}.")
+    # The box of the data, so that a learned gate's searches stay where rows can be.
     constraints = constraints if constraints is not None else Constraints.infer(x)
     y, odd = y.long(), odd_scales(x, constraints)
     if odd is not None:
@@ -95,6 +97,7 @@ def gate_of(
 ) -> Gate:
     """The gate alone that :func:`fit_gate` fits, without its checks and warnings."""
     check_name("gate", kind, KINDS)
+    # Two gates in a row reject about the sum of both shares.
     quantile = _IN_A_ROW if kind == "both" else _ALONE
     parts: list[Gate] = []
     with evaluating(model):
@@ -140,9 +143,12 @@ def odd_scales(x: Tensor, constraints: Constraints) -> str | None:
     """
     if x.dim() != 2:
         return None
+    # Every so many rows: a sample of the whole table, even if it is sorted.
     rows = x[:: 1 + len(x) // _SAMPLED]
+    # Quantiles, because a single outlier can make any deviation large.
     low, middle, high = rows.quantile(rows.new_tensor([0.1, 0.5, 0.9]), 0)
     between = ((rows != rows.amin(0)) & (rows != rows.amax(0))).any(0)
+    # Two values only, or 80 % equal ones: such columns have no scale worth comparing.
     columns = between & (high > low)
     for group in constraints.groups:
         columns[list(group.columns)] = False
@@ -150,6 +156,7 @@ def odd_scales(x: Tensor, constraints: Constraints) -> str | None:
         return None
     both = torch.stack([(high - low) / _NORMAL, rows.std(0)])[:, columns]
     least, most, names = both.amin(0), both.amax(0), columns.nonzero().flatten()
+    # One thing is told, the first that applies.
     if bool(least.max() > _RATIO * most.min()):
         shown, why = [int(least.argmax()), int(most.argmin())], "differ in scale"
     elif bool(least.min() > _RATIO) or bool(most.max() < 1 / _RATIO):

@@ -100,6 +100,7 @@ class Gated(nn.Module):
     def __init__(self, model: nn.Module, gate: Gate, scale: float = 1.0) -> None:
         super().__init__()
         self.model, self.gate = model, gate
+        # A buffer, so that it moves with the model and is saved with it.
         self.register_buffer("scale", torch.tensor(float(scale)))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -107,6 +108,7 @@ class Gated(nn.Module):
         of_class = functional.log_softmax(at_least_single(self.model(x)) * self.scale, -1)
         passes = at_least_single(self.gate(x)).clamp_max(_CERTAIN)
         stopped = torch.log(-torch.expm1(passes))  # log(1 − σ(g)); 1 − exp would round to 0 near σ = 1
+        # What the gates stop of each class, together: the outputs are log-probabilities that add up to one.
         none = torch.logsumexp(of_class + stopped, -1, keepdim=True)
         return torch.cat([of_class + passes, none], -1)
 

@@ -92,6 +92,7 @@ class Learned(Calibrated):
         """
         config = config if config is not None else GateConfig()
         rng = torch.Generator().manual_seed(seed)
+        # Layers draw their weights from the global generator; seed it for them and leave the caller's randomness alone.
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             gate = cls.empty([x[0].numel(), *config.hidden, num_classes]).to(x)
@@ -100,14 +101,17 @@ class Learned(Calibrated):
             gate.origin = torch.full_like(gate.origin, _OPEN)
             return gate.requires_grad_(False).eval()
         order = torch.randperm(len(x), generator=rng).to(x.device)
+        # By class, because each class is calibrated on rows of its own that the network has not seen.
         held = torch.cat([_share(order[y[order] == label], config.most_rows) for label in range(num_classes)])
         kept = torch.ones_like(y, dtype=torch.bool).index_fill(0, held, False).nonzero().squeeze(-1)
         if len(kept) > _MOST_ROWS:
             kept = kept[torch.randperm(len(kept), generator=rng)[:_MOST_ROWS].to(x.device)]
         rows, labels = x[kept].flatten(1), y[kept]
+        # Gated by the network in training: each epoch searches for what it still lets through.
         negatives = Negatives(Gated(model, gate, scale), rows, labels, constraints, x.shape[1:], config, rng)
         optimizer = torch.optim.Adam(gate.network.parameters(), config.learning_rate)
         for epoch in range(config.epochs):
+            # First noise alone, so that there is a gate to search through.
             if epoch >= config.burn_in:
                 negatives.search()
             shuffled = torch.randperm(len(rows), generator=rng)[: config.most_rows].to(x.device)
@@ -125,6 +129,7 @@ class Learned(Calibrated):
     def empty(cls, sizes: Sequence[int]) -> Learned:
         """An untrained gate; ``sizes`` are the widths of its network, from features to classes."""
         d, *hidden, num_classes = sizes
+        # Slope 1, origin 0: while it trains, the gate is the network as it is.
         return cls(mlp(d, num_classes, hidden, "swish"), Line(torch.ones(num_classes), torch.zeros(num_classes)))
 
     def describe(self) -> list[dict[str, Any]]:
@@ -140,10 +145,12 @@ def _loss(network: nn.Module, x: Tensor, y: Tensor, negatives: Negatives) -> Ten
     """Loss of a batch of real rows x ``(n, d)``, as many noise points and half as many counterfactuals."""
     real = network(negatives.lend(x)).gather(-1, y.unsqueeze(-1))
     points, among = negatives.noise(len(x))
+    # Conditional noise counts against the class whose given columns it has; free noise counts against all.
     noise = network(points).gather(-1, among.unsqueeze(-1)) if negatives.conditional else network(points)
     x_cf, target, weight = negatives.recall(len(x) // 2)
     against = network(x_cf).gather(-1, target.unsqueeze(-1)).squeeze(-1)
     loss = functional.softplus(-real).mean() + functional.softplus(noise).mean()
+    # Before the first search there is none, and the mean of nothing is NaN.
     return loss + (weight * functional.softplus(against)).mean() if len(x_cf) else loss
 
 

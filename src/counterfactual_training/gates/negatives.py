@@ -45,12 +45,15 @@ class Negatives:
         self.constraints, self.feature_shape = constraints, feature_shape
         self.given = constraints.immutable.flatten().to(rows.device)
         self.conditional = bool(self.given.any())
+        # By free columns: what a person cannot change is no fault of a counterfactual.
         self.typical = Typicality(self._free(rows), labels)
+        # A group with a given column is not shuffled: its columns belong together.
         groups = [list(group.columns) for group in constraints.groups]
         self.groups = [group for group in groups if not bool(self.given[group].any())]
         fixed = {column for group in groups for column in group} | set(self.given.nonzero().flatten().tolist())
         self.numbers = torch.tensor([j for j in range(rows.shape[1]) if j not in fixed], dtype=torch.long)
         sample = rows[:: 1 + len(rows) // _SAMPLED][:, self.numbers]
+        # Without the outermost rows, or a single outlier would stretch the box and leave it almost empty of rows.
         ends = sample.quantile(sample.new_tensor([0.005, 0.995]), 0) if sample.numel() else sample[:2]
         self.low, self.high = ends[0] - 0.3, ends[1] + 0.3
         self.x_cf, self.target, self.weight = rows[:0], labels[:0], rows[:0, 0]
@@ -66,11 +69,14 @@ class Negatives:
         shuffled[:, self.numbers] = self.rows[rows, self.numbers]
         for group in self.groups:
             shuffled[:, group] = self.rows[self._draw(len(self.rows), n)][:, group]
+        # Views: what is written into these parts lands in ``shuffled``; the last third stays shuffled.
         boxed, jittered = shuffled[: n // 3], shuffled[n // 3 : 2 * (n // 3)]
         boxed[:, self.numbers] = self.low + (self.high - self.low) * self._uniform(len(boxed), len(self.numbers))
+        # The classes returned below are those of ``base``, so it has to name the rows that are jittered.
         base[n // 3 : 2 * (n // 3)] = self._draw(len(self.rows), len(jittered))
         real = self.rows[base[n // 3 : 2 * (n // 3)]]
         low, high = torch.tensor(_JITTER).log()
+        # One size per row, from hardly moved to far away, so that the boundary is learned at every scale.
         size = torch.exp(low + (high - low) * self._uniform(len(real), 1))
         normal = torch.randn(len(real), len(self.numbers), generator=self.rng).to(real)
         real[:, self.numbers] += size * normal
@@ -94,10 +100,13 @@ class Negatives:
         # Shifted by 1..k−1: any class but the predicted one.
         target = (predicted + 1 + self._draw(num_classes - 1, len(rows))) % num_classes
         low, high = config.threshold
+        # Counterfactuals of all confidences are asked for later, so the gate must know them all.
         threshold = low + (high - low) * float(torch.rand((), generator=self.rng))
         generator = line(max_steps=config.max_steps, decision_threshold=threshold)
         found = search(self.gated, x, target, generator, self.constraints, diagnose=False)
+        # Only mature ones: others were not taken for the target by the gated model either.
         x_cf, target = found.x_cf.flatten(1)[found.mature], target[found.mature]
+        # A counterfactual more typical than half of the real rows is no negative.
         weight = (1 - 2 * self.typical.p_value(self._free(x_cf), target)).clamp_min(0.0)
         for name, new in {"x_cf": x_cf, "target": target, "weight": weight}.items():
             setattr(self, name, torch.cat([getattr(self, name), new])[-config.replay :])
@@ -111,6 +120,7 @@ class Negatives:
         return x[:, ~self.given] if self.conditional else x
 
     def _draw(self, high: int, n: int) -> Tensor:
+        # High is 0 where there is nothing to draw from, and n then is 0, too.
         return torch.randint(max(1, high), (n,), generator=self.rng).to(self.rows.device)
 
     def _uniform(self, *shape: int) -> Tensor:
@@ -124,6 +134,7 @@ class Typicality:
         self.references, self.distances = {}, {}
         for label in y.unique().tolist():
             own = x[y == label]
+            # Distances of other rows to the references: compared with themselves, rows would look too near.
             split = min(_REFERENCES, max(1, len(own) // 2))
             self.references[label] = own[:split].clone()  # a view would keep all rows alive
             self.distances[label] = self._distance(own[split:][:1000], label).sort().values
@@ -132,6 +143,7 @@ class Typicality:
         """``(n,)`` for points ``(n, d)`` and classes ``(n,)``; 0 means further than all real rows."""
         out = x.new_zeros(len(x))
         for label in y.unique().tolist():
+            # Without rows to compare with, 0: treated as implausible.
             known = self.distances.get(label, x.new_empty(0))
             if len(known):
                 further = len(known) - torch.searchsorted(known, self._distance(x[y == label], label))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import prod
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from counterfactual_training.errors import InputError, lookup
+from counterfactual_training.errors import InputError, ModelError, lookup
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -42,9 +42,24 @@ def mlp(
         raise InputError(f"Layer widths must be positive, got {widths}.")
     layers: list[nn.Module] = [Asinh()] if squash else []
     for i, (fan_in, fan_out) in enumerate(pairwise(widths)):
+        # Before every layer but the first, so that none follows the logits.
         layers += [make_activation()] if i else []
         layers.append(nn.Linear(fan_in, fan_out))
     return _glorot(nn.Sequential(*layers))
+
+
+def shape_of(model: nn.Module) -> dict[str, Any]:
+    """What :func:`mlp` needs to make a network of this shape; raises unless it could have made this one."""
+    layers = list(model) if isinstance(model, nn.Sequential) else [model]
+    linears = [layer for layer in layers if isinstance(layer, nn.Linear)]
+    between = {type(layer) for layer in layers if not isinstance(layer, (nn.Linear, Asinh))}
+    names = {made: name for name, made in ACTIVATIONS.items()}
+    squash = isinstance(layers[0], Asinh)
+    if not linears or len(between) > 1 or not between <= set(names) or len(layers) != 2 * len(linears) - 1 + squash:
+        kinds = ", ".join(type(layer).__name__ for layer in layers)
+        raise ModelError(f"Expected layers as mlp() makes them: linear ones and one kind of activation; got {kinds}.")
+    shape: dict[str, Any] = {"hidden": tuple(layer.out_features for layer in linears[:-1]), "squash": squash}
+    return shape | ({"activation": names[between.pop()]} if between else {})
 
 
 @torch.no_grad()
@@ -54,19 +69,24 @@ def bend(model: nn.Sequential, x: Tensor, share: float, slope: float = 2.0) -> N
     With ReLU, such a unit is a bend in one column, like a split of a tree, so effects of single columns need not be
     learned by rotating units that see all columns. Columns with one or two values are left out. x is ``(n, d)``.
     """
+    # Quantiles are those of what this layer sees, which is not x if the inputs are squashed.
     first = next(layer for layer in model if isinstance(layer, nn.Linear))
     seen = model[0](x) if isinstance(model[0], Asinh) else x
+    # A value strictly between the extremes exists only if there are three values or more.
     inside = (seen > seen.min(0).values) & (seen < seen.max(0).values)
     columns = inside.any(0).nonzero().flatten().tolist()
     units = int(share * first.out_features)
     if not columns or not units:
         return
+    # With more columns than units, take every so many instead of the first ones.
     columns = columns[:: max(len(columns) // units, 1)][:units]
+    # Rounded up: each column gets this many bends, at the middles of so many equal shares of its rows.
     rounds = -(-units // len(columns))
     ordered = seen[:, columns].sort(0).values
     for j in range(units):
         turn, place = divmod(j, len(columns))
         at = ordered[int((turn + 0.5) / rounds * len(ordered)), place]
+        # By turns active above the quantile and below it.
         steep = slope if turn % 2 else -slope
         first.weight[j] = 0.0
         first.weight[j, columns[place]], first.bias[j] = steep, -steep * at
@@ -79,6 +99,7 @@ class CNN(nn.Module):
         super().__init__()
         channels, height, width = image_shape
         self.image_shape = image_shape
+        # The padding keeps height and width, so that only the two pools divide them, by 4 in all.
         self.convolutions = nn.Sequential(
             nn.Conv2d(channels, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
             nn.Conv2d(6, 16, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
@@ -100,6 +121,7 @@ def cnn(num_features: int, num_classes: int, image_shape: tuple[int, int, int] =
     return CNN(num_classes, image_shape)
 
 
+# The defaults of the authors' framework, Flux; torch draws from another range, and biases too.
 def _glorot(module: _Module) -> _Module:
     with torch.no_grad():
         for layer in module.modules():

@@ -36,6 +36,7 @@ class StackedModel(nn.Module):
     def __init__(self, models: Sequence[nn.Module]) -> None:
         super().__init__()
         check_stackable(models)
+        # Parameters have the same order in all members, so places in ``weights`` need one list of names.
         named = dict(models[0].named_parameters())
         self.names, self.shapes = tuple(named), [value.shape for value in named.values()]
         self.sizes = [value.numel() for value in named.values()]
@@ -60,7 +61,9 @@ class StackedModel(nn.Module):
         if self.layers is None:
             for module, trains in zip(self.skeleton[0].modules(), self.trains, strict=True):
                 module.training = self.training and trains
+            # Any architecture: vmap runs the first model's code with everyone's weights.
             alone = partial(functional_call, self.skeleton[0])
+            # Known layers that draw are refused beforehand; an unknown one must not draw otherwise than alone.
             return vmap(alone, randomness="error")((state, self.stacked_buffers), (x,))
         fresh = False
         for name, layer in self.layers:  # one batched product each, without vmap's overhead
@@ -76,10 +79,12 @@ class StackedModel(nn.Module):
     def parameters_by_name(self) -> dict[str, Tensor]:
         """All members' parameters, each ``(M, *shape)``, as views of ``weights``."""
         parts = zip(self.names, self.weights.split(self.sizes, 1), self.shapes, self.frozen, strict=True)
+        # Detached, a frozen part gets gradient zero, though all parameters of a member share one tensor.
         return {name: (part.detach() if frozen else part).reshape(-1, *shape) for name, part, shape, frozen in parts}
 
     def keep(self, members: Tensor) -> None:
         """Keep these members ``(m,)`` only."""
+        # A new parameter: optimisers that held the old one have to be made anew, or cut alike.
         self.weights = nn.Parameter(self.weights.detach()[members])
         self.stacked_buffers = {name: value[members] for name, value in self.stacked_buffers.items()}
 
@@ -102,6 +107,7 @@ def check_stackable(models: Sequence[nn.Module]) -> None:
     parameters = [parameter for model in models for parameter in model.parameters()]
     if len(set(map(id, parameters))) < len(parameters):
         raise ModelError("Members of a fleet must not share parameters; give each its own copy of the model.")
+    # Shapes alone would not tell activations or their settings apart; repr() shows both.
     shapes = [str([(n, tuple(p.shape), p.dtype, p.device) for n, p in m.named_parameters()]) for m in models]
     if len(set(shapes)) > 1 or len({repr(model) for model in models}) > 1:
         raise ModelError("Models of a fleet must have the same architecture, on one device.")
@@ -119,6 +125,7 @@ def check_stackable(models: Sequence[nn.Module]) -> None:
             raise UnstackableError(f"{what} has hooks or a forward of its own, which a stack would not call.")
         if getattr(module, "track_running_stats", False):
             raise UnstackableError(f"{what} keeps running statistics, which change with every forward pass.")
+        # Dropout layers call their rate p, recurrent and attention layers call it dropout; at rate 0 nothing is drawn.
         dropout = getattr(module, "p", getattr(module, "dropout", 0.0))
         drops = "Dropout" in type(module).__name__ or isinstance(module, nn.RNNBase | nn.MultiheadAttention)
         if isinstance(module, nn.RReLU) or (drops and dropout):
@@ -128,14 +135,17 @@ def check_stackable(models: Sequence[nn.Module]) -> None:
 def hooked(module: nn.Module) -> bool:
     """Whether calling the module runs hooks, or a ``forward`` that is not its class's."""
     hooks = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
+    # Hooks can also be registered for all modules at once.
     everywhere = any(getattr(torch_module, f"_global_{name}") for name in hooks)
     return everywhere or "forward" in vars(module) or any(getattr(module, f"_{name}", None) for name in hooks)
 
 
 def _plain_layers(model: nn.Module, names: Sequence[str]) -> list[tuple[str, nn.Module]] | None:
     """The layers of a flat Sequential of linear layers and elementwise activations; ``None`` for anything else."""
+    # A subclass may compute something else in a forward of its own.
     if type(model) is not nn.Sequential:
         return None
+    # named_children() would list a layer that occurs twice only once.
     layers = [(name, layer) for name, layer in model._modules.items() if layer is not None]  # repeated ones too
     weighted = (type(layer) is nn.Linear and f"{name}.weight" in names for name, layer in layers)
     plain = all(known or type(layer) in _ELEMENTWISE for known, (_, layer) in zip(weighted, layers, strict=True))

@@ -34,9 +34,11 @@ class VAE(nn.Module):
         """Per sample: squared error summed over features + KL(q(z|x) ‖ N(0, I)); plus λ‖decoder‖²."""
         hidden = self.trunk(x)
         mean, log_std = self.mean(hidden), self.log_std(hidden)
+        # Drawn on the CPU, so that every device trains on the same noise.
         noise = torch.randn(mean.shape, generator=rng).to(mean)
         error = (self.decode(mean + log_std.exp() * noise) - x).square().sum(-1)
         divergence = 0.5 * (mean.square() + (2 * log_std).exp() - 1 - 2 * log_std).sum(-1)
+        # As in the authors' code, of the decoder alone.
         decay = sum(p.square().sum() for p in self.decoder.parameters())
         return (error + divergence).mean() + weight_decay * decay
 
@@ -60,10 +62,12 @@ def fit_vae(
         raise InputError(f"A VAE needs at least two rows to learn from, got {len(x)}.")
     small = x.shape[1] <= 2
     rng = torch.Generator().manual_seed(seed)
+    # Layers draw their weights from the global generator: seed it for them, then leave it to the caller as it was.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         vae = VAE(x.shape[1], latent_dim or (2 if small else 4), hidden_dim or (16 if small else 32))
     vae.to(x.device, x.dtype)
+    # Many tiny updates: a fused kernel saves overhead, where the device is sure to have one.
     optimizer = torch.optim.Adam(vae.parameters(), lr=learning_rate, fused=x.device.type in ("cpu", "cuda"))
     with sensible_threads(vae, x[:batch_size]):
         for _ in range(epochs):

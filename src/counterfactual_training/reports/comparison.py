@@ -8,22 +8,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from counterfactual_training.evaluation.metrics import METRICS, Metric
+from counterfactual_training.evaluation.metrics import METRICS, Metric, direction_and_meaning
 from counterfactual_training.reports.text_table import NOTHING, ruled
-
-# Measures that are printed but not compared.
-_OTHERS = {
-    "calibration_error": ("lower", "how far stated confidences are from the share of right decisions, on average"),
-    "f1": ("higher", "precision and recall in one number, the mean over the classes"),
-    "validity_strict": ("higher", "share of counterfactuals whose target gets the probability asked for, τ"),
-    "share_mature": ("higher", "share of searches that ended because τ was reached"),
-    "num_steps": ("lower", "steps of a search, on average"),
-    "sparsity": ("lower", "number of columns that a counterfactual changes"),
-    "redundancy": ("higher", "share of the encoded columns that a counterfactual leaves as they are"),
-    "energy_differential": ("lower", "how much less typical than real rows the model finds counterfactuals (energy)"),
-    "unfaithfulness": ("lower", "distance of counterfactuals from rows that the model itself imagines for the class"),
-    "sensitivity": ("lower", "how much the model relies on protected columns, against the others"),
-}
 
 
 class PrintedNumber(NamedTuple):
@@ -91,19 +77,9 @@ def metrics_text(numbers: pd.Series) -> str:
     lines += [[name, value_text(m, float(numbers[name])), m.better, m.meaning] for name, m in METRICS.items()]
     for name, value in numbers.items():
         if name not in METRICS:
-            better, meaning = other_meaning(str(name))
+            better, meaning = direction_and_meaning(str(name))
             lines.append([str(name), NOTHING if math.isnan(value) else f"{value:.3f}", better, meaning])
     return ruled(lines)
-
-
-def other_meaning(name: str) -> tuple[str, str]:
-    """Which way is better, and what is meant, for a measure that is not one of :data:`METRICS`."""
-    base, _, epsilon = name.partition("@")
-    if base.startswith("robust_accuracy"):
-        attack = base.removeprefix("robust_accuracy").strip("_")
-        by = {"": "the attack", "random": "noise"}.get(attack, attack.upper())
-        return "higher", f"accuracy after {by} has moved every row by up to {epsilon or 'ε'} per feature"
-    return _OTHERS.get(base, ("", ""))
 
 
 def value_text(metric: Metric, value: float) -> str:

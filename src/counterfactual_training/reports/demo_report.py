@@ -11,8 +11,7 @@ from counterfactual_training.evaluation.metrics import METRICS
 from counterfactual_training.experiments.demo import DemoResult
 from counterfactual_training.experiments.grid.outcome import versions
 from counterfactual_training.reports.comparison import pairs
-from counterfactual_training.reports.files import write_files
-from counterfactual_training.reports.page import Image, render
+from counterfactual_training.reports.files import Image, render, write_files
 from counterfactual_training.reports.panel_figures import DARK, draw_panels
 
 _FIGURES = {"loan": "figure1", "moons": "moons"}

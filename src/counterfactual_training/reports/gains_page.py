@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-import numpy as np
 import pandas as pd
 
 from counterfactual_training.evaluation.bootstrap import holm
-from counterfactual_training.reports.page import render
+from counterfactual_training.reports.files import render
 from counterfactual_training.reports.style import unique
-from counterfactual_training.reports.text_table import NOTHING, TextTable, number
+from counterfactual_training.reports.text_table import NOTHING, TextTable, cells, number
 
 # Tables of the figures that the page quotes beside those of the truth experiment.
 PICTURED = ("overshoot", "rescaled")
@@ -47,10 +46,11 @@ def gains_page(tables: Mapping[str, pd.DataFrame], folder: str, head: str) -> st
         on=partial(_on, truth),
         accuracy_loss=_accuracy_loss(performance),
         compared=_compared(truth),
-        overshoot=_overshoot(tables["overshoot"]),
+        # Made of tables only: where images alone were measured, there are none.
+        overshoot=_overshoot(tables["overshoot"]) if len(tables["overshoot"]) else "",
         left_ip=_left_over(gains, "implausibility", "IP, every feature free"),
         left_cost=_left_over(gains, "cost", "Cost, protected features immutable"),
-        rescaled=_rescaled(tables["rescaled"]),
+        rescaled=_rescaled(tables["rescaled"]) if len(tables["rescaled"]) else "",
         floors=_floors(truth),
         methods=_methods(truth, performance),
         prices=_prices(truth),
@@ -114,42 +114,34 @@ def _compared(truth: pd.DataFrame) -> str:
 
 def _overshoot(table: pd.DataFrame) -> str:
     """Medians of the distance of those who arrive, by data set and model."""
-    rows = []
-    ends = table[(table["step"] < 0) & (table["probability"] > _ARRIVED)] if len(table) else table
-    for (data, model), part in ends.groupby(["data", "model"], sort=False) if len(ends) else ():
-        medians = part.groupby("search", sort=False)["distance"].median()
-        rows.append((str(data), str(model), *(number(medians.iloc[place], 2) for place in (0, 1))))
-    return _table(("data", "model", "median way by fixed steps", "by line search"), rows)
+    ends = table[(table["step"] < 0) & (table["probability"] > _ARRIVED)]
+    medians = ends.groupby(["data", "model", "search"], sort=False)["distance"].median().unstack(sort=False)
+    return _table(("data", "model", "median way by fixed steps", "by line search"), cells(medians.reset_index(), 2))
 
 
 def _rescaled(table: pd.DataFrame) -> str:
     """IP and cost of three points of the figure."""
-    rows = []
-    for data, part in table.groupby("data", sort=False) if len(table) else ():
-        for model, factor in (("BL", 1.0), ("BL", 0.25), ("CT", 1.0)):
-            own = part[(part["model"] == model) & np.isclose(part["factor"], factor)]
-            cells = [number(float(value), 2) for metric in ("ip", "cost") for value in own[metric]]
-            rows.append((str(data), f"{model} × {factor:g}" if factor != 1 else model, *cells))
-    return _table(("data", "model", "IP, steps", "IP, line search", "cost, steps", "cost, line search"), rows)
+    factors = [f" × {factor:g}" if factor != 1 else "" for factor in table["factor"]]
+    named = table.assign(model=table["model"] + factors)
+    wide = named.pivot(index=["data", "model"], columns="search", values=["ip", "cost"])
+    shown = wide.loc[[(data, model) for data in unique(table["data"]) for model in ("BL", "BL × 0.25", "CT")]]
+    header = ("data", "model", "IP, steps", "IP, line search", "cost, steps", "cost, line search")
+    return _table(header, cells(shown.reset_index(), 2))
 
 
 def _left_over(gains: pd.DataFrame, metric: str, title: str) -> str:
-    columns = ("published", f"CT, {_STEPS}", f"BL rescaled, {_STEPS}", f"CT, {_HALF}", f"CT, {_SURE}")
-    part = gains[gains["metric"] == metric]
-    rows = [(str(row["data"]), *(number(row.get(name, np.nan), 1) for name in columns)) for _, row in part.iterrows()]
+    columns = ["data", "published", f"CT, {_STEPS}", f"BL rescaled, {_STEPS}", f"CT, {_HALF}", f"CT, {_SURE}"]
+    part = gains[gains["metric"] == metric].reindex(columns=columns)  # methods may be missing
     header = ("data", "published", "CT, steps", "BL rescaled, steps", "CT, line .5", "CT, line .95*")
-    return _table(header, rows, title)
+    return _table(header, cells(part, 1), title)
 
 
 def _floors(truth: pd.DataFrame) -> str:
     half, steps = (_select(truth, "CT", "nn5", tau).set_index("data") for tau in (_HALF, _STEPS))
-    rows = []
-    for data in (name for name in unique(truth["data"]) if name in half.index and name in steps.index):
-        values = [half[name][data] for name in ("real", "nearest_unlike", "unmoved")]
-        values += [part[name][data] for part in (steps, half) for name in ("baseline", "value")]
-        rows.append((data, *(number(float(value), 3) for value in values)))
+    both = ["baseline", "value"]
+    shown = pd.concat([half[["real", "nearest_unlike", "unmoved"]], steps[both], half[both]], axis=1, join="inner")
     header = ("data", "real rows", "nearest unlike", "unmoved", "BL, steps", "CT, steps", "BL, line .5", "CT, line .5")
-    return _table(header, rows, "5-NN distance")
+    return _table(header, cells(shown.reset_index(), 3), "5-NN distance")
 
 
 def _methods(truth: pd.DataFrame, performance: pd.DataFrame) -> str:
@@ -173,8 +165,7 @@ def _by_data(truth: pd.DataFrame, column: str, setting: str, taus: Sequence[str]
         values = _select(truth, model, "nn5", tau, setting).set_index("data")[column]
         columns[f"{model} {tau}" if len(taus) > 1 else model] = factor * values
     frame = pd.DataFrame(columns, index=unique(truth["data"]))
-    rows = [(str(data), *(number(float(value), digits) for value in row)) for data, row in frame.iterrows()]
-    return _table(("data", *columns), rows)
+    return _table(("data", *columns), cells(frame.reset_index(), digits))
 
 
 def _prices(truth: pd.DataFrame) -> str:

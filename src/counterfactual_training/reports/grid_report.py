@@ -11,9 +11,8 @@ import pandas as pd
 from counterfactual_training.evaluation.metrics import METRICS, RATIOS
 from counterfactual_training.experiments.grid.outcome import versions
 from counterfactual_training.experiments.grid.results import GridResults
-from counterfactual_training.reports.files import csv_text, json_text, write_files
+from counterfactual_training.reports.files import Image, Section, csv_text, json_text, render, write_files
 from counterfactual_training.reports.grid_figures import detail_figure, label, maturity_figure, overview_figure, text
-from counterfactual_training.reports.page import Image, Section, render
 from counterfactual_training.reports.text_table import TextTable, interval, number
 from counterfactual_training.text import duration
 
@@ -38,12 +37,23 @@ def write_grid(results: GridResults, folder: str | Path, record: Mapping[str, An
     for data in dict.fromkeys(results.changes.get("data", ())):
         mine = tuple(table for table in best if table.title.endswith(f" {data}"))
         sections.append(Section(data, mine, tuple(_images(results, data))))
-    facts = _facts(results, record.get("seconds"))
+    facts, warning = _facts(results, record.get("seconds")), _remark(results)
+    listed = [f"- {key}: {value}" for key, value in facts.items()]
+    head = [f"## {results.grid.title or name}\n", *([f"**{warning}**\n"] if warning else []), *listed, ""]
+    page = render(
+        "sections.html",
+        title=results.grid.title or f"Grid {name}",
+        subtitle="Models trained with counterfactuals, each compared with conventional models of the same shape.",
+        warning=warning,
+        sections=sections,
+        settings=facts,
+        commands=[record["command"]] if record.get("command") else [],
+    )
     files: dict[str, str | bytes] = {
         f"{name}.csv": csv_text(results.tidy),
         f"{name}_summary.csv": csv_text(results.summary),
-        f"{name}.md": _markdown(results, [*marginal, *best], facts),
-        f"{name}.html": _page(results, sections, facts, record.get("command")),
+        f"{name}.md": "\n".join([*head, *(table.markdown() for table in (*marginal, *best))]),
+        f"{name}.html": page,
         f"provenance/{name}.json": json_text({**facts, **record}),
     }
     images = (image for section in sections for image in section.figures)
@@ -74,25 +84,6 @@ def _images(results: GridResults, data: str | None = None) -> list[Image]:
         caption = "Share of counterfactuals that mature in training; lines are means of settings, bands half of them."
         images.append(Image(f"{name}_maturity", caption, maturity_figure(results.maturity, axes, remark=remark)))
     return images
-
-
-def _page(results: GridResults, sections: Sequence[Section], facts: Mapping[str, Any], command: str | None) -> str:
-    return render(
-        "sections.html",
-        title=results.grid.title or f"Grid {results.grid.name}",
-        subtitle="Models trained with counterfactuals, each compared with conventional models of the same shape.",
-        warning=_remark(results),
-        sections=sections,
-        settings=facts,
-        commands=[command] if command else [],
-    )
-
-
-def _markdown(results: GridResults, tables: Sequence[TextTable], facts: Mapping[str, Any]) -> str:
-    warning = _remark(results)
-    head = f"## {results.grid.title or results.grid.name}\n\n" + (f"**{warning}**\n\n" if warning else "")
-    listed = "\n".join(f"- {name}: {value}" for name, value in facts.items())
-    return f"{head}{listed}\n\n" + "\n".join(table.markdown() for table in tables)
 
 
 def _facts(results: GridResults, wall: float | None) -> dict[str, Any]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from counterfactual_training.experiments.portrait import Advice, Portrait
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.reports.demo_report import RunInfo
-from counterfactual_training.reports.page import render
-from counterfactual_training.reports.text_table import NOTHING
+from counterfactual_training.reports.files import render
+from counterfactual_training.reports.text_table import NOTHING, number
 
 # What an answer may come to, in the order of the table.
 _STATUS = {
@@ -24,13 +23,8 @@ _STATUS = {
 _MOST_COLUMNS, _MOST_REASONS, _MOST_CLASSES, _MOST_UNEQUAL = 25, 10, 12, 4
 
 
-class Cell(NamedTuple):
-    """A row of a table with a bar: words, a number as text, and the length of the bar from 0 to 1."""
-
-    name: str
-    detail: str
-    text: str
-    bar: float
+# A row of a table with a bar: words, more words, a number as text, and the length of the bar from 0 to 1.
+Bar = tuple[str, str, str, float]
 
 
 def write_model_page(
@@ -41,40 +35,30 @@ def write_model_page(
     columns: Sequence[Sequence[str]],
     measured: str,
     name: str,
+    relations: Sequence[str] = (),
     run: RunInfo | None = None,
 ) -> None:
     """Write the page as one HTML file.
 
     Args:
         facts: what the model is, as pairs of words.
-        columns: its columns: name, kind, unit, how it may change, values.
+        columns: its columns: name, kind, unit, how it may change, values and rules.
         measured: which rows were measured, in words.
         name: of the column that holds the class.
+        relations: between columns, as they were stated.
     """
-    page = model_page(portrait, facts=facts, columns=columns, measured=measured, name=name, run=run or RunInfo())
-    atomic_write(path, page.encode())
-
-
-def model_page(
-    portrait: Portrait,
-    *,
-    facts: Sequence[tuple[str, str]],
-    columns: Sequence[Sequence[str]],
-    measured: str,
-    name: str,
-    run: RunInfo,
-) -> str:
-    """The page as HTML; arguments as in :func:`write_model_page`."""
-    return render(
+    page = render(
         "model.html",
         p=portrait,
         name=name,
         facts=facts,
         columns=columns,
+        relations=relations,
         measured=measured,
-        run=run,
+        run=run or RunInfo(),
         percent=percent,
         shown_classes=range(min(len(portrait.classes), _MOST_CLASSES)),
+        # Of a share measured on so many rows: the 95 % interval of the normal approximation.
         margin=1.96 * math.sqrt(portrait.accuracy * (1 - portrait.accuracy) / max(portrait.rows, 1)),
         gap=_calibration_gap(portrait),
         importance=_importance(portrait),
@@ -82,16 +66,13 @@ def model_page(
         reasons=_reasons(portrait.advice),
         groups=_groups(portrait),
         compared=_compared(portrait),
-    )  # fmt: skip
+    )
+    atomic_write(path, page.encode())
 
 
 def percent(share: float, digits: int = 0) -> str:
     """``12 %``, never broken into two lines; a dash for what is not known."""
     return NOTHING if math.isnan(share) else f"{100 * share:.{digits}f}\N{NO-BREAK SPACE}%"
-
-
-def _rows(table: Any) -> list[Any]:
-    return list(table.itertuples(index=False))
 
 
 def _calibration_gap(portrait: Portrait) -> float:
@@ -100,41 +81,39 @@ def _calibration_gap(portrait: Portrait) -> float:
     return sum(rows * abs(sure - right) for _, _, rows, sure, right in portrait.calibration) / max(total, 1)
 
 
-def _importance(portrait: Portrait) -> list[Cell]:
-    shown = _rows(portrait.importance)[:_MOST_COLUMNS]
-    longest = max((row.shift for row in shown), default=0.0) or 1.0
+def _importance(portrait: Portrait) -> list[Bar]:
+    shown = portrait.importance.head(_MOST_COLUMNS)
+    longest = shown["shift"].max() or 1.0
     may = {"none": "may not change", "increase": "may only rise", "decrease": "may only fall", "both": ""}
-    cells = []
-    for row in shown:
-        text = f"probability ±{100 * row.shift:.1f}, accuracy {-100 * row.lost:+z.1f}".replace("-", "−")
-        cells.append(Cell(row.column, may[row.mutability], text, row.shift / longest))
-    return cells
+    bars = []
+    for column, shift, lost, mutability in shown.itertuples(index=False):
+        text = f"probability ±{100 * shift:.1f}, accuracy {-100 * lost:+z.1f}".replace("-", "−")
+        bars.append((column, may[mutability], text, shift / longest))
+    return bars
 
 
-def _statuses(advice: Advice) -> list[Cell]:
-    found = [(name, advice.status[name]) for name in _STATUS if advice.status.get(name)]
-    return [
-        Cell(*_STATUS[name], f"{percent(count / advice.people)} ({count})", count / advice.people)
-        for name, count in found
-    ]
+def _statuses(advice: Advice) -> list[Bar]:
+    found = [(*_STATUS[name], advice.status[name]) for name in _STATUS if advice.status.get(name)]
+    return _shares(found, advice.people)
 
 
-def _reasons(advice: Advice) -> list[Cell]:
-    total = advice.status.get("infeasible", 0) or 1
-    return [
-        Cell(column, why, f"{percent(count / total)} ({count})", count / total)
-        for column, why, count in advice.reasons[:_MOST_REASONS]
-    ]
+def _reasons(advice: Advice) -> list[Bar]:
+    return _shares(advice.reasons[:_MOST_REASONS], advice.status.get("infeasible", 0))
 
 
-def _groups(portrait: Portrait) -> list[Cell]:
+def _shares(counts: Sequence[tuple[str, str, int]], total: int) -> list[Bar]:
+    """Counted people as shares of all of them."""
+    return [(word, more, f"{percent(count / total)} ({count})", count / total) for word, more, count in counts]
+
+
+def _groups(portrait: Portrait) -> list[Bar]:
     """The columns whose groups differ most, the most unequal first; none if everybody is answered."""
     if portrait.groups.empty or portrait.advice.answered == 1:
         return []
     by_column = portrait.groups.groupby("column", sort=False)["answered"]
     spread = (by_column.max() - by_column.min()).sort_values(ascending=False, kind="stable")
-    rows = [row for name in spread.index[:_MOST_UNEQUAL] for row in _rows(portrait.groups) if row.column == name]
-    return [Cell(row.column, row.group, f"{percent(row.answered)} of {row.people}", row.answered) for row in rows]
+    shown = portrait.groups.set_index("column").loc[spread.index[:_MOST_UNEQUAL]].reset_index()
+    return [(*words, f"{percent(share)} of {people}", share) for *words, people, share in shown.itertuples(index=False)]
 
 
 def _compared(portrait: Portrait) -> list[tuple[str, str, str, str]]:
@@ -147,16 +126,10 @@ def _compared(portrait: Portrait) -> list[tuple[str, str, str, str]]:
         ("answered", percent(ours.answered), percent(other.answered), "people who can get the wanted decision"),
     ]
     if not math.isnan(ours.plausible):
-        rows.append(
-            ("plausible", percent(ours.plausible), percent(other.plausible), "of the answers, look like real rows")
-        )
+        plausible = percent(ours.plausible), percent(other.plausible)
+        rows.append(("plausible", *plausible, "of the answers, look like real rows"))
     far = "median distance to the answer; numbers count in standard deviations"
-    rows.append(("cost", _number(ours.cost), _number(other.cost), far))
-    rows.append(
-        ("changes", _number(ours.changes), _number(other.changes), "columns that an answer changes, on average")
-    )
+    rows.append(("cost", number(ours.cost, 2), number(other.cost, 2), far))
+    changed = "columns that an answer changes, on average"
+    rows.append(("changes", number(ours.changes, 2), number(other.changes, 2), changed))
     return rows
-
-
-def _number(value: float) -> str:
-    return NOTHING if math.isnan(value) else f"{value:.2f}"

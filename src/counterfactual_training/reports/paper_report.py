@@ -12,19 +12,12 @@ import pandas as pd
 from counterfactual_training.errors import InputError
 from counterfactual_training.experiments.grid.outcome import CellOutcome, check_versions
 from counterfactual_training.experiments.grid.store import Store
+from counterfactual_training.experiments.paper.names import EXPERIMENTS, FIGURE1
 from counterfactual_training.experiments.paper.paper_results import Results
-from counterfactual_training.experiments.paper.reproduce import (
-    EXPERIMENTS,
-    FIGURE1,
-    FULL,
-    Effort,
-    Reproduction,
-    summarise,
-)
+from counterfactual_training.experiments.paper.reproduce import FULL, Effort, Reproduction, in_words, summarise
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.reports import paper_figures as draw
-from counterfactual_training.reports.files import csv_text, json_text, write_files
-from counterfactual_training.reports.page import Image, Section, render
+from counterfactual_training.reports.files import Image, Section, csv_text, json_text, render, write_files
 from counterfactual_training.reports.panel_figures import draw_panels
 from counterfactual_training.reports.paper_tables import text_tables
 from counterfactual_training.reports.text_table import TextTable
@@ -74,17 +67,11 @@ def result_tables(one: Reproduction) -> dict[str, pd.DataFrame]:
     return {name: table for name, table in one.tables.items() if name != "by_lambda"}
 
 
-def _section(one: Reproduction) -> Section:
-    """An experiment as a section of a page."""
-    reasons = tuple(f"{label} failed: {reason}" for label, reason in one.failures.items())
-    return Section(one.title, tuple(text_tables(one.name, one.tables)), tuple(_images(one)), reasons)
-
-
 def effort_remark(effort: Effort) -> str:
     """The warning on everything that was not made with the published settings."""
     if effort == FULL:
         return ""
-    return f"A quick look ({effort.describe()}), not the published settings: do not compare these numbers."
+    return f"A quick look ({in_words(effort)}), not the published settings: do not compare these numbers."
 
 
 def _file_name(one: Reproduction, name: str) -> str:
@@ -156,29 +143,35 @@ def write_report(runs: Sequence[str], page: str | Path, tables: str | Path = "re
         if not kinds:
             raise InputError(f"There are no finished models in {root!r}. Fill it with: ct reproduce main --runs {root}")
         # Models trained with another effort or other settings are never summarised together.
-        for (made_with, _), cells in kinds:
-            effort, results = Effort(**made_with), Results.load(store, cells)
+        for (effort, _), cells in kinds:
+            results = Results.load(store, cells)
             found += results.all
             settings.append(_settings(results.settings_table(), f"Settings of {root}"))
             remarks.append(effort_remark(effort))
             # Figure 1 has no cells; it would have to train.
             names = [name for name in EXPERIMENTS if name != FIGURE1]
-            parts = [_section(summarise(name, store, cells, effort)) for name in names]
-            sections += [part for part in parts if part.tables or part.figures]
+            for one in (summarise(name, results, effort) for name in names):
+                part = Section(one.title, tuple(text_tables(one.name, one.tables)), tuple(_images(one)))
+                sections += [part] * bool(part.tables or part.figures)
     check_versions(found)
     sections = [*_figure1(Path(tables)), *sections]
-    done = [{**outcome.made, "seconds": outcome.seconds} for outcome in found]
+    facts = {
+        "models": str(len(found)),
+        "computing time": duration(sum(sum(outcome.seconds.values()) for outcome in found)),
+        "finished": max(outcome.made["date"] for outcome in found),
+        **found[-1].made["versions"],  # python and pandas may differ: those of the last
+    }
     content = render(
         "sections.html",
         title="Counterfactual training, reproduced",
         subtitle="The paper's experiments run again, published numbers beside ours.",
         warning=" ".join(filter(None, dict.fromkeys(remarks))),
         sections=[*sections, Section("Settings", tuple(settings))],
-        settings=_facts(done),
-        commands=list(dict.fromkeys(d["command"] for d in done)),
+        settings=facts,
+        commands=list(dict.fromkeys(outcome.made["command"] for outcome in found)),
     )
     atomic_write(page, content.encode())
-    return {"sections": [part.title for part in sections], "models": len(done)}
+    return {"sections": [part.title for part in sections], "models": len(found)}
 
 
 def _figure1(folder: Path) -> list[Section]:
@@ -191,15 +184,6 @@ def _figure1(folder: Path) -> list[Section]:
     image = Image("figure1", f"{_FIGURE1_CAPTION} Made with: {effort}.", figure.read_bytes())
     tables = text_tables("figure1", {"figure1": pd.read_csv(table)})
     return [Section(EXPERIMENTS[FIGURE1], tuple(tables), (image,))]
-
-
-def _facts(done: Sequence[dict[str, Any]]) -> dict[str, str]:
-    return {
-        "models": str(len(done)),
-        "computing time": duration(sum(sum(d["seconds"].values()) for d in done)),
-        "finished": max(d["date"] for d in done),
-        **{name: number for d in done for name, number in d["versions"].items()},
-    }
 
 
 def _settings(table: pd.DataFrame, title: str) -> TextTable:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import cycle, takewhile
+
+import pandas as pd
 
 from counterfactual_training.text import align
 
@@ -79,6 +81,17 @@ def number(value: float, digits: int | None = None) -> str:
     text = f"{value:.{digits}f}"
     # Without the minus that rounding leaves in "-0.0".
     return text.replace("-", "−") if float(text) != 0 else text.lstrip("-")
+
+
+def cells(frame: pd.DataFrame, *digits: int | None) -> tuple[tuple[str, ...], ...]:
+    """A frame as rows of a table: words as they are, numbers by :func:`number`.
+
+    Args:
+        digits: one count for all columns of numbers, or one for each of them.
+    """
+    counts = [cycle(digits or (None,)) for _ in range(len(frame))]
+    rows = zip(frame.itertuples(index=False), counts, strict=True)
+    return tuple(tuple(v if isinstance(v, str) else number(v, next(k)) for v in row) for row, k in rows)
 
 
 def interval(value: float, low: float, high: float, digits: int | None = None) -> str:

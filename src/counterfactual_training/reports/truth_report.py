@@ -15,7 +15,7 @@ from counterfactual_training.reports import truth_figures as draw
 from counterfactual_training.reports.files import csv_text, write_files
 from counterfactual_training.reports.gains_page import PICTURED, gains_page
 from counterfactual_training.reports.style import METRIC_NAMES
-from counterfactual_training.reports.text_table import NOTHING, TextTable, number
+from counterfactual_training.reports.text_table import NOTHING, TextTable, cells, number
 
 Tables = Mapping[str, pd.DataFrame]
 
@@ -128,26 +128,18 @@ def _shown(values: pd.Series) -> list[str]:
 
 def _gains(table: pd.DataFrame) -> TextTable:
     """The published reductions beside those of each method, by fixed steps and by the line search."""
-    methods = [name for name in table.columns if name not in ("data", "metric", "published")]
-    header = ("data", "metric", "published", *methods)
-    rows = tuple(
-        (str(row["data"]), METRIC_NAMES[str(row["metric"])], *(number(row[name], 1) for name in header[2:]))
-        for _, row in table.iterrows()
-    )
+    rows = cells(table.assign(metric=table["metric"].map(METRIC_NAMES)), 1)
     notes = (
         "Published: counterfactual training, 50 steps of 0.1 with an energy penalty, τ = .95 (cost: τ = .5, "
         "protected). Others: against the twin, on the same individuals.",
     )
-    return TextTable("What is left of the published reductions in %", header, rows, notes)
+    return TextTable("What is left of the published reductions in %", tuple(table.columns), rows, notes)
 
 
 def _performance(table: pd.DataFrame) -> TextTable:
-    rows = []
-    for (data, model, setting), part in table.groupby(["data", "model", "setting"], sort=False):
-        by_metric = part.set_index("metric").to_dict("index")
-        accuracy, calibration = by_metric["accuracy"], by_metric["calibration_error"]
-        numbers = [number(100 * accuracy[name], 2) for name in ("value", "change")]
-        numbers += [number(calibration[name], 3) for name in ("value", "change")]
-        rows.append((str(data), str(model), str(setting), *numbers, number(accuracy["seconds"], 1)))
-    header = ("data", "model", "setting", "accuracy %", "change pp", "calibration error", "change", "seconds to train")
-    return TextTable("Predictive performance of the classifier that decides", header, tuple(rows))
+    keys, both = ["data", "model", "setting"], ["value", "change"]
+    accuracy, calibration = (table[table["metric"] == m].set_index(keys) for m in ("accuracy", "calibration_error"))
+    shown = pd.concat([100 * accuracy[both], calibration[both], accuracy["seconds"]], axis=1).loc[accuracy.index]
+    header = (*keys, "accuracy %", "change pp", "calibration error", "change", "seconds to train")
+    rows = cells(shown.reset_index(), 2, 2, 3, 3, 1)
+    return TextTable("Predictive performance of the classifier that decides", header, rows)

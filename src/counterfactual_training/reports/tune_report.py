@@ -14,7 +14,7 @@ from counterfactual_training.reports.text_table import NOTHING, ruled
 from counterfactual_training.text import duration
 from counterfactual_training.tuning import METRICS, OBJECTIVES, Tuning, TuningTrial
 from counterfactual_training.tuning.goal import Target, excess
-from counterfactual_training.tuning.status import comparison
+from counterfactual_training.tuning.tuner import comparison
 
 _MOST_SHOWN = 10
 _FRONT, _BEST = COLOURS["full"], COLOURS["adversarial"]

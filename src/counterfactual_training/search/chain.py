@@ -52,8 +52,10 @@ _IN_PLACE: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {
 def activation(layer: nn.Module) -> Activation | None:
     """The function of an activation, settings included; ``None`` for other layers and for those that work in place."""
     derivative = _DERIVATIVES.get(type(layer))
+    # An in-place layer overwrites its input, which the derivative may need.
     if derivative is None or getattr(layer, "inplace", False):
         return None
+    # forward itself, not the call of the module, which would look for hooks; chains have none.
     return Activation(layer.forward, partial(derivative, layer))
 
 
@@ -62,6 +64,7 @@ def chain_layers(model: nn.Module) -> list[nn.Module] | None:
 
     ``None`` if it has other layers, hooks of any kind, or a shared parameter.
     """
+    # Exact types throughout: a subclass may compute anything.
     if type(model) is not nn.Sequential or any(hooked(module) for module in model.modules()):
         return None
     layers = [layer for layer in model if type(layer) is not nn.Identity]
@@ -69,8 +72,10 @@ def chain_layers(model: nn.Module) -> list[nn.Module] | None:
     if not linear or any(type(layer) is not nn.Linear and activation(layer) is None for layer in layers):
         return None
     weights = [weight for layer in linear for weight in (layer.weight, layer.bias) if weight is not None]
+    # Parametrised layers compute their weight anew at every access; only plain parameters can be read once.
     if any(type(weight) is not nn.Parameter for weight in weights):
         return None
+    # Tied weights would get one gradient each instead of their sum; empty tensors all have the address 0.
     places = {(weight.device, weight.data_ptr() or id(weight)) for weight in weights}
     return layers if len(places) == len(weights) else None
 
@@ -93,6 +98,7 @@ def differentiable(model: nn.Module, feature_shape: torch.Size, dims: int, plain
     Rows are passed flattened. Unless ``plain``, where logits and pullback suffice, it is a :class:`ByAutograd`.
     """
     device = next((parameter.device for parameter in model.parameters()), None)
+    # Autocast would choose the precision layer by layer, which the chain does not imitate.
     if plain and len(feature_shape) == 1 and device is not None and not torch.is_autocast_enabled(device.type):
         layers = chain_layers(model) if dims == 2 else None
         if layers is not None:
@@ -103,6 +109,7 @@ def differentiable(model: nn.Module, feature_shape: torch.Size, dims: int, plain
             if all(type(layer) is nn.Linear or activation(layer) is not None for _, layer in named):
                 weights = {name: value.detach() for name, value in model.parameters_by_name().items()}
                 names = [name for name, layer in named if type(layer) is nn.Linear]
+                # Cut out of the long rows of all parameters: a copy in one piece is worth it for a whole search.
                 found = [(weights[f"{name}.weight"].contiguous(), weights.get(f"{name}.bias")) for name in names]
                 columns = [(weight, None if bias is None else bias.unsqueeze(-1)) for weight, bias in found]
                 return StackedChain([layer for _, layer in named], columns)
@@ -119,6 +126,7 @@ class ByAutograd:
         self.model = model
 
     def logits(self, x: Tensor) -> Tensor:
+        # Detached, so that the graph starts here and ends with this step.
         self.leaf = x.detach().requires_grad_()
         with torch.enable_grad():
             output = self.model(self.leaf)
@@ -129,6 +137,7 @@ class ByAutograd:
 
     def pullback(self, grad: Tensor, *others: Tensor) -> Tensor:
         """As in :class:`Differentiable`, plus the derivative of the sums of ``others``, made of leaf and output."""
+        # autograd's own message would not say what a user can do about it.
         if not self.output.requires_grad:
             raise ModelError("The model's output does not depend differentiably on its input, which a search needs.")
         (found,) = torch.autograd.grad(
@@ -158,6 +167,7 @@ class Chain:
 
     def forward(self, x: Tensor) -> Tensor:
         """The output at x, in memory that the next call reuses."""
+        # A plan holds buffers of one shape. The working set shrinks seldom, so planning anew then is cheap.
         layout = x.shape, x.stride()
         if layout != self.layout:
             self.layout, self.steps = layout, self._plan(x)
@@ -178,6 +188,7 @@ class Chain:
     def _plan(self, x: Tensor) -> list[Activation]:
         """All layers with their own memory, for inputs laid out as x."""
         steps, weights, behind = list[Activation](), iter(self.weights), None
+        # Behind the last linear layer, the gradient is the caller's own tensor and must not be overwritten.
         last = max(i for i, layer in enumerate(self.layers) if isinstance(layer, nn.Linear))
         for i, layer in enumerate(self.layers):
             step = activation(layer)
@@ -203,6 +214,7 @@ class Chain:
 
         def backward(grad: Tensor, *_: Tensor) -> Tensor:
             if by_columns:  # autograd follows the layout of the input, which decides the order of summation
+                # Not into ``back``, whose layout is the other one.
                 return torch.mm(transposed, grad.t()).t()
             return torch.mm(grad, weight, out=back)
 
@@ -216,6 +228,7 @@ class StackedChain(Chain):
     """
 
     def logits(self, x: Tensor) -> Tensor:
+        # Rows were laid out as (M, d, n) by the search, so x.mT is contiguous.
         return at_least_single(self.forward(x.mT).mT)
 
     def pullback(self, grad: Tensor) -> Tensor:

@@ -34,6 +34,7 @@ class ClimbingRows:
 
     def part(self, mask: Tensor) -> ClimbingRows:
         """A copy of the rows under the mask; in a fleet all rows, because they must stay a rectangle."""
+        # Callers compare with ``is`` to see whether they got a part or all rows.
         if mask.dim() > 1:
             return self
         where = mask.nonzero().squeeze(-1)
@@ -41,6 +42,7 @@ class ClimbingRows:
 
     def put(self, part: ClimbingRows) -> None:
         """Write a part back."""
+        # Fields above x_cf do not change while a part climbs.
         names = list(vars(self))
         for name in names[names.index("x_cf") :] if part is not self else ():
             getattr(self, name).index_copy_(0, part.index, getattr(part, name))
@@ -49,4 +51,5 @@ class ClimbingRows:
         """Replace values of the rows under the mask."""
         for name, new in values.items():
             under = mask.unsqueeze(-1) if new.dim() > mask.dim() else mask
+            # A new tensor each time: parts and earlier points may still hold the old one.
             setattr(self, name, torch.where(under, new, getattr(self, name)))

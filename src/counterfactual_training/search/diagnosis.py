@@ -80,6 +80,7 @@ def forbidding_rules(wish: Tensor, at_end: Tensor, constraints: Constraints) -> 
     one_way = torch.where(up, int(Obstacle.ONLY_RISES), int(Obstacle.ONLY_FALLS))
     against = torch.where(up | down, one_way, int(Obstacle.FIXED))
     along = torch.where(at_end, int(Obstacle.LIMIT), int(Obstacle.NONE))
+    # What the direction forbids comes before the edge of the domain: it would hold inside, too.
     return torch.where(torch.where(wish > 0, up, down), along, against)
 
 
@@ -108,17 +109,21 @@ def diagnose_rows(
     x_cf, x, y_target = result.x_cf[rows], x[rows], y_target[rows]
     logits = network.logits(x_cf)
     steps = generator.max_steps
+    # As after the last step, so that a decaying penalty has the weight it had then.
     limit = steps.unsqueeze(-1) if isinstance(steps, Tensor) else steps
     state = SearchState(x, x_cf, x_cf - x, logits, y_target, limit, limit)
     wish = search_gradient(generator, state, network, class_loss_gradient(logits.softmax(-1), y_target))
     wish = constraints.through(wish, x_cf)
+    # In units of a step, because projection is asked about the very step that comes next.
     wish.mul_(per_member(generator.learning_rate, 2)).neg_()
     size = wish.abs()
     # Where the model is flat, no feature wants to move, so none is blocked.
     wants = size > torch.maximum(1e-6 * size.amax(-1, keepdim=True), size.new_full((), 1e-12))
     step = constraints.mask_step(wish.clone())
+    # Less than a thousandth of the step counts as nothing; rounding alone can leave a little.
     at_end = (constraints.project(x_cf + step, constraints.bounds(x)) - x_cf).abs() <= 1e-3 * size
     blocked = wants & at_end
+    # A row without any wish is not stuck but flat: nothing forbids it anything.
     stuck = wants.any(-1) & (blocked == wants).all(-1)
     reason = torch.tensor(_BINDING, dtype=torch.int8, device=x.device)[forbidding_rules(wish, at_end, constraints)]
     binding[rows] = reason * (blocked & late[rows].unsqueeze(-1))
@@ -151,6 +156,7 @@ def diagnose_points(
     """
     constraints = constraints.to(x)
     wish = constraints.through((slope or _slope)(model, x_cf, y_target), x_cf)
+    # A copy, because jumps of binary columns are written into the wish and _in_reach needs the slope.
     gain, obstacle = _gains(model, x, x_cf, y_target, constraints, wish.clone())
     most = gain.amax(-1, keepdim=True)
     hindered = (obstacle != int(Obstacle.NONE)) & (gain > _WORTH_TELLING * most)
@@ -159,6 +165,7 @@ def diagnose_points(
         in_vain = hindered.any(-1) & (_in_reach(model, x, x_cf, y_target, constraints, wish) < _WORTH_TELLING)
         way_out &= ~(doubted & in_vain.unsqueeze(-1))
     stuck = ~way_out.any(-1)
+    # Where nothing at all may move, that is the reason, even if nothing would have helped either.
     told = hindered | (obstacle == int(Obstacle.FIXED)).all(-1, keepdim=True)
     return Diagnosis(stuck, gain, torch.where(told & stuck.unsqueeze(-1), obstacle, int(Obstacle.NONE)))
 
@@ -174,8 +181,10 @@ def _gains(
     bounds = constraints.bounds(x)
     end = torch.where(wish > 0, bounds.upper, bounds.lower)
     # A column without a bound has no furthest value; one standard deviation more is as good as any.
+    # Rounded: a column may stand at the last integer before a bound that is no integer. Relations follow below.
     furthest = replace(constraints, relations=None).snap(torch.where(end.isfinite(), end, x_cf + wish.sign()), x)
     at_end = (furthest - x_cf).abs() <= 1e-4 * (1 + x_cf.abs())
+    # Categories first: binaries enter the wish, so that the same rules judge them and numbers.
     jumps = [_jumps(model, x_cf, y_target, group) for group in constraints.groups]
     for group, jump in zip(constraints.groups, jumps, strict=True):
         if len(group.columns) == 1:  # what the jump gains, with the sign of its direction
@@ -195,6 +204,7 @@ def _gains(
             obstacle[:, columns] = obstacle[:, columns].masked_fill(done, int(Obstacle.NONE))
         else:
             fixed = bool(constraints.immutable[columns].all())
+            # A box without 1 in a column is how constraints say that a category is out of reach.
             best, why = _best_category(jump, bounds.upper.expand_as(x)[:, columns], fixed)
             gain[:, columns], obstacle[:, columns] = best.unsqueeze(-1), why.unsqueeze(-1)
         if relations is not None and relations.implications:
@@ -218,7 +228,9 @@ def _need_others(
     reachable = constraints.categories(group, x)
     best, place = jump.masked_fill(~reachable, 0.0).max(-1)
     free = jump.masked_fill(~reachable | vain, 0.0).amax(-1)
+    # Only where the group is free otherwise: what forbids it directly is the simpler reason.
     stopped = (best > 0) & (free <= 0) & (obstacle[:, columns[0]] == int(Obstacle.NONE))
+    # Implications are numbered behind the linear relations, as in ``all_texts``.
     code = int(Obstacle.RELATION) + len(relations.texts) + rule.gather(-1, place.unsqueeze(-1))
     obstacle[:, columns] = torch.where(stopped.unsqueeze(-1), code, obstacle[:, columns])
     gain[:, columns] = torch.where(stopped.unsqueeze(-1), best.unsqueeze(-1), gain[:, columns])
@@ -247,6 +259,7 @@ def _jumps(model: nn.Module, x_cf: Tensor, y_target: Tensor, group: OneHotGroup)
 
     Categories are few, so each is tried: a slope says little about the other end of a jump.
     """
+    # In log p, the unit of the slope, so that categories and numbers can be compared.
     now, gained = _log_probability(model, x_cf, y_target), []
     for category in range(group.num_categories):
         point = x_cf.clone()
@@ -261,6 +274,7 @@ def _in_reach(
     """The largest share ``(n,)`` of what log p(target) lacks to 0 that a step of the numbers along the slope gains."""
     slope = slope.clone()
     for group in constraints.groups:
+        # A small step of a category is none.
         slope[:, list(group.columns)] = 0.0
     direction = functional.normalize(constraints.mask_step(slope), dim=-1)
     bounds = constraints.bounds(x)
@@ -268,6 +282,7 @@ def _in_reach(
     points = [x_cf, *(constraints.confine(x_cf + step * direction, x, *ends, x_cf) for step in _STEPS)]
     with torch.no_grad():
         now, *then = (_log_probability(model, point, y_target) for point in points)
+    # Near p = 1 there is nothing to gain; the clamp keeps the share finite.
     return (torch.stack(then).amax(0) - now) / -now.clamp_max(-1e-6)
 
 

@@ -66,6 +66,7 @@ class Generator:
             if not all(holds(v) for v in (values.flatten().tolist() if isinstance(values, Tensor) else [values])):
                 raise InputError(f"{name} must be {valid}, got {values}.")
         if not isinstance(self.max_steps, Tensor):
+            # It may come as 30.0, but range() wants an integer; the class is frozen.
             object.__setattr__(self, "max_steps", int(self.max_steps))
         check_name("step_rule", self.step_rule, get_args(StepRule))
         if self.step_rule == "line" and not isinstance(self.space, FeatureSpace):
@@ -81,6 +82,7 @@ class Generator:
     @property
     def is_plain(self) -> bool:
         """Whether it moves the features themselves and all its derivatives are closed forms: no graph is needed."""
+        # Exact types: a subclass may use autograd, which inference_mode would break.
         ours = {type(penalty) for penalty in self.penalties} <= {Distance, Energy}
         return ours and type(self.space) is FeatureSpace
 
@@ -98,6 +100,7 @@ class Generator:
         named, valid = self._named(), self.numbers()
         for name in numbers:
             check_name(f"number of the generator {self.name!r}:", name, valid)
+        # By identity: of several penalties of one name, only the first is meant.
         changed = {id(p): replace(p, weight=numbers[name]) for name, p in named.items() if name in numbers}
         penalties = tuple(changed.get(id(penalty), penalty) for penalty in self.penalties)
         return self.replace(penalties=penalties, **{name: numbers[name] for name in NUMBERS if name in numbers})

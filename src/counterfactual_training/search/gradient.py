@@ -19,11 +19,13 @@ def search_gradient(generator: Generator, state: SearchState, network: Different
     a :class:`ByAutograd`. ``grad_logits (..., n, k)``, softmax − one-hot, and the result may be overwritten.
     """
     by_logits, by_features, automatic = generator.gradients
+    # First, because the pullback then carries class loss and these penalties through the model together.
     for add_logit_gradient in by_logits:
         add_logit_gradient(state, grad_logits)
     if automatic and isinstance(network, ByAutograd):
         leaf = network.leaf
         with torch.enable_grad():
+            # The same numbers as in state, but tied to the graph that pullback differentiates.
             leaf_state = state._replace(x_cf=leaf, delta=leaf - state.x, logits=network.output)
             values = [penalty(leaf_state) for penalty in automatic]
         grad = network.pullback(grad_logits, *values)

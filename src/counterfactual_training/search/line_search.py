@@ -55,6 +55,7 @@ def search_line(
     if line.rules.has_discrete:
         changed = line.snap(~line.there)
         for _ in range(_ROUNDS):
+            # After a snap or an exchange, a row is beyond τ or below it: one of these two applies to it.
             line.come_back(changed)
             line.climb(changed)
             changed = line.exchange(~line.there)
@@ -84,8 +85,10 @@ class _Line:
             self.rules = replace(rules, category_projection="end")
         steps, self.threshold = generator.max_steps, per_member(generator.decision_threshold, 1)
         self.limit = steps.unsqueeze(-1) if isinstance(steps, Tensor) else steps
+        # In double precision, and the margin in probability turned into log-odds by the slope 1/τ(1 − τ) of the logit.
         tau = torch.as_tensor(self.threshold, dtype=torch.float64)
         self.goal = (tau.logit() + _MARGIN / (tau * (1 - tau))).to(at_least_single(x))
+        # A step is normalised over all features: without √d, each of many would move by less and less.
         self.longest = per_member(generator.learning_rate, 1) * max(1.0, (x.shape[-1] / 8) ** 0.5)
         logits = first_logits(network.logits, x, y)
         index, none = torch.arange(y.numel(), device=x.device).reshape(y.shape), torch.zeros_like(y)
@@ -93,12 +96,14 @@ class _Line:
         lower, upper = _box(self.rules, x, held)
         points, numbers = [x.clone() for _ in range(3)], [torch.zeros_like(logits[..., 0]) for _ in range(4)]
         slope, turned, live = at_least_single(x.clone()), none.bool(), none.bool()
+        # Fields that change as rows climb, in the order of ClimbingRows.
         changing = (*points, *numbers[:3], slope, numbers[3], turned, none, none.clone(), live)
         still = torch.zeros_like(x, dtype=torch.bool) if held is None else held
         self.rows = rows = ClimbingRows(index, x, y, one_hot, lower, upper, still, *changing)
         rows.set(torch.ones_like(one_hot[..., 0]), **self.look(rows, x, logits)[1])
         # A factual outside its box must first come inside, even if that is uphill.
         rows.value = rows.value.masked_fill(((x < lower) | (x > upper)).any(-1), torch.inf)
+        # As in the plain search, the target class by argmax counts even below τ.
         self.there = (rows.confidence >= self.threshold) | (logits.argmax(-1) == y)
         places = int(torch.as_tensor(steps).max()) + 1
         self.path = x.reshape(1, -1, x.shape[-1]).repeat(places, 1, 1) if record else None
@@ -117,17 +122,21 @@ class _Line:
         own = logits.gather(-1, rows.y_target.unsqueeze(-1)).squeeze(-1)
         others = _others(logits, rows)
         odds = own - others
+        # Only log p has a fixed scale against which penalties can be weighed.
         value = -odds if not self.generator.penalties else -functional.logsigmoid(odds)
         for penalty in self.generator.penalties:
             value = value + penalty(state).detach()
+        # Large logits lose digits in their difference, so the margin grows with them.
         gap = odds - self.goal - _ROUNDING * (own.abs() + others.abs())
         return state, {"value": value, "confidence": odds.sigmoid(), "gap": gap}
 
     def slope(self, rows: ClimbingRows, state: SearchState) -> Tensor:
         """The gradient of the objective, zero where descent would leave the box."""
+        # Without penalties this is the gradient of the log-odds, which does not vanish where the model is sure.
         shown = state.logits if self.generator.penalties else state.logits.masked_fill(rows.one_hot, -torch.inf)
         grad = search_gradient(self.generator, state, self.network, softmax(shown) - rows.one_hot.to(shown))
         grad = self.rules.through(grad, state.x_cf)
+        # Left in, a blocked feature would take its share of the normalised step and shorten the others'.
         blocked = ((rows.x_cf <= rows.lower) & (grad > 0)) | ((rows.x_cf >= rows.upper) & (grad < 0))
         return at_least_single(grad.masked_fill(blocked, 0))
 
@@ -146,6 +155,7 @@ class _Line:
             step = self.descent(rows.slope).mul_((-self.longest * rows.reach).unsqueeze(-1)).to(rows.x)
             trial = self.rules.confine(step.add_(rows.x_cf), rows.x, rows.lower, rows.upper, rows.x_cf)
             state, found = self.look(rows, trial)
+            # Strictly better: on a plateau, equal values would use up all tries.
             better = rows.live & (found["value"] < rows.value)
             rows.set(better, before=rows.x_cf, x_cf=trial, **found)
             going_on = better & (found["gap"] < 0)
@@ -155,8 +165,10 @@ class _Line:
             rows.reach = torch.where(better, (rows.reach * _LONGER).clamp_max(1), shorter)
             rows.turned = ~better
             rows.tries = rows.tries + rows.live
+            # A row that got better and passed τ is done climbing; one that did not get better tries again.
             rows.live = rows.live & (going_on | ~better) & (rows.reach >= _SHORTEST) & (rows.tries < self.limit)
             new = self.slope(rows, state)
+            # Else the gradient at the failed trial, combined with the one here, shows the way along a ridge.
             rows.slope = torch.where(better.unsqueeze(-1), new, _least(rows.slope, new))
         self.rows.put(rows)
         passed = mask & (self.rows.gap >= 0)
@@ -165,6 +177,7 @@ class _Line:
 
     def descent(self, slope: Tensor) -> Tensor:
         """The direction ``(..., d)`` of steepest ascent, of length 1; where difficulty counts, by unit of it."""
+        # Steepest in features measured in units of difficulty: the gradient there, and the step back, each divide once.
         return _unit(slope if self.difficulty is None else slope / self.difficulty.square())
 
     def land(self, mask: Tensor) -> None:
@@ -173,8 +186,10 @@ class _Line:
             return
         rows = self.rows.part(mask)
         mask = mask if rows is self.rows else mask[rows.index]
+        # A factual outside its box is no valid end of the segment.
         below = rows.before.clamp(rows.lower, rows.upper)
         for halving in range(_HALVINGS + 1):
+            # The lower end itself first: with categories held as they are, the factual's numbers may pass τ already.
             middle = self.rules.follow((below + rows.x_cf) / 2 if halving else below, rows.x)
             found = self.look(rows, middle)[1]
             passed = found["gap"] >= 0
@@ -188,6 +203,7 @@ class _Line:
         norm, radius = at_least_single((rows.x_cf - rows.x).abs().amax(-1)), per_member(self.generator.epsilon, 1)
         rows.set(mask & (norm < radius if self.generator.strict_epsilon else norm <= radius), x_adv=rows.x_cf)
         if self.path is not None:
+            # A snap is a move but no try, so moves may exceed T; the last ones share a place.
             place = rows.moves[mask].clamp_max(len(self.path) - 1)
             self.path[place, rows.index[mask]] = rows.x_cf[mask]
 
@@ -197,6 +213,7 @@ class _Line:
         """Round discrete features to valid values and hold them there; returns the mask."""
         rows = self.rows
         points = self.rules.snap(rows.x_cf, rows.x, rows.still)
+        # Rows that snapping leaves alone have made no move.
         changed = mask & (points != rows.x_cf).any(-1)
         rows.set(changed, x_cf=points, **self.look(rows, points)[1])
         self.arrive(rows, changed)
@@ -209,6 +226,7 @@ class _Line:
 
     def come_back(self, mask: Tensor) -> None:
         """Rows past τ go back towards the factual as far as τ allows; held features stay."""
+        # Discrete features are held by then, so their box is closed and the way back moves only the others.
         rows, mask = self.rows, mask & (self.rows.gap >= 0)
         start = rows.x_cf.clone()
         rows.set(mask, before=rows.x)
@@ -228,6 +246,7 @@ class _Line:
                 found = self.look(rows, points)[1]
                 rows.set(mask & allowed & (found["value"] < rows.value), x_cf=points, **found)
         helped = rows.value < start
+        # An exchange costs a try, so that T bounds the whole search.
         rows.tries = rows.tries + helped
         self.arrive(rows, helped)
         self.rows.put(rows)
@@ -272,6 +291,7 @@ class _Line:
 
 def _others(logits: Tensor, rows: ClimbingRows) -> Tensor:
     """log Σ exp ``(..., a)`` of the logits of all classes but the target."""
+    # Of two classes, log Σ exp of the others is the other one.
     if logits.shape[-1] == 2:  # many times faster than logsumexp
         return logits.gather(-1, 1 - rows.y_target.unsqueeze(-1)).squeeze(-1)
     return logits.masked_fill(rows.one_hot, -torch.inf).logsumexp(-1)
@@ -280,6 +300,7 @@ def _others(logits: Tensor, rows: ClimbingRows) -> Tensor:
 def _unit(slope: Tensor) -> Tensor:
     """Vectors ``(..., d)`` scaled to length 1; zero vectors stay zero."""
     largest = slope.abs().amax(-1, keepdim=True)  # dividing first keeps squares of small numbers from underflowing
+    # tiny, not 0: a zero vector must not become NaN.
     slope = slope / largest.clamp_min(torch.finfo(slope.dtype).tiny)
     return slope / slope.norm(dim=-1, keepdim=True).clamp_min(1)
 
@@ -289,8 +310,10 @@ def _least(one: Tensor, other: Tensor) -> Tensor:
 
     If a step crossed a ridge, the gradients on both sides point at each other, and this is the gradient along it.
     """
+    # Scaled for the same reason as in _unit: squares of small slopes would underflow.
     scale = one.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(one.dtype).tiny)
     across = (other - one) / scale
+    # Where along the segment between both gradients the shortest one lies; 0/0 means that they are equal.
     share = (one / scale * across).sum(-1, keepdim=True).neg_() / across.square().sum(-1, keepdim=True)
     return one + (other - one) * share.nan_to_num_(0.0).clamp_(0, 1)
 
@@ -301,6 +324,7 @@ def _box(rules: Constraints, x: Tensor, held: Tensor | None) -> tuple[Tensor, Te
     lower, upper = (bound.expand_as(x).clone() for bound in rules.interval(x, held))
     for group in rules.groups if rules.category_projection == "end" else ():
         own = x[..., group.index]
+        # Beyond 0 and 1 a relaxed category means nothing; a factual beyond them stays inside its box.
         lower[..., group.index] = torch.maximum(lower[..., group.index], own.clamp_max(0))
         upper[..., group.index] = torch.minimum(upper[..., group.index], own.clamp_min(1))
     return lower, upper

@@ -26,6 +26,7 @@ def check_inputs(model: nn.Module, x: Tensor, y: Tensor) -> None:
         raise InputError(
             f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}; expected x (n, *features) and one class per row."
         )
+    # A model without parameters works on any device.
     parameter = next(model.parameters(), None)
     for name, device in (("y", y.device), ("the model", parameter.device if parameter is not None else x.device)):
         if device != x.device:
@@ -44,6 +45,7 @@ def check_finite(x: Tensor) -> None:
     block = max(1, _BLOCK_VALUES // max(1, x.numel() // max(1, rows)))
     bad_rows, first, bad_columns = 0, 0, torch.zeros(x.shape[-1], dtype=torch.bool, device=x.device)
     for i, part in enumerate(x.split(block, -2) if x.dim() > 1 else (x,)):
+        # One sum says that all is well, without a mask as large as the block.
         if bool(torch.isfinite(part.sum())):
             continue
         bad = ~torch.isfinite(part).reshape(-1, *part.shape[-2:])  # a sum may be infinite though no value is
@@ -66,6 +68,7 @@ def first_logits(model: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, num_cl
     """The model's first output, checked; an error inside the model is raised again with the shape of its input."""
     try:
         logits = model(x)
+    # torch reports wrong shapes as RuntimeError; other errors are the model's own and say more themselves.
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise ModelError(

@@ -73,12 +73,14 @@ class PenaltyGradients(NamedTuple):
             by_logits, by_features = _closed(penalty, "add_logit_gradient"), _closed(penalty, "add_gradient")
             groups.by_logits.extend(by_logits)
             groups.by_features.extend(by_features)
+            # One closed form is enough: a penalty has either or both, and autograd would add its gradient again.
             groups.automatic.extend([] if by_logits or by_features else [penalty])
         return groups
 
 
 def _closed(penalty: Penalty, method: str) -> list[ClosedForm]:
     """The closed form, if any. A subclass that overrides ``__call__`` alone inherits a wrong one, which is left out."""
+    # Trust the derivative only if it is defined at least as far down the line of classes as the value.
     kinds = type(penalty).__mro__
     value = next((i for i, kind in enumerate(kinds) if "__call__" in vars(kind)), len(kinds))
     derivative = next((i for i, kind in enumerate(kinds) if method in vars(kind)), 0)
@@ -96,6 +98,7 @@ class Distance:
         return per_member(self.weight, 1) * state.delta.abs().sum(-1)
 
     def add_gradient(self, state: SearchState, grad: Tensor) -> None:
+        # Without a graph and into scratch memory, because this runs at every step.
         if isinstance(self.weight, Tensor):
             grad.add_(torch.sign(state.delta, out=state.scratch).mul_(per_member(self.weight, 2)))
         elif self.weight:
@@ -121,12 +124,14 @@ class Energy:
 
     def add_logit_gradient(self, state: SearchState, grad: Tensor) -> None:
         target, weight = state.y_target.unsqueeze(-1), self._weight(state)
+        # E = −M[y⁺], hence the minus before 2ρ; and ∂E/∂M[y⁺] = −1, hence the minus of the weight.
         slope = state.logits.gather(-1, target).mul_(-2 * self.ridge).add_(1)  # 1 + 2ρE
         slope.mul_(-weight.unsqueeze(-1) if isinstance(weight, Tensor) else -weight)
         grad.scatter_add_(-1, target, slope)
 
     def _weight(self, state: SearchState) -> Number:
         """One number, or one per member ``(members, 1)``."""
+        # The authors count from 1, and their decay starts with the first update.
         phi = polynomial_decay(state.step + 1, state.max_steps) if self.decay == "polynomial" else 1.0
         weight = per_member(self.weight, 1) * phi
         return weight.to(state.logits) if isinstance(weight, Tensor) else weight

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from counterfactual_training.defaults import GENERATORS as NAMES
 from counterfactual_training.errors import InputError, lookup
 from counterfactual_training.models.vae import VAE, fit_vae
 from counterfactual_training.search.generator import NUMBERS, Generator
@@ -68,7 +69,7 @@ def line(
     )
 
 
-GENERATORS: dict[str, Recipe] = {"generic": generic, "ecco": ecco, "revise": revise, "line": line}
+GENERATORS: dict[str, Recipe] = dict(zip(NAMES, (generic, ecco, revise, line), strict=True))
 
 
 def register_generator(name: str, recipe: Recipe) -> None:
@@ -81,6 +82,7 @@ def make_generator(name: str | Generator, x_train: Tensor | None = None, **setti
     if isinstance(name, Generator):
         return name.replace(**settings) if settings else name
     recipe = lookup("generator", name, GENERATORS)
+    # Only recipes that fit something name x_train; others would refuse it.
     if x_train is not None and "x_train" in inspect.signature(recipe).parameters:
         settings = {"x_train": x_train, **settings}
     return recipe(**settings)
@@ -93,14 +95,17 @@ def make_alike(name: str, like: Generator, x_train: Tensor | None = None, **sett
     ``like`` differs from a plain :class:`Generator` in them, because a recipe may have defaults of its own;
     ``learning_rate`` and ``max_steps`` are copied only if both use the same step rule.
     """
+    # What of ``like`` was stated, as far as that can be told: whatever differs from a plain generator.
     usual = {f.name: f.default for f in fields(Generator) if f.name in (*NUMBERS, "strict_epsilon", "step_rule")}
     search = {n: getattr(like, n) for n, plain in usual.items() if getattr(like, n) != plain}
     stated = {n: value for n, value in settings.items() if n in usual}
     weights = {n: weight for n, weight in like.numbers().items() if n not in NUMBERS}
     energies = [{"decay": p.decay, "energy_ridge": p.ridge} for p in like.penalties if isinstance(p, Energy)]
+    # Later wins: settings stated for this call override what is taken from ``like``.
     rest = weights | (energies[0] if energies else {}) | settings
     takes = inspect.signature(lookup("generator", name, GENERATORS)).parameters
     made = make_generator(name, x_train, **{n: v for n, v in rest.items() if n in takes and n not in usual})
+    # η and T of a descent mean something else to a line search.
     if made.step_rule != search.get("step_rule", "fixed"):
         search = {n: value for n, value in search.items() if n not in ("learning_rate", "max_steps")}
     return made.replace(**(search | stated))

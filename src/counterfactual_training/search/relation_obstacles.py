@@ -9,12 +9,15 @@ from counterfactual_training.constraints import Constraints, OneHotGroup, Relati
 
 # Room below this share of (1 + |z|) is none.
 _NONE_LEFT = 1e-4
+# Another column makes room if it loses less than this share of what the room is worth.
+_WORTHWHILE = 0.95
 
 
 def binding_limits(constraints: Constraints, relations: Relations, x: Tensor, x_cf: Tensor, wish: Tensor) -> Tensor:
     """The linear relation ``(n, d)`` that stops each column on the way of its wish ``(n, d)``; −1 where none does.
 
-    A relation stops a column that has no room left, if no other column of it can make room either.
+    A relation stops a column that has no room left, if no other column of it can make room without losing as much as
+    is gained.
     """
     bounds = constraints.bounds(x)
     low, high = relations.limits(x, 0.0)
@@ -23,20 +26,34 @@ def binding_limits(constraints: Constraints, relations: Relations, x: Tensor, x_
     up, down = (end > _NONE_LEFT * (1 + x_cf.abs()) for end in (bounds.upper - x_cf, x_cf - bounds.lower))
     for i, normal in enumerate(relations.normals):
         way = (normal * wish).sign()  # which limit a wish leads to
+        # Room to the limit that the wish runs into, in units of ``normal · z``.
         room = torch.where(way > 0, (high - value)[:, i : i + 1], (value - low)[:, i : i + 1])
         least = _next_step(constraints, x_cf, wish) * normal.abs()
         full = (normal != 0) & (way != 0) & (room < least)
-        # Columns that could move the value away from its upper limit, and from its lower one.
+        # Other columns could move the value away from its upper limit or its lower one, each at a loss of its own.
+        # Gain per unit of room, so that gains and losses of different columns can be compared.
+        rate = wish / normal.where(normal != 0, 1.0)
         from_high = torch.where(normal > 0, down, up) & (normal != 0)
         from_low = torch.where(normal > 0, up, down) & (normal != 0)
-        easing = torch.where(way > 0, _others(from_high), _others(from_low))
+        loss = torch.where(
+            way > 0,
+            _least_of_others(rate.masked_fill(~from_high, torch.inf)),
+            _least_of_others((-rate).masked_fill(~from_low, torch.inf)),
+        )
+        easing = loss < _WORTHWHILE * rate.abs()
+        # The first relation that stops a column is named; one is enough to explain it.
         binding = torch.where(full & ~easing & (binding < 0), i, binding)
     return binding
 
 
-def _others(mask: Tensor) -> Tensor:
-    """Whether any other column of the row ``(n, d)`` is under the mask."""
-    return mask.sum(-1, keepdim=True) - mask.long() > 0
+def _least_of_others(values: Tensor) -> Tensor:
+    """The smallest value among the other columns of each row ``(n, d)``."""
+    if values.shape[-1] == 1:
+        return torch.full_like(values, torch.inf)
+    # The least of the others is the smallest of all, except for that one itself, which gets the second smallest.
+    (first, second), place = values.topk(2, -1, largest=False)[0].unbind(-1), values.argmin(-1, keepdim=True)
+    own = torch.zeros_like(values, dtype=torch.bool).scatter_(-1, place, True)
+    return torch.where(own, second.unsqueeze(-1), first.unsqueeze(-1))
 
 
 def _next_step(constraints: Constraints, x_cf: Tensor, wish: Tensor) -> Tensor:
@@ -45,6 +62,7 @@ def _next_step(constraints: Constraints, x_cf: Tensor, wish: Tensor) -> Tensor:
     for lattice in constraints.lattices:
         j = lattice.column
         below, above = lattice.beside(x_cf[:, j])
+        # A little less than the distance, or rounding would make the next value look out of reach.
         least[:, j] = torch.where(wish[:, j] > 0, above - x_cf[:, j], x_cf[:, j] - below) * (1 - _NONE_LEFT)
     return least
 
@@ -64,6 +82,7 @@ def needs_in_vain(
         code = x.new_tensor(rule.code)
         place = int(code.argmax()) if len(rule.given) > 1 else int(code[0])
         there = x_cf.clone()
+        # The point as it would be in that category: does it have what the rule needs?
         there[:, list(rule.given)] = code
         lacks = rule.broken(there) & ~may_become(constraints, rule.needed, rule.needed_code, x)
         vain[:, place] |= lacks

@@ -18,7 +18,7 @@ class Status(IntEnum):
     EXHAUSTED = 1  #: all steps used, threshold not reached; the best effort is returned
     INFEASIBLE = 2  #: stuck: every change that would still help is forbidden, see ``binding``
     ALREADY_THERE = 3  #: the factual already is of the target class; returned unchanged
-    IMPLAUSIBLE = 4  #: the model assigns the target, its gate rejects the point; only ``search_gated`` says so
+    IMPLAUSIBLE = 4  #: the model assigns the target, its gate rejects the point; never by ``search``
 
 
 class Binding(IntEnum):
@@ -38,7 +38,7 @@ class SearchResult:
         x_adv: like ``x_cf``; the nascent one: the last iterate within ε of the factual (Eq. 4).
         converged: ``(..., n)`` whether x_cf satisfies the threshold τ.
         num_steps: ``(..., n)`` updates made: 0 for rows already there and where no feature may move at all; snapping
-            discrete features is no update.
+            discrete features is no update. A line search counts its moves, and a snap is one.
         status: ``(..., n)`` values of :class:`Status`.
         confidence: ``(..., n)`` probability of the target class at x_cf.
         binding: ``(..., n, d)`` values of :class:`Binding`: for rows that did not converge, which constraint keeps
@@ -78,6 +78,7 @@ class SearchResult:
             return parts[0]
         joined: dict[str, Any] = {}
         for name, first in vars(parts[0]).items():
+            # Rows are the last dimension of values per row, and the one before features otherwise.
             row_dim = -1 if name in ("converged", "num_steps", "status", "confidence") else -2
             joined[name] = None if first is None else torch.cat([getattr(part, name) for part in parts], row_dim)
         return SearchResult(**joined)

@@ -68,10 +68,10 @@ def search(
     check_inputs(model, x, y_target)
     feature_shape = x.shape[y_target.dim() :]
     num_features = prod(feature_shape)
-    flat, y_target = x.detach().reshape(*y_target.shape, num_features), y_target.long()
+    flat, y_target = x.detach().reshape(*y_target.shape, num_features), y_target.long()  # images too
     constraints = (constraints if constraints is not None else _unconstrained(num_features)).to(flat)
     constraints.check_factuals(flat)
-    noise = _noise(generator, rng, flat).unbind()
+    noise = _noise(generator, rng, flat).unbind()  # once for all blocks, whose size must not matter
     block, parts = _block_size(flat), []
     # The descent needs gradients even if the caller is in inference_mode.
     with evaluating(model), sensible_threads(model, flat[..., :block, :], threads), torch.inference_mode(False):
@@ -102,7 +102,7 @@ def _shaped(result: SearchResult, feature_shape: torch.Size) -> SearchResult:
 
 
 def _still(held: Tensor | None, x: Tensor, flat: Tensor, block: int) -> Iterator[Tensor | None]:
-    """The mask of the cells to hold, block by block."""
+    """The mask of the cells to hold, block by block; without one, ``None`` without end."""
     if held is None:
         return repeat(None)
     if held.shape != x.shape:
@@ -116,11 +116,14 @@ def _descend(work: WorkingSet, network: Differentiable, generator: Generator, no
     for step in range(work.num_looks):
         logits = network.logits(work.x_cf) if step else first_logits(network.logits, work.x_cf, work.y_target)
         probability = softmax(logits)
+        # Tested before each update and once after the last, as in the authors' code.
         work.retire(probability, step)  # rows at τ are done
         if work.live_width == 0:
             break
+        # The last rounds only look: at the last step, and at what a final snap made of it.
         if step < work.limits.stop:
             state = SearchState(work.x, work.x_cf, work.delta, logits, work.y_target, step, work.limit, work.scratch)
+            # softmax − one-hot is the gradient of the summed cross-entropy: a mean would scale steps by 1/n.
             grad = search_gradient(generator, state, network, probability - work.one_hot)  # ∇ₓ′ of Eq. 1
             grad = work.constraints.through(grad, work.x_cf)  # of features that follow others, if there are any
             work.z, delta = space.propose(work.z, work.x_cf, grad, generator.learning_rate)  # Δ = −η ∇ₓ′
@@ -133,6 +136,7 @@ def _descend(work: WorkingSet, network: Differentiable, generator: Generator, no
 def _block_size(x: Tensor) -> int:
     """How many of the rows x ``(..., n, d)`` to search at once."""
     num_rows, values = x.shape[-2], _BLOCK_VALUES.get(x.device.type, _BLOCK_VALUES_ACCELERATOR)
+    # All members of a fleet work on the same rows of a block, so they share its memory.
     most = max(1, values // max(1, prod(x.shape[:-2]) * x.shape[-1]))
     # Blocks of equal size: a small last block would take as many steps as the others.
     return max(1, -(-num_rows // max(1, -(-num_rows // most))))
@@ -154,12 +158,14 @@ def _noise(generator: Generator, rng: torch.Generator | Sequence[torch.Generator
         return generator.space.noise(int(torch.as_tensor(steps).max()) + 2, rng, x)
     limits = steps.tolist() if isinstance(steps, Tensor) else [steps] * len(rng)
     draws = [generator.space.noise(limit + 2, own, x) for limit, own in zip(limits, rng, strict=True)]
+    # Members with a smaller T are done before the padding.
     return nn.utils.rnn.pad_sequence(draws).unsqueeze(-2)
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Context manager: eval mode inside; afterwards every module is back in the mode it had."""
+    # Module by module, because parts of a model may be in eval mode on purpose.
     training = [module for module in model.modules() if module.training]
     if training:
         model.eval()

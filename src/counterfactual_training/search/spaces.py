@@ -68,6 +68,7 @@ class LatentSpace:
     reencode: bool = True
 
     def noise(self, num: int, rng: torch.Generator | None, like: Tensor) -> Tensor:
+        # Seeded, so that a search without an rng is repeatable.
         rng = rng if rng is not None else torch.Generator().manual_seed(0)
         return torch.randn(num, self.vae.latent_dim, generator=rng, device=rng.device).to(like)
 
@@ -78,9 +79,11 @@ class LatentSpace:
     def propose(self, z: Tensor, x_cf: Tensor, grad: Tensor, learning_rate: Number) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
             z = z.detach().requires_grad_()
+            # Chain rule: the gradient at x′, constraints included, times the decoder's Jacobian at z.
             (grad_z,) = torch.autograd.grad(self.vae.decode(z), z, grad)
         z = z.detach() - per_member(learning_rate, 2) * grad_z
         with torch.no_grad():
+            # Relative to x′ as it stands, so that mask and projection apply to REVISE like to any other step.
             return z, self.vae.decode(z) - x_cf
 
     def settle(self, z: Tensor, x_cf: Tensor, noise: Tensor) -> Tensor:
@@ -90,4 +93,5 @@ class LatentSpace:
 @lru_cache(maxsize=64)
 def _number(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     """A number as a cached tensor: making one takes longer than multiplying a small batch by it."""
+    # At least single precision: rounded to the three digits of bfloat16, η would be another.
     return torch.tensor(value, dtype=torch.promote_types(dtype, torch.float32), device=device)

@@ -39,9 +39,11 @@ def compatible(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
 def stack_generators(members: Sequence[Generator], like: Tensor) -> Generator:
     """One generator with numbers ``(M,)`` in the dtype and on the device of ``like``; shared numbers stay plain."""
     structures = [generator_structure(member) for member in members]
+    # Compared with one that has an energy, if any has: two without are compatible with everything.
     richest = max(structures, key=lambda s: len(s[3]))
     if not all(compatible(one, richest) for one in structures):
         raise InputError("Only generators of one space, with the same kinds of penalties, can be stacked.")
+    # A dict keeps their order; members without a kind get it with weight 0.
     kinds = dict.fromkeys(_kind(p) for member in members for p in member.penalties)
     first = members[0]
     return replace(
@@ -60,6 +62,7 @@ def stack_generators(members: Sequence[Generator], like: Tensor) -> Generator:
 def _kind(penalty: Penalty) -> tuple[Any, ...]:
     """A penalty without its weight."""
     if type(penalty) not in _WEIGHTED or not is_dataclass(penalty):
+        # A user's own penalty may hold anything, so it equals only itself.
         return (id(penalty),)
     rest = tuple(getattr(penalty, field.name) for field in fields(penalty) if field.name != "weight")
     return (type(penalty), *rest)

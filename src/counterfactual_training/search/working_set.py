@@ -43,10 +43,12 @@ class WorkingSet:
         self.limits = range(*(int(end) for end in torch.as_tensor(self.limit).aminmax()))
         self.strict = generator.strict_epsilon  # nascent means < ε
         self.threshold = generator.decision_threshold  # τ
+        # Rows of all members are numbered through, so that results can be written by one index.
         self.rows = torch.arange(y_target.numel(), device=x.device).reshape(y_target.shape)  # index into the batch
         self.live_width = y_target.shape[-1]
         bounds = constraints.bounds(x).hold(x, held)
         self.x_cf = constraints.project_categories(x.clone(), bounds)  # the authors decode before the first step
+        # Without a finite bound there is nothing to project, which saves a pass per step.
         stepwise = constraints.groups and constraints.category_projection == "step"
         bounded = stepwise or not all(bool(bound.isinf().all()) for bound in bounds)
         self.bounds = bounds if bounded else None
@@ -71,6 +73,7 @@ class WorkingSet:
             status=y_target.new_zeros(y_target.shape),
             confidence=single,
             binding=y_target.new_zeros(*y_target.shape, 0, dtype=torch.int8),
+            # Filled with the factuals, at which rows that are already there stay.
             path=x.repeat(self.limits.stop + 1, *[1] * x.dim()) if record else None,
         )
 
@@ -90,16 +93,19 @@ class WorkingSet:
         If there are discrete features, a row that reaches τ is first snapped to valid values and then checked again.
         """
         if step == 0:
+            # Made here, because only the first output tells how many classes there are.
             self.one_hot = torch.zeros_like(probability).scatter_(-1, self.y_target.unsqueeze(-1), 1)
             self.goals = torch.where(
                 self.one_hot > 0, torch.as_tensor(per_member(self.threshold, 2)).to(probability), torch.inf
             )
         else:
             self._record(min(step, self.limits.stop))
+        # Goals of other classes and finished rows are infinite, so one comparison decides for all rows.
         early, arrivals = 0 < step < self.limits.start, probability >= self.goals
         if early and self.fresh is None and not bool(arrivals.any()):
             return  # the most common case, decided by one comparison
         arrived = arrivals.any(-1)
+        # From here on rows may be done, which is rare enough for the slower operations.
         confidence = probability.gather(-1, self.y_target.unsqueeze(-1)).squeeze(-1)
         if early and self.snapped is None:
             self._write(arrived, confidence, Status.CONVERGED, step)
@@ -111,6 +117,7 @@ class WorkingSet:
         closing = torch.as_tensor(step >= self.limit, device=arrived.device)
         updates = self.limit.clamp_max(step) if isinstance(self.limit, Tensor) else min(step, self.limit)
         settled = self._snap(arrived, closing)
+        # If all that may move was snapped, further steps cannot change a row.
         over = closing if self.snapped is None or self.constraints.has_free_features else closing | self.snapped
         self._write(settled & arrived, confidence, Status.CONVERGED, updates)
         self._write(settled & over & ~arrived, confidence, Status.EXHAUSTED, updates)
@@ -122,15 +129,18 @@ class WorkingSet:
             return live
         fresh = live & ~self.snapped & (arrived | closing)
         if bool(fresh.any()):
-            # The point before the snap was the last iterate that may be nascent: a snap is no step (Eq. 4).
+            # The point before the snap, if nascent, is stored now; a later iterate within ε may replace it (Eq. 4).
             kept = (fresh & self.nascent).unsqueeze(-1)
             self.x_adv, self.nascent = torch.where(kept, self.x_cf, self.x_adv), self.nascent & ~fresh
+            # Cells that the caller holds have an interval of one point; snapping must not touch them.
             closed = None if self.bounds is None else self.bounds.lower == self.bounds.upper
             snapped = self.constraints.snap(self.x_cf, self.x, closed)
             self.x_cf = torch.where(fresh.unsqueeze(-1), snapped, self.x_cf)
             self.delta = self.x_cf - self.x
             self.snapped |= fresh
+            # The iteration was spent on snapping; num_steps takes it off again.
             self.held += fresh & ~closing
+            # A negative radius: no later iterate of such a row counts as nascent.
             self.radius.masked_fill_(fresh & closing, -1)
             self.fresh = fresh
         return live & ~fresh
@@ -143,6 +153,7 @@ class WorkingSet:
         rows, x_cf, nascent = pick(self.rows, done), pick(self.x_cf, done), pick(self.nascent, done).unsqueeze(-1)
         found, num_features = self._results, x_cf.shape[-1]
         found.x_cf.view(-1, num_features).index_copy_(0, rows, x_cf)
+        # While a row is nascent, x_adv is not written at every step: x_cf is it.
         x_adv = torch.where(nascent, x_cf, pick(self.x_adv, done))
         found.x_adv.view(-1, num_features).index_copy_(0, rows, x_adv)
         found.confidence.view(-1).index_copy_(0, rows, pick(confidence, done))
@@ -154,6 +165,7 @@ class WorkingSet:
             num_steps.index_fill_(0, rows, updates)
         if self.held is not None:
             num_steps.index_add_(0, rows, pick(self.held, done), alpha=-1)
+        # Marks the rows as done: no probability reaches infinity.
         self.goals.masked_fill_(mask.unsqueeze(-1), torch.inf)
         self.live_width = self.live_width - len(done[0]) if len(done) == 1 else int(self.live.sum(-1).max())
 
@@ -174,12 +186,15 @@ class WorkingSet:
         fixed = None
         if self.snapped is not None:
             fixed = self.snapped.unsqueeze(-1) & self.constraints.discrete
+            # A row snapped in this iteration waits for its probability at the snapped point.
             delta.masked_fill_(fixed if self.fresh is None else fixed | self.fresh.unsqueeze(-1), 0.0)
+        # Into the old iterate's memory, then swapped: nothing is allocated, and ``spare`` holds the point before.
         torch.add(self.x_cf, delta, out=self.spare)
         self.spare, self.x_cf = self.x_cf, self.spare
         if self.bounds is not None:
             related = self.constraints.relations is not None  # they could move what was snapped
             bounds = self.bounds.hold(self.spare, fixed) if related else self.bounds
+            # The point before is inside the relations, so it is where a projection can fall back to.
             self.constraints.project(self.x_cf, bounds, self.spare)
         torch.sub(self.x_cf, self.x, out=self.delta)
 
@@ -189,6 +204,7 @@ class WorkingSet:
         inside = norm < self.radius if self.strict else norm <= self.radius
         if not torch.equal(inside, self.nascent):  # in most steps no row leaves or comes back
             left = (self.nascent & ~inside).nonzero(as_tuple=True)
+            # The last iterate inside was the one before this step.
             self.x_adv.index_put_(left, pick(self.spare, left))
         self.nascent = inside
 
@@ -199,6 +215,7 @@ class WorkingSet:
         if self.rows.dim() == 1:
             order = self.live.nonzero().squeeze(-1)
         else:  # live rows first, padded with finished ones
+            # As many rows in all members, because tensors are rectangular; stable, to keep their order.
             order = self.live.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[..., : self.live_width]
         for name in ("x", "x_cf", "x_adv", "delta", "one_hot", "goals", *(("z",) if self.z.numel() else ())):
             setattr(self, name, take(getattr(self, name), order))
@@ -214,6 +231,7 @@ def _step_limit(generator: Generator, constraints: Constraints) -> int | Tensor:
     """T, or ``(members, 1)`` if the members of a fleet differ in it; 0 if no feature may move."""
     frozen = constraints.immutable.all(-1)
     limit = generator.max_steps
+    # A member in which nothing may move makes no step, without a branch for it.
     if isinstance(limit, Tensor) or frozen.dim():
         steps = torch.as_tensor(limit, device=frozen.device)
         return (steps * ~frozen).unsqueeze(-1)
@@ -229,6 +247,7 @@ def take(values: Tensor, order: Tensor) -> Tensor:
     """Rows ``order`` ``(..., a)`` of ``(..., n, d)``, in the same memory layout."""
     if order.dim() == 1:
         return values.index_select(0, order)
+    # Rows laid out as (M, d, n) are gathered in that layout, or the chain would have to copy them.
     if values.stride(-2) == 1:
         return values.mT.gather(-1, order.unsqueeze(-2).expand(*order.shape[:-1], values.shape[-1], -1)).mT
     return values.gather(-2, order.unsqueeze(-1).expand(*order.shape, values.shape[-1]))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import itertools
+from collections.abc import Hashable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ _OVERSHOOT = 2e-5
 # A robust scale clips values to these quantiles.
 _TAILS = (0.01, 0.99)
 # Advice leads to values between these quantiles, unless a domain is stated.
-_BULK = (0.005, 0.995)
+BULK = (0.005, 0.995)
 # A column of numbers takes few values if it takes at most so many, each of them so often on average.
 _MOST_VALUES, _REPEATED = 12, 20
 
@@ -62,10 +63,12 @@ class Column:
         if len(present) == 0:
             beside = " but special codes; state kind 'categorical' or" if feature.special else ";"
             raise InputError(f"{feature.name!r} holds no value to learn from{beside} drop the column")
+        # A median of categories may be one that nobody has; of numbers, take one that somebody has.
         counts = feature.kind in ("binary", "categorical", "ordinal")
         fill = np.bincount(present.astype(int)).argmax() if counts else np.quantile(present, 0.5, method="lower")
         v = np.where(np.isnan(numbers), fill, numbers)
         low, high = float(v.min()), float(v.max())
+        # Sums of numbers near 1e308 overflow; that is told below, in words.
         with np.errstate(over="ignore"):
             mean, std = (float(v.mean()), float(v.std(ddof=1))) if high > low else (low, 0.0)
         if high > low and not (np.isfinite(mean) and np.isfinite(std) and std > 0):
@@ -76,7 +79,7 @@ class Column:
         center, spread = _affine(feature, *(inner or (mean, std))) if scale else (0.0, 1.0)
         decimals = _decimals(feature, dtype, present, std)
         seen = tuple(np.unique(present.astype(int)).tolist()) if counts else None
-        first, last = _BULK
+        first, last = BULK
         ends = float(np.quantile(present, first, method="lower")), float(np.quantile(present, last, method="higher"))
         return cls(
             feature, dtype, center, spread, mean, std, low, high, decimals, float(fill), seen, ends,
@@ -132,11 +135,20 @@ class Column:
         """Distance between neighbouring values that can be written; 0 if there is no limit."""
         return 0.0 if self.decimals is None else 10.0**-self.decimals
 
+    @property
+    def alike(self) -> Hashable:
+        """Columns with the same key differ in center, scale and fill only, as far as decoding goes."""
+        f, plain = self.feature, self.scale == 1.0 and self.center == 0.0
+        if f.kind != "numeric" or f.special or self.advised is not None:
+            return f.name
+        return str(self.dtype), self.decimals, f.step, f.limits, f.mutability, plain
+
     def encode(self, numbers: np.ndarray) -> np.ndarray:
         """Numbers ``(n,)``, as read, to model space ``(n, width)``."""
         v = np.where(np.isnan(numbers), self.fill, numbers)
         if self.one_hot:
             return (v[:, None] == np.arange(self.width)).astype(np.float64)
+        # Halfway: neither of the two categories.
         if self.feature.kind == "binary":
             return np.where(v == UNSEEN, 0.5, v)[:, None]
         if self.feature.kind == "ordinal":
@@ -212,7 +224,7 @@ class Column:
         z = z.astype(np.float64)
         v = z * self.scale + self.center
         double = float(np.finfo(np.float64).eps)
-        if self.scale == 1.0 and self.center == 0.0:
+        if np.all(self.scale == 1.0) and np.all(self.center == 0.0):
             return v, np.abs(v) * (4 * precision if precision > double else 0.0)
         return v, 4 * (precision * np.abs(z * self.scale) + double * (abs(self.center) + np.abs(v)))
 
@@ -248,13 +260,10 @@ class Column:
     @classmethod
     def from_dict(cls, feature: Feature, spec: dict[str, Any]) -> Column:
         try:
-            seen = None if spec.get("seen") is None else tuple(int(position) for position in spec["seen"])
-            pairs = {
-                name: None if spec.get(name) is None else tuple(float(value) for value in spec[name])
-                for name in ("bulk", "values")
-            }
-            read = {"feature": feature, "dtype": dtype_from_dict(spec["dtype"]), "seen": seen, **pairs}
-            return cls(**{**spec, **read})
+            listed = {
+                name: tuple(value) for name, value in spec.items() if isinstance(value, list)
+            }  # JSON has no tuples
+            return cls(**{**spec, **listed, "feature": feature, "dtype": dtype_from_dict(spec["dtype"])})
         except (KeyError, TypeError, ValueError) as error:
             raise FileError(f"The encoding of {feature.name!r} in the file is not complete: {error}.") from None
 
@@ -300,15 +309,18 @@ def _decimals(feature: Feature, dtype: Any, present: np.ndarray, std: float) -> 
     return max(seen, min(needed, 15))
 
 
+def stack_columns(columns: Sequence[Column], which: np.ndarray) -> Column:
+    """One column that decodes n cells, each of another of these columns ``which`` ``(n,)``; all of them are alike."""
+    fields: dict[str, Any] = {
+        name: np.array([getattr(column, name) for column in columns])[which] for name in ("center", "scale", "fill")
+    }
+    return replace(columns[0], **fields)
+
+
 def unique_names(columns: Sequence[Column]) -> list[str]:
     """Names of all encoded columns; a second ``a=x``, level x of a after a column of that name, is ``a=x (2)``."""
-    names: list[str] = []
-    taken: set[str] = set()
+    names: dict[str, None] = {}
     for name in (name for column in columns for name in column.names):
-        unique, count = name, 1
-        while unique in taken:
-            count += 1
-            unique = f"{name} ({count})"
-        taken.add(unique)
-        names.append(unique)
-    return names
+        copies = (f"{name} ({count})" for count in itertools.count(2))
+        names[next(unique for unique in itertools.chain([name], copies) if unique not in names)] = None
+    return list(names)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +15,6 @@ from counterfactual_training.constraints import (
     Domain,
     Lattice,
     OneHotGroup,
-    Relations,
 )
 from counterfactual_training.constraints.mutability import Direction, direction_from
 from counterfactual_training.errors import ConstraintError
@@ -37,8 +35,7 @@ class OrdinalLattice(Lattice):
 
     def snap(self, v: Tensor, factual: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         """The reachable rank next to v: the next one away from the factual if there is one, else the nearest."""
-        if self.values is None or self.transitions is None:
-            return super().snap(v, factual, lower, upper)
+        assert self.values is not None and self.transitions is not None  # noqa: S101 - see `_lattice`
         values = self.values.to(v)
         tolerance = 1e-5 * (1 + values.abs())
         at = (factual.unsqueeze(-1) - values).abs() <= tolerance
@@ -70,45 +67,34 @@ def build_constraints(
     """Constraints on the encoded columns and relations between them; arguments as in :meth:`Encoder.constraints`."""
     widths = [column.width for column in columns]
     placed = list(zip(columns, np.cumsum([0, *widths[:-1]]).tolist(), strict=True))
-    directions = [direction for column in columns for direction in _directions(column)]
-    boxes = [box for column in columns for box in _boxes(column, num_std, keep_sign, bulk)]
+    directions: list[Direction] = []
+    boxes: list[tuple[float, float]] = []
+    for column in columns:
+        # What follows others never moves by itself, nor is it limited or rounded in the search.
+        moves = column.feature.name not in book.following
+        # Special codes are no aim, and cells that hold one keep it.
+        codes = len(column.feature.special)
+        directions += [_direction(column) if moves else "none"] * (column.width - codes) + ["none"] * codes
+        box = _box(column, num_std, keep_sign, bulk) if moves else (-np.inf, np.inf)
+        boxes += [box] * (column.width - codes) + [(0.0, 1.0)] * codes
     lower, upper = torch.tensor(boxes, dtype=torch.float64).unbind(1)
     # An open side is inferred, so factuals beyond it are allowed; Schema.check rejects those beyond a stated one.
     inferred = [c.feature.domain is None or None in c.feature.domain for c in columns for _ in range(c.width)]
+    free = [(column, start) for column, start in placed if column.feature.name not in book.following]
     built = Constraints.build(
         len(directions),
         directions,
         Domain(lower, upper, torch.tensor(inferred)),
         [group for column, start in placed if (group := _group(column, start)) is not None],
-        [lattice for column, start in placed if (lattice := _lattice(column, start, bulk)) is not None],
+        [found for column, start in free if (found := _lattice(column, start, bulk)) is not None],
         unique_names(columns),
         category_projection,
     )
     most = [(c.feature.max_change or np.inf) / c.scale for c in columns for _ in range(c.width)]
     reach = torch.tensor(most, dtype=torch.float64) if np.isfinite(most).any() else None
     coded = tuple((start, tuple(range(start + 1, start + c.width))) for c, start in placed if c.feature.special)
-    built = replace(built, reach=reach, keep_outside=keep_outside, coded=coded)
     relations = build_relations(book, columns, [start for _, start in placed])
-    return built if relations is None else _related(built, relations)
-
-
-def _related(built: Constraints, relations: Relations) -> Constraints:
-    """The constraints under relations. What follows others never moves by itself, nor is it rounded in the search."""
-    following = torch.zeros(built.num_features, dtype=torch.bool)
-    following[relations.following] = True
-    box = Domain(
-        built.domain.lower.masked_fill(following, -torch.inf),
-        built.domain.upper.masked_fill(following, torch.inf),
-        built.domain.inferred,
-    )
-    return replace(
-        built,
-        may_increase=built.may_increase & ~following,
-        may_decrease=built.may_decrease & ~following,
-        domain=box,
-        lattices=tuple(lattice for lattice in built.lattices if lattice.column not in relations.following),
-        relations=relations,
-    )
+    return replace(built, reach=reach, keep_outside=keep_outside, coded=coded, relations=relations)
 
 
 def _targets(column: Column) -> np.ndarray:
@@ -134,18 +120,6 @@ def transition_matrix(column: Column) -> np.ndarray:
         may &= ~np.tril(np.ones((k, k), dtype=bool), -1)
     np.fill_diagonal(may, True)
     return may
-
-
-def _directions(column: Column) -> list[Direction]:
-    """Direction of each encoded column. Special codes are no aim, and cells that hold one keep it."""
-    codes = len(column.feature.special)
-    return [_direction(column)] * (column.width - codes) + ["none"] * codes
-
-
-def _boxes(column: Column, *rules: Any) -> list[tuple[float, float]]:
-    """Box of each encoded column."""
-    codes = len(column.feature.special)
-    return [_box(column, *rules)] * (column.width - codes) + [(0.0, 1.0)] * codes
 
 
 def _direction(column: Column) -> Direction:

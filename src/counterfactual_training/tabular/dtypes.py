@@ -41,6 +41,7 @@ def dtype_to_dict(dtype: Any) -> Any:
     """A pandas dtype as JSON."""
     if not isinstance(dtype, pd.CategoricalDtype):
         return str(dtype)
+    # The dtype of the categories, too: 1 and 1.0, or text of two kinds, look alike in JSON.
     levels = [to_plain(level) for level in dtype.categories.to_numpy(dtype=object)]
     return {"categories": levels, "ordered": bool(dtype.ordered), "of": str(dtype.categories.dtype)}
 
@@ -78,23 +79,18 @@ def restore_numbers(values: np.ndarray, dtype: Any, whole: bool) -> pd.Series:
     A missing value in an ``int64`` column makes it ``float64``, 300 in an ``int8`` column makes it ``int64``.
     """
     series = pd.Series(values)
-    present = values[~np.isnan(values)]
     if types.is_object_dtype(dtype):
         numbers = [None if np.isnan(v) else int(v) if whole and v.is_integer() else v for v in values.tolist()]
         return pd.Series(np.array(numbers, dtype=object), dtype=object)
-    if isinstance(dtype, pd.CategoricalDtype):
-        known = dtype.categories.get_indexer(pd.Index(present)) >= 0
-        return series.astype(dtype) if known.all() else series
+    # A narrower float rounds, which is fine, but may overflow.
     if types.is_float_dtype(dtype):
         narrow = series.astype(dtype)
         return narrow if np.isfinite(narrow.to_numpy(np.float64, na_value=0.0)).all() else series
-    low, high = value_range(dtype)
-    nullable = types.is_extension_array_dtype(dtype)
-    if (np.rint(present) == present).all() and (nullable or len(present) == len(values)):
-        fits = not len(present) or (present.min() >= low and present.max() <= high)
-        wide = series.astype("Int64") if nullable else series.astype("int64")
-        return wide.astype(dtype) if fits else wide
-    return series.astype("Float64") if nullable else series
+    wider: tuple[str, ...] = ("Int64", "Float64") if types.is_extension_array_dtype(dtype) else ("int64",)
+    for candidate in (dtype, *(wider if not isinstance(dtype, pd.CategoricalDtype) else ())):
+        if (stored := _stored(series, candidate)) is not None:
+            return stored
+    return series
 
 
 def restore_categories(values: np.ndarray, dtype: Any) -> pd.Series:
@@ -103,19 +99,23 @@ def restore_categories(values: np.ndarray, dtype: Any) -> pd.Series:
     A category that a categorical dtype lacks is added to it, at the end.
     """
     series = pd.Series(values, dtype=object)
-    missing = series.isna().to_numpy()
     if isinstance(dtype, pd.CategoricalDtype):
-        present, known = as_objects(values[~missing]).unique(), as_objects(dtype.categories)
+        present, known = as_objects(series.dropna().to_numpy()).unique(), as_objects(dtype.categories)
         new = present[known.get_indexer(present) < 0]
         if len(new):
             dtype = pd.CategoricalDtype(known.append(new).infer_objects(), ordered=dtype.ordered)
         return series.astype(dtype)
-    if types.is_object_dtype(dtype):
-        return series
+    stored = _stored(series, dtype)
+    return series if stored is None else stored
+
+
+def _stored(series: pd.Series, dtype: Any) -> pd.Series | None:
+    """The series in a dtype, if that can hold every value, and what is missing."""
     try:
-        stored = series.astype(dtype)
-        same = stored.astype(object).to_numpy()[~missing] == values[~missing]
-        kept_missing = stored.isna().to_numpy()[missing]
+        with np.errstate(invalid="ignore"):  # 300 as int8: compared below
+            stored = series.astype(dtype)
     except (TypeError, ValueError):
-        return series
-    return stored if bool(np.all(same)) and bool(np.all(kept_missing)) else series
+        return None
+    missing = series.isna().to_numpy()
+    same = stored.astype(object).to_numpy()[~missing] == series.to_numpy()[~missing]
+    return stored if bool(np.all(same)) and bool(stored.isna().to_numpy()[missing].all()) else None

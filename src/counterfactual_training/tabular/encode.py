@@ -79,32 +79,28 @@ class Encoder(TransformerMixin, BaseEstimator):
             raise InputError(
                 f"schema must be a Schema, got {type(self.schema).__name__}; use Schema.from_file or infer."
             )
-        frame = as_frame(X, None if self.schema is None else self.schema.names)
+        names = None if self.schema is None else self.schema.names
+        frame = as_frame(X, names)
         if len(frame) == 0:
             raise InputError("There are no rows to learn from: the frame has 0.")
-        if self.schema is not None:
-            frame = match_columns(frame, self.schema.names)
+        frame = frame if names is None else match_columns(frame, names, stated=True)
         self._check_missing(frame)
-        if self.schema is None:
-            schema = Schema.infer(frame)
-        else:
-            schema = self.schema.complete(frame)
+        schema = Schema.infer(frame) if self.schema is None else self.schema.complete(frame)
+        if self.schema is not None:  # an inferred one was checked
             schema.check(frame, domain=False)
-        self._adopt(
-            schema,
-            [Column.fit(f, frame[f.name].dtype, read(f, frame[f.name]), self._plain_scale()) for f in schema.features],
-        )
+        self._adopt(schema, [Column.fit(f, frame[f.name].dtype, read(f, frame[f.name]), self.scale) for f in schema])
+        # Beside special codes, one number still tells rows with a code from the others.
         constant = [column.feature.name for column in self.columns_ if column.constant and not column.feature.special]
         if constant:
-            warnings.warn(
-                f"Constant in the training data: {show(constant)}. They carry no information and will not move.",
-                stacklevel=from_outside(),
-            )
+            are, them = ("is", "it") if len(constant) == 1 else ("are", "them")
+            said = f"{show(constant)} {are} constant in the training data, so advice will not change {them}."
+            warnings.warn(said, stacklevel=from_outside())
         return self
 
     def transform(self, X: Any) -> np.ndarray:  # noqa: N803
         """Model space ``(n, d)``, float64."""
         check_is_fitted(self, "columns_")
+        # Columns come by name, so a frame in another order, or an array, is encoded alike.
         arrays = self._read(self._accept(X))
         return np.hstack([column.encode(v) for column, v in zip(self.columns_, arrays, strict=True)])
 
@@ -130,12 +126,10 @@ class Encoder(TransformerMixin, BaseEstimator):
             if len(factuals) != len(z):
                 raise InputError(f"like has {len(factuals)} rows for {len(z)} points.")
             index = factuals.index
-            names = self.schema_.names
-            own = {name: (factuals[name], v) for name, v in zip(names, self._read(factuals), strict=True)}
-        columns = {column.feature.name: column for column in self.columns_}
-        frame = pd.DataFrame(
-            {name: self._decode(c, z[:, self.slices_[name]], precision, own.get(name)) for name, c in columns.items()}
-        )
+            arrays = self._read(factuals)
+            own = {name: (factuals[name], v) for name, v in zip(self.schema_.names, arrays, strict=True)}
+        parts = zip(self.columns_, self.slices_.items(), strict=True)
+        frame = pd.DataFrame({n: self._decode(c, z[:, part], precision, own.get(n)) for c, (n, part) in parts})
         frame.index = pd.RangeIndex(len(z)) if index is None else index
         return frame
 
@@ -191,7 +185,7 @@ class Encoder(TransformerMixin, BaseEstimator):
         """Settings, schema and fitted numbers as JSON."""
         check_is_fitted(self, "columns_")
         return {
-            "settings": {"unseen": self.unseen, "missing": self.missing, "scale": self._plain_scale()},
+            "settings": {"unseen": self.unseen, "missing": self.missing, "scale": self.scale},
             "schema": self.schema_.to_dict(),
             "columns": {column.feature.name: column.to_dict() for column in self.columns_},
         }
@@ -211,9 +205,6 @@ class Encoder(TransformerMixin, BaseEstimator):
         return encoder
 
     # ---- inside ----------------------------------------------------------------------------------------------------
-
-    def _plain_scale(self) -> Scale:
-        return self.scale if isinstance(self.scale, str) else bool(self.scale)
 
     def _adopt(self, schema: Schema, columns: list[Column]) -> None:
         names = unique_names(columns)
@@ -247,12 +238,8 @@ class Encoder(TransformerMixin, BaseEstimator):
         opening = "The data does not fit the columns learned from"
         arrays = read_columns(self.schema_.features, frame, opening, unseen=self.unseen != "error", strict=False)
         if self.unseen == "warn":
-            said = [
-                unseen_categories(feature, frame[feature.name], numbers)
-                for feature, numbers in zip(self.schema_.features, arrays, strict=True)
-            ]
-            problems = [problem for problem in said if problem is not None]
-            if problems:
+            said = [unseen_categories(f, frame[f.name], v) for f, v in zip(self.schema_, arrays, strict=True)]
+            if problems := [problem for problem in said if problem is not None]:
                 head = "Categories that training never saw count as no category"
                 warnings.warn(report(problems, head), stacklevel=from_outside())
         return arrays
@@ -284,6 +271,5 @@ def _as_points(x: Any) -> tuple[np.ndarray, float, pd.Index | None]:
     if isinstance(x, pd.DataFrame):
         return x.to_numpy(dtype=np.float64), float(np.finfo(np.float64).eps), x.index
     z = np.asarray(x)
-    if not np.issubdtype(z.dtype, np.floating):
-        z = z.astype(np.float64)
-    return z.astype(np.float64), float(np.finfo(z.dtype).eps), None
+    kind = z.dtype if np.issubdtype(z.dtype, np.floating) else np.float64
+    return z.astype(np.float64), float(np.finfo(kind).eps), None

@@ -18,6 +18,19 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 # Share by which a stored number may differ from a code and still be it.
 _SAME_CODE = 1e-7
 CATEGORY_KINDS: tuple[Kind, ...] = ("ordinal", "binary", "categorical")
+_NUMBER_KINDS: tuple[Kind, ...] = ("numeric", "integer", "pixel")
+_UNORDERED: tuple[Kind, ...] = ("binary", "categorical")
+# Kinds for which a field makes no sense, and what to tell who states it.
+_NOT_FOR: dict[str, tuple[tuple[Kind, ...], str]] = {
+    "categories": (_NUMBER_KINDS, " and has no categories; make it categorical, ordinal or binary"),
+    "domain": (_UNORDERED, " and has no domain; use allowed= to list categories"),
+    "forbidden": (
+        _NUMBER_KINDS,
+        ": forbidden changes are between categories; use mutability=, domain= or allowed= here",
+    ),
+    "step": (("pixel", *CATEGORY_KINDS), ": only numeric and integer columns have a step"),
+    "max_change": (_UNORDERED, ": a change has no size. Use mutability 'none' to hold it, or allowed="),
+}
 
 
 @dataclass(frozen=True)
@@ -65,7 +78,14 @@ class Feature:
         for field in (
             "mutability", "categories", "domain", "allowed", "forbidden", "step", "max_change", "difficulty", "special",
         ):  # fmt: skip
-            object.__setattr__(self, field, getattr(self, f"_{field}")())
+            value, default = getattr(self, field), getattr(Feature, field)
+            if (value is None and not default) or (default == () and isinstance(value, (list, tuple)) and not value):
+                checked = default  # not stated
+            elif field in _NOT_FOR and self.kind in _NOT_FOR[field][0]:
+                raise ConstraintError(f"{self.name!r} is {self.kind}{_NOT_FOR[field][1]}.")
+            else:
+                checked = getattr(self, f"_{field}")()
+            object.__setattr__(self, field, checked)
 
     # ---- questions -------------------------------------------------------------------------------------------------
 
@@ -87,6 +107,7 @@ class Feature:
         if self.kind == "ordinal":
             low = 0 if low is None else self.levels.index(low)
             high = len(self.levels) - 1 if high is None else self.levels.index(high)
+        # The whole numbers within a domain of 17.5 to 90.2 are 18 to 90.
         if self.kind == "integer":
             low, high = (None if low is None else math.ceil(low)), (None if high is None else math.floor(high))
         return (-math.inf if low is None else float(low)), (math.inf if high is None else float(high))
@@ -105,13 +126,7 @@ class Feature:
         except ConstraintError as error:
             raise ConstraintError(f"mutability of {self.name!r}: {error}") from None
 
-    def _categories(self) -> tuple[Any, ...] | None:
-        if self.categories is None:
-            return None
-        if not self.is_category:
-            raise ConstraintError(
-                f"{self.name!r} is {self.kind} and has no categories; make it categorical, ordinal or binary."
-            )
+    def _categories(self) -> tuple[Any, ...]:
         levels = _plain_tuple(self.categories, f"categories of {self.name!r}")
         if not levels or len(set(levels)) != len(levels):
             raise ConstraintError(f"The categories of {self.name!r} must be different and at least one: {levels!r}.")
@@ -122,10 +137,6 @@ class Feature:
         return levels
 
     def _domain(self) -> tuple[Any, Any] | None:
-        if self.domain is None:
-            return None
-        if self.kind in ("binary", "categorical"):
-            raise ConstraintError(f"{self.name!r} is {self.kind} and has no domain; use allowed= to list categories.")
         if isinstance(self.domain, str) or not isinstance(self.domain, Iterable) or len(tuple(self.domain)) != 2:
             raise ConstraintError(f"The domain of {self.name!r} must be (lower, upper), got {self.domain!r}.")
         low, high = (plain(bound) for bound in self.domain)
@@ -156,9 +167,7 @@ class Feature:
                 raise ConstraintError(f"The domain of {self.name!r} is empty: {low!r} comes after {high!r}.")
         return (low, high) if ends else None
 
-    def _allowed(self) -> tuple[Any, ...] | None:
-        if self.allowed is None:
-            return None
+    def _allowed(self) -> tuple[Any, ...]:
         values = _plain_tuple(self.allowed, f"allowed values of {self.name!r}")
         if not values:
             raise ConstraintError(f"No value of {self.name!r} is allowed; to hold it fixed, set mutability 'none'.")
@@ -175,13 +184,6 @@ class Feature:
         return tuple(sorted(set(values)))
 
     def _forbidden(self) -> tuple[tuple[Any, Any], ...]:
-        if not self.forbidden:
-            return ()
-        if not self.is_category:
-            raise ConstraintError(
-                f"{self.name!r} is {self.kind}: forbidden changes are between categories; "
-                "use mutability=, domain= or allowed= here."
-            )
         pairs = []
         for entry in self.forbidden:
             if isinstance(entry, str) or not isinstance(entry, Sequence) or len(entry) != 2:
@@ -194,11 +196,7 @@ class Feature:
             raise ConstraintError(f"{self.name!r} may always stay {same[0][0]!r}; this cannot be forbidden.")
         return tuple(dict.fromkeys(pairs))
 
-    def _step(self) -> float | None:
-        if self.step is None:
-            return None
-        if self.kind not in ("numeric", "integer"):
-            raise ConstraintError(f"{self.name!r} is {self.kind}: only numeric and integer columns have a step.")
+    def _step(self) -> float:
         step = self._positive("step")
         if self.kind == "integer" and step % 1:
             raise ConstraintError(f"{self.name!r} holds whole numbers, so its step must be one, got {step:g}.")
@@ -207,24 +205,17 @@ class Feature:
             raise ConstraintError(f"No multiple of the step {step:g} lies in the domain of {self.name!r}.")
         return step
 
-    def _max_change(self) -> float | None:
-        if self.max_change is None:
-            return None
-        if self.kind in ("binary", "categorical"):
-            raise ConstraintError(
-                f"{self.name!r} is {self.kind}: a change has no size. Use mutability 'none' to hold it, or allowed=."
-            )
+    def _max_change(self) -> float:
         return self._positive("max_change")
 
     def _difficulty(self) -> float:
         return self._positive("difficulty")
 
     def _special(self) -> tuple[float, ...]:
-        given = () if self.special is None else plain(self.special)
+        # One code may stand without a list; a numpy scalar is one, too.
+        given = plain(self.special)
         codes = (given,) if _is_number(given) else _plain_tuple(given, f"special codes of {self.name!r}")
-        if not codes:
-            return ()
-        if self.is_category:
+        if self.is_category and codes:
             raise ConstraintError(
                 f"{self.name!r} is {self.kind}: a code such as {codes[0]!r} is one of its categories; list it in "
                 "categories=, and keep it out of allowed= if it is never to be advised."

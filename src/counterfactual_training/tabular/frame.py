@@ -21,6 +21,7 @@ from counterfactual_training.tabular.feature import Feature, show
 UNSEEN = -1.0
 # z-scoring and back is exact for whole numbers up to here; above, float64 loses units.
 LARGEST_INTEGER = 2**49
+# What pandas calls the content of a column of Python objects that are all numbers.
 _NUMBER_OBJECTS = ("integer", "floating", "mixed-integer-float", "boolean", "decimal", "empty")
 
 
@@ -67,8 +68,11 @@ def _checked_names(frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
-def match_columns(frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """The named columns in their order; an error if one is missing or extra."""
+def match_columns(frame: pd.DataFrame, names: Sequence[str], stated: bool = False) -> pd.DataFrame:
+    """The named columns in their order; an error if one is missing or extra.
+
+    ``stated`` says that the names are those of a schema, not those that a model was trained on.
+    """
     if list(frame.columns) == list(names):
         return frame
     missing = [name for name in names if name not in frame.columns]
@@ -81,9 +85,9 @@ def match_columns(frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
         hints = [f"{name!r} (is it {match[0]!r}?)" if match else repr(name) for name, match in near.items()]
         said.append(f"columns missing from the frame: {', '.join(hints)}")
     if extra:
-        said.append(f"columns the schema does not know: {show(extra, 20)}; drop them")
-    message = ". ".join(said)
-    raise InputError(f"{message[0].upper()}{message[1:]}.")
+        whose = "columns the schema does not know:" if stated else "the model was not trained on"
+        said.append(f"{whose} {show(extra, 20)}; drop {'it' if len(extra) == 1 else 'them'}")
+    raise InputError(" ".join(f"{text[0].upper()}{text[1:]}." for text in said))
 
 
 def read(feature: Feature, series: pd.Series, strict: bool = False) -> np.ndarray:
@@ -156,6 +160,7 @@ def _numbers(feature: Feature, series: pd.Series, strict: bool) -> np.ndarray:
 
 def _codes(feature: Feature, series: pd.Series, strict: bool) -> np.ndarray:
     index = as_objects(feature.levels)
+    # Look up each category once, not each row.
     if isinstance(series.dtype, pd.CategoricalDtype):
         table = index.get_indexer(as_objects(series.dtype.categories)).astype(np.float64)
         positions = series.cat.codes.to_numpy()
@@ -169,9 +174,8 @@ def _codes(feature: Feature, series: pd.Series, strict: bool) -> np.ndarray:
 def _on_the_line(feature: Feature, series: pd.Series, codes: np.ndarray) -> np.ndarray:
     """The positions ``(n,)`` in a yes-or-no column of numbers; others than its two lie on the line through them."""
     low, high = feature.levels
-    if not all(isinstance(level, (int, float)) and not isinstance(level, bool) for level in (low, high)):
-        return codes
-    if not is_number_like(series):
+    numbers = all(isinstance(level, (int, float)) and not isinstance(level, bool) for level in (low, high))
+    if not numbers or not is_number_like(series):
         return codes
     line = (to_float(series) - float(low)) / (float(high) - float(low))
     # The last bit tells a number at the place of UNSEEN from an unseen category.

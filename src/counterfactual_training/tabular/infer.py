@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from counterfactual_training.tabular.frame import is_number_like, read, to_float
 MANY_LEVELS, MANY_SHARE = 50, 0.2
 # More than this are too many one-hot columns, however long the table.
 TOO_MANY_LEVELS = 1000
+_MONTHS = 12
 _ISO_DATE = r"\d{4}-\d{2}-\d{2}"
 # pandas' names for dates and times, which no model takes as they are.
 _TIMES = ("date", "datetime", "datetime64", "time", "timedelta", "timedelta64", "period")
@@ -30,6 +32,7 @@ def infer_feature(series: pd.Series, stated: Mapping[str, Any]) -> Feature:
     if series.isna().all():
         raise InputError(f"{name!r} holds nothing but missing values; drop the column")
     fields = dict(stated)
+    # Codes hide what the other values are, so the kind is guessed without them.
     kind = fields.pop("kind", None)
     if kind is None and fields.get("special") is not None and is_number_like(series):
         kind = _guess_beside(series, fields["special"])
@@ -116,24 +119,16 @@ def _guess_kind(series: pd.Series, has_categories: bool) -> Kind:
     if not is_number_like(series):
         return _guess_text(series, has_categories)
     kind = _guess_number(series)
-    if has_categories and kind not in CATEGORY_KINDS:
-        return "categorical"
-    return kind
+    return "categorical" if has_categories and kind not in CATEGORY_KINDS else kind
 
 
 def _guess_number(series: pd.Series) -> Kind:
-    dtype = series.dtype
-    if types.is_bool_dtype(dtype) or (
-        types.is_object_dtype(dtype) and types.infer_dtype(series, skipna=True) == "boolean"
-    ):
-        return "binary"
     values = to_float(series.dropna())
-    if np.isin(values, (0.0, 1.0)).all() and len(np.unique(values)) == 2:
+    if types.infer_dtype(series, skipna=True) == "boolean" or set(values) == {0.0, 1.0}:
         return "binary"
     # pandas stores whole numbers as floats as soon as one is missing.
-    whole = types.is_integer_dtype(dtype) or (
-        (types.is_object_dtype(dtype) or bool(series.isna().any())) and bool((np.rint(values) == values).all())
-    )
+    doubtful = types.is_object_dtype(series.dtype) or bool(series.isna().any())
+    whole = types.is_integer_dtype(series.dtype) or (doubtful and bool((values % 1 == 0).all()))
     return "integer" if whole else "numeric"
 
 
@@ -150,11 +145,16 @@ def _guess_beside(series: pd.Series, special: Any) -> Kind | None:
 def _guess_text(series: pd.Series, has_categories: bool) -> Kind:
     name, dtype = str(series.name), series.dtype
     content = types.infer_dtype(series, skipna=True)
-    if content in _TIMES or not (types.is_object_dtype(dtype) or types.is_string_dtype(dtype)):
+    if content == "complex":
         raise InputError(
-            f"{name!r} is {content if types.is_object_dtype(dtype) else dtype}, which no model takes as it is; drop it "
-            f"or turn it into numbers: {_as_numbers(series, content)}"
+            f"{name!r} holds complex numbers, which no model takes; use the real and the imaginary part as two "
+            "columns: np.real and np.imag"
         )
+    if content in _TIMES or not (types.is_object_dtype(dtype) or types.is_string_dtype(dtype)):
+        found = f"{name!r} is {content if types.is_object_dtype(dtype) else dtype}, which no model takes as it is"
+        if content not in _TIMES:
+            raise InputError(f"{found}; convert it to numbers or text, or drop it")
+        raise InputError(f"{found}; drop it or turn it into numbers: `{_as_numbers(series, content)}`")
     present = series.dropna()
     try:
         distinct = present.nunique()
@@ -167,20 +167,25 @@ def _guess_text(series: pd.Series, has_categories: bool) -> Kind:
 
 def _as_numbers(series: pd.Series, content: str) -> str:
     """The line of code that turns dates or times into numbers; ``content`` is pandas' word for what there is."""
-    name, zone = f'frame["{series.name}"]', ""
-    if content.startswith("timedelta"):
-        times = f"pd.to_timedelta({name})" if types.is_object_dtype(series.dtype) else name
-        return f"{name} = {times}.dt.total_seconds()"
-    if content == "time":
-        return f"{name} = pd.to_timedelta({name}.astype(str)).dt.total_seconds()"
-    dates = name
-    if content == "period":
-        dates = f"{name}.dt.to_timestamp()"
-    elif not types.is_datetime64_any_dtype(series.dtype):
-        dates = f"pd.to_datetime({name})"
-    elif isinstance(series.dtype, pd.DatetimeTZDtype):
-        zone = f', tz="{series.dtype.tz}"'
+    name = f"frame[{json.dumps(series.name, ensure_ascii=False)}]"
+    if content.startswith("time"):  # of the day, or a duration
+        text = ".astype(str)" if content == "time" else ""
+        return f"{name} = pd.to_timedelta({name}{text}).dt.total_seconds()"
+    dates = f"{name}.dt.to_timestamp()" if content == "period" else f"pd.to_datetime({name})"
+    zone = f', tz="{series.dtype.tz}"' if isinstance(series.dtype, pd.DatetimeTZDtype) else ""
     return f'{name} = ({dates} - pd.Timestamp("2020-01-01"{zone})).dt.days'
+
+
+def days_since(series: pd.Series) -> str:
+    """The line of code that turns dates written as text into days."""
+    name, text = f"frame[{json.dumps(series.name, ensure_ascii=False)}]", series.dropna().astype(str)
+    # Where the day stands first pandas has to be told, or it reads 05.06. as the sixth of May.
+    first = pd.to_numeric(text.str.extract(r"^(\d{1,2})[./]")[0])
+    day_first = text.str.contains(r"^\d{1,2}\.").any() or first.max() > _MONTHS
+    zone = text.str.contains(r":\d{2}(?:\.\d+)?(?:Z|[+-]\d{2}:?\d{2})$").any()
+    options = (", dayfirst=True" if day_first else "") + (", utc=True" if zone else "")
+    start = '"2020-01-01", tz="UTC"' if zone else '"2020-01-01"'
+    return f"{name} = (pd.to_datetime({name}{options}) - pd.Timestamp({start})).dt.days"
 
 
 def _refuse_many(series: pd.Series, distinct: int, what: str) -> None:
@@ -191,8 +196,10 @@ def _refuse_many(series: pd.Series, distinct: int, what: str) -> None:
         return
     present = series.dropna().astype(object)
     if present.astype(str).str.match(_ISO_DATE).all():
-        days = _as_numbers(series, "date")
-        raise InputError(f"{name!r} holds dates as text, which no model takes; drop it or turn it into numbers: {days}")
+        raise InputError(
+            f"{name!r} holds dates as text, which no model takes; drop it or turn it into numbers: "
+            f"`{days_since(series)}`"
+        )
     numbers = pd.to_numeric(present, errors="coerce").notna().all()
     advice = (
         "every value reads as a number, so convert it with pd.to_numeric"
@@ -213,6 +220,7 @@ def _categories(feature: Feature, series: pd.Series) -> tuple[Any, ...]:
         if feature.kind == "ordinal" and not dtype.ordered and not is_number_like(series):
             raise ConstraintError(needs_order(feature))
         return tuple(dtype.categories.to_numpy(dtype=object))
+    # Both, even if the data hold only one of them.
     if types.is_bool_dtype(dtype):
         return (False, True)
     values = tuple(pd.unique(series.dropna().astype(object)))
@@ -240,6 +248,7 @@ def needs_order(feature: Feature) -> str:
 
 
 def _pixel_range(feature: Feature, series: pd.Series) -> tuple[float, float]:
+    # A byte can only be 0 to 255, whatever the data happen to hold.
     low, high = value_range(series.dtype)
     if np.isfinite(low) and high <= 255:
         return low, high

@@ -98,4 +98,8 @@ def _from_pandas(name: str, values: pd.Series, dtype: Any, backend: Any) -> Any:
     try:
         return nw.new_series(name, plain, dtype, backend=backend)
     except (TypeError, ValueError, OverflowError):  # 37.5 in a column of whole numbers
+        pass
+    try:
         return nw.new_series(name, plain, backend=backend)
+    except (TypeError, ValueError, OverflowError):  # numbers and categories, as in a list of differences
+        return nw.new_series(name, [None if value is None else str(value) for value in plain], backend=backend)

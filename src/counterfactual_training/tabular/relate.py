@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from counterfactual_training.constraints import Follower, Implication, Relations
+from counterfactual_training.constraints.relations import ELSEWHERE
 from counterfactual_training.errors import ConstraintError
 from counterfactual_training.tabular.column import Column
 from counterfactual_training.tabular.feature import Feature
@@ -17,9 +18,6 @@ from counterfactual_training.tabular.relations import Follows, Linear, RelationB
 _CODE = 1e-6
 # A strict inequality keeps this far from its bound, in standard deviations.
 _STRICT = 1e-4
-# Data that was computed elsewhere may differ from a formula by this share.
-_ELSEWHERE = 1e-3
-
 Numbers = Mapping[str, np.ndarray]
 
 
@@ -31,8 +29,9 @@ def check_feasible(book: RelationBook, features: Sequence[Feature]) -> None:
     rules = [*book.flat, *_domains_of_followers(book, {feature.name: feature for feature in features})]
     if not rules or _feasible(rules, features):
         return
+    # Name only the rules that contradict each other: leave out one after the other as long as they do.
     needed = list(rules)
-    for rule in rules:  # leave out what is not part of the contradiction
+    for rule in rules:
         fewer = [other for other in needed if other is not rule]
         if not _feasible(fewer, features):
             needed = fewer
@@ -55,10 +54,10 @@ def _feasible(rules: Sequence[Linear], features: Sequence[Feature]) -> bool:
     bounds, equal = np.array([rule.bound for rule in rules]), np.array([rule.sign == "=" for rule in rules])
     found = linprog(
         np.zeros(len(names)),
-        A_ub=lines[~equal] if (~equal).any() else None,
-        b_ub=bounds[~equal] if (~equal).any() else None,
-        A_eq=lines[equal] if equal.any() else None,
-        b_eq=bounds[equal] if equal.any() else None,
+        A_ub=lines[~equal],
+        b_ub=bounds[~equal],
+        A_eq=lines[equal],
+        b_eq=bounds[equal],
         bounds=[limits[name] for name in names],
     )
     return int(found.status) != 2
@@ -93,7 +92,11 @@ def build_relations(book: RelationBook, columns: Sequence[Column], starts: Seque
             normal[start] = weight * column.scale
             bound -= weight * column.center
         size = float(np.linalg.norm(normal))
-        bound = (bound - _gap(rule, features)) / size - (_STRICT if rule.sign == "<" else 0.0)
+        if rule.sign == "<":
+            # Between whole numbers the next one is a whole step away: aim at the middle of it.
+            whole = all(features[name].kind == "integer" and weight % 1 == 0 for name, weight in rule.weights.items())
+            bound -= 0.5 * whole + _STRICT * size
+        bound /= size
         normals.append(normal / size)
         lower.append(bound if rule.sign == "=" else -np.inf)
         upper.append(bound)
@@ -110,19 +113,11 @@ def build_relations(book: RelationBook, columns: Sequence[Column], starts: Seque
     return Relations(tuple(texts), shaped, torch.from_numpy(low), torch.from_numpy(high), followers, implications)
 
 
-def _gap(rule: Linear, features: Mapping[str, Feature]) -> float:
-    """How far beyond its bound a strict inequality between whole numbers begins."""
-    whole = all(features[name].kind == "integer" and weight % 1 == 0 for name, weight in rule.weights.items())
-    return 0.5 if rule.sign == "<" and whole else 0.0
-
-
 def _follower(rule: Follows, placed: Mapping[str, tuple[Column, int]]) -> Follower:
-    inputs = {
-        name: (start, column.center, column.scale)
-        for name, (column, start) in ((name, placed[name]) for name in rule.expression.columns)
-    }
-    column, start = placed[rule.column]
-    return Follower(start, rule.expression, inputs, column.center, column.scale)
+    affine = {name: (start, column.center, column.scale) for name, (column, start) in placed.items()}
+    start, center, scale = affine[rule.column]
+    inputs = {name: affine[name] for name in rule.expression.columns}
+    return Follower(start, rule.expression, inputs, center, scale, _rounding(placed[rule.column][0]))
 
 
 def _code(
@@ -144,6 +139,7 @@ def kept(book: RelationBook, columns: Mapping[str, Column], before: Numbers, aft
         before, after: by column, numbers ``(n,)`` in the user's units; positions of categories.
     """
     fine = np.ones(len(next(iter(before.values()))), dtype=bool)
+    # Rows may break a rule from the start; advice must not make it worse.
     for rule in book.linear:
         then, noise = rule.breach(before)
         now, _ = rule.breach(after)
@@ -189,8 +185,18 @@ def breaks(
     found = [(rule.text, rule.columns, rule.broken(values)) for rule in book.linear]
     found += [(needs.text, needs.columns, needs.broken(values)) for needs in book.requires]
     for rule in book.follows:
-        expected, own, column = rule.value(values), values[rule.column], columns[rule.column]
-        with np.errstate(all="ignore"):
-            slack = 0.51 * (column.grid or 0.0) + _ELSEWHERE * np.abs(expected)
-            found.append((rule.text, rule.columns, ~(np.abs(own - expected) <= slack)))
+        found.append((rule.text, rule.columns, mismatched(rule, columns[rule.column], values)))
     return [entry for entry in found if entry[2].any()]
+
+
+def mismatched(rule: Follows, column: Column, values: Numbers) -> np.ndarray:
+    """Mask ``(n,)`` of rows whose column is not what it should follow, beyond rounding."""
+    expected = rule.value(values)
+    with np.errstate(all="ignore"):
+        slack = _rounding(column) + ELSEWHERE * np.abs(expected)
+        return ~(np.abs(values[rule.column] - expected) <= slack)
+
+
+def _rounding(column: Column) -> float:
+    """How far rounding may take a number of the column, and a little more."""
+    return 0.51 * (column.grid or 0.0)

@@ -14,15 +14,16 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from counterfactual_training.constraints.expression import Expression
 from counterfactual_training.errors import ConstraintError, unknown
 
-_NUMBER = re.compile(r"(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_SIGN = re.compile(r"<=|>=|==|≤|≥|[-+*/()<>=−·]")
+_NUMBER = r"(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_SIGN = r"<=|>=|==|≤|≥|[-+*/()<>=−·]"
 _SAME = {"≤": "<=", "≥": ">=", "==": "=", "−": "-", "·": "*"}
-_REQUIRES = re.compile(r"""("[^"]*"|'[^']*'|`[^`]*`)|(?<!\S)requires(?!\S)""")
+_QUOTED = r"""(?P<quote>["'`])(?P<quoted>.*?)(?P=quote)"""
+_REQUIRES = re.compile(rf"{_QUOTED}|(?<!\S)(?P<requires>requires)(?!\S)")
 _COMPARE = ("<=", ">=", "<", ">", "=")
 
 
@@ -43,11 +44,14 @@ class Condition:
     category: str
 
 
-@dataclass(frozen=True)
-class _Token:
+class _Token(NamedTuple):
     kind: str  # "number", "column", "sign" or "end"
     text: str
     start: int
+    end: int
+
+    def __str__(self) -> str:
+        return "the end" if self.kind == "end" else repr(self.text)
 
 
 def read_relation(text: object, names: Collection[str]) -> Comparison | tuple[Condition, Condition]:
@@ -55,7 +59,7 @@ def read_relation(text: object, names: Collection[str]) -> Comparison | tuple[Co
     if not isinstance(text, str) or not text.strip():
         raise ConstraintError(f"A relation is text such as {'a <= b'!r}, got {text!r}.")
     parser = _Parser(text, names)
-    split = [found for found in _REQUIRES.finditer(text) if found.group(1) is None]
+    split = [found for found in _REQUIRES.finditer(text) if found["requires"]]
     if not split:
         return parser.comparison()
     if len(split) > 1:
@@ -67,61 +71,50 @@ def read_relation(text: object, names: Collection[str]) -> Comparison | tuple[Co
 class _Parser:
     def __init__(self, text: str, names: Collection[str]) -> None:
         self.text, self.names = text, names
-        self.longest = sorted((name for name in names if not _NUMBER.fullmatch(name)), key=len, reverse=True)
+        # The longest name first, "a-b" before "a"; a word that only begins like a name is another word.
+        longest = sorted((name for name in names if not re.fullmatch(_NUMBER, name)), key=len, reverse=True)
+        known = rf"(?:{'|'.join(map(re.escape, longest)) or '(?!)'})(?!(?<=\w)\w)"
+        self.tokens = re.compile(
+            rf"\s*(?:(?P<end>\Z)|{_QUOTED}|(?P<column>{known})|(?P<number>{_NUMBER})|(?P<sign>{_SIGN})"
+            r"|(?P<word>[^\W\d]\w*)|(?P<other>.))"
+        )
 
     def fail(self, what: str, start: int) -> NoReturn:
         raise ConstraintError(
             f"The relation {self.text!r} cannot be read: {what}:\n    {self.text}\n    {' ' * start}^"
         )
 
-    # ---- words -----------------------------------------------------------------------------------------------------
-
-    def _token(self, start: int) -> tuple[_Token, int]:
-        """The token at or after a place, and where it ends."""
-        text = self.text
-        while start < len(text) and text[start].isspace():
-            start += 1
-        if start == len(text):
-            return _Token("end", "the end", start), start
-        if text[start] in "\"'`":
-            end = text.find(text[start], start + 1)
-            if end < 0:
-                self.fail("a quote is not closed", start)
-            name = text[start + 1 : end]
-            if name not in self.names:
-                raise ConstraintError(f"The relation {text!r}: {unknown('column', name, self.names)}")
-            return _Token("column", name, start), end + 1
-        for name in self.longest:
-            if text.startswith(name, start) and not _goes_on(name, text, start + len(name)):
-                return _Token("column", name, start), start + len(name)
-        number = _NUMBER.match(text, start)
-        if number:
-            return _Token("number", number.group().replace("_", ""), start), number.end()
-        sign = _SIGN.match(text, start)
-        if sign:
-            return _Token("sign", _SAME.get(sign.group(), sign.group()), start), sign.end()
-        word = re.match(r"[^\W\d]\w*", text[start:])
-        if word:
-            raise ConstraintError(f"The relation {text!r}: {unknown('column', word.group(), self.names)}")
-        self.fail(f"{text[start]!r} means nothing here", start)
+    def _token(self, place: int) -> _Token:
+        """The token at or after a place."""
+        found = self.tokens.match(self.text, place)
+        assert found is not None and found.lastgroup is not None  # noqa: S101 - the pattern takes any character
+        kind, text = found.lastgroup, found[found.lastgroup]
+        start = found.start("quote" if kind == "quoted" else kind)
+        if kind in ("quoted", "word"):
+            if text not in self.names:
+                raise ConstraintError(f"The relation {self.text!r}: {unknown('column', text, self.names)}")
+            kind = "column"
+        if kind == "other":
+            self.fail("a quote is not closed" if text in "\"'`" else f"{text!r} means nothing here", start)
+        text = text.replace("_", "") if kind == "number" else _SAME.get(text, text) if kind == "sign" else text
+        return _Token(kind, text, start, found.end())
 
     # ---- comparisons -----------------------------------------------------------------------------------------------
 
     def comparison(self) -> Comparison:
-        self.now, self.at = self._token(0)
+        self.now = self._token(0)
         left = self._sum()
         sign = self.now
-        if sign.text not in _COMPARE or sign.kind != "sign":
-            self.fail(f"expected <=, >=, <, > or = instead of {_shown(sign)}", sign.start)
+        if not self._is(*_COMPARE):
+            self.fail(f"expected <=, >=, <, > or = instead of {sign}", sign.start)
         self._advance()
         right = self._sum()
         if self.now.kind != "end":
-            self.fail(f"expected an operator or the end instead of {_shown(self.now)}", self.now.start)
+            self.fail(f"expected an operator or the end instead of {self.now}", self.now.start)
         return Comparison(left, sign.text, right)
 
     def _advance(self) -> _Token:
-        token = self.now
-        self.now, self.at = self._token(self.at)
+        token, self.now = self.now, self._token(self.now.end)
         return token
 
     def _is(self, *signs: str) -> bool:
@@ -155,36 +148,24 @@ class _Parser:
         if token.kind == "sign" and token.text == "(":
             found = self._sum()
             if not self._is(")"):
-                self.fail(f'expected ")" instead of {_shown(self.now)}', self.now.start)
+                self.fail(f'expected ")" instead of {self.now}', self.now.start)
             self._advance()
             return found
-        self.fail(f'expected a column, a number or "(" instead of {_shown(token)}', token.start)
+        self.fail(f'expected a column, a number or "(" instead of {token}', token.start)
 
     # ---- categories ------------------------------------------------------------------------------------------------
 
     def condition(self, start: int, end: int) -> Condition:
-        token, at = self._token(start)
-        if token.kind != "column" or at > end:
-            self.fail(f"expected a column instead of {_shown(token)}", min(token.start, end))
-        sign = re.compile(r"\s*==?").match(self.text, at, end)
+        token = self._token(start)
+        if token.kind != "column" or token.end > end:
+            self.fail(f"expected a column instead of {token}", min(token.start, end))
+        # Not by tokens: a category may be any text, of several words and with signs.
+        sign = re.compile(r"\s*==?").match(self.text, token.end, end)
         if sign is None:
-            self.fail(f'expected "=" and a category after {token.text!r}', at)
+            self.fail(f'expected "=" and a category after {token}', token.end)
         category = self.text[sign.end() : end].strip()
         if len(category) > 1 and category[0] == category[-1] and category[0] in "\"'`":
             category = category[1:-1]
         if not category:
             self.fail("expected a category", sign.end())
         return Condition(token.text, category)
-
-
-def _goes_on(name: str, text: str, end: int) -> bool:
-    """Whether a word that ends in a name goes on after it."""
-    return end < len(text) and _in_word(name[-1]) and _in_word(text[end])
-
-
-def _in_word(letter: str) -> bool:
-    return letter.isalnum() or letter == "_"
-
-
-def _shown(token: _Token) -> str:
-    return token.text if token.kind == "end" else repr(token.text)

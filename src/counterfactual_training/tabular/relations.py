@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from counterfactual_training.tabular.relation_text import Comparison, Condition,
 
 # Sums of decimals are off by about this share of their largest term.
 _NOISE = 1e-9
-_NUMBERS = ("numeric", "integer", "pixel")
 
 
 @dataclass(frozen=True)
@@ -32,18 +32,12 @@ class Linear:
     def columns(self) -> tuple[str, ...]:
         return tuple(self.weights)
 
-    def excess(self, values: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """How far rows ``(n,)`` are beyond the bound (negative: within it), and how exact that is."""
-        terms = [weight * values[name] for name, weight in self.weights.items()]
-        size = np.abs(self.bound) + np.sum(np.abs(terms), 0)
-        return np.sum(terms, 0) - self.bound, _NOISE * size
-
     def breach(self, values: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """How much rows break it ``(n,)``, negative for those that keep it, and how exact that is."""
-        excess, noise = self.excess(values)
-        if self.sign == "=":
-            return np.abs(excess) - noise, noise
-        return (excess + noise, noise) if self.sign == "<" else (excess - noise, noise)
+        terms = [weight * values[name] for name, weight in self.weights.items()]
+        excess, noise = np.sum(terms, 0) - self.bound, _NOISE * (np.abs(self.bound) + np.sum(np.abs(terms), 0))
+        # What is equal up to noise keeps <= and =, and breaks <.
+        return (np.abs(excess) if self.sign == "=" else excess) + (noise if self.sign == "<" else -noise), noise
 
     def broken(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
         breach, _ = self.breach(values)
@@ -117,6 +111,7 @@ class RelationBook:
 
 def _without_followers(rule: Linear, by_name: Mapping[str, tuple[dict[str, float], float] | None]) -> Linear | None:
     weights, bound = dict(rule.weights), rule.bound
+    # Ends, because columns do not follow each other in a circle.
     while any(name in by_name for name in weights):
         name = next(name for name in weights if name in by_name)
         weight, parts = weights.pop(name), by_name[name]
@@ -147,35 +142,28 @@ def check_texts(relations: Any, what: str = "relations") -> tuple[str, ...]:
 def read_relations(texts: Sequence[str], features: Sequence[Feature]) -> RelationBook:
     """The relations between columns, or an error that says which of them cannot be."""
     by_name = {feature.name: feature for feature in features}
-    read = [(text, read_relation(text, by_name)) for text in texts]
     linear, follows, requires = list[Linear](), list[Follows](), list[Requires]()
-    for text, said in read:
+    for text in texts:
+        said = read_relation(text, by_name)
         if not isinstance(said, Comparison):
             requires.append(_requirement(text, *said, by_name))
             continue
-        for side in (said.left, said.right):
-            for name in side.columns:
-                _must_be_number(text, by_name[name])
-        if said.sign == "=" and said.left.op == "column":
-            follows.append(_follower(text, said))
-        else:
+        for name in (*said.left.columns, *said.right.columns):
+            if by_name[name].is_category:
+                raise ConstraintError(
+                    f"The relation {text!r} computes with {name!r}, which is {by_name[name].kind}; "
+                    "'a = x requires b = y' relates categories."
+                )
+        if said.sign != "=" or said.left.op != "column":
             linear.append(_linear(text, said))
+        elif said.right.columns:
+            follows.append(Follows(text, said.left.value, said.right))
+        else:
+            name = said.left.value
+            raise ConstraintError(
+                f"The relation {text!r} holds {name!r} at one number; use the domain of {name!r} for that."
+            )
     return RelationBook(tuple(linear), _in_order(follows), tuple(requires))
-
-
-def _must_be_number(text: str, feature: Feature) -> None:
-    if feature.kind not in _NUMBERS:
-        hint = "'a = x requires b = y' relates categories" if feature.is_category else "it needs numbers"
-        raise ConstraintError(f"The relation {text!r} computes with {feature.name!r}, which is {feature.kind}; {hint}.")
-
-
-def _follower(text: str, said: Comparison) -> Follows:
-    name = said.left.value
-    if not said.right.columns:
-        raise ConstraintError(
-            f"The relation {text!r} holds {name!r} at one number; use the domain of {name!r} for that."
-        )
-    return Follows(text, name, said.right)
 
 
 def _linear(text: str, said: Comparison) -> Linear:
@@ -205,7 +193,7 @@ def _requirement(text: str, given: Condition, needed: Condition, by_name: Mappin
 
 
 def _position(text: str, condition: Condition, feature: Feature) -> int:
-    """Where a category stands among those of a column; −2 before they are known."""
+    """Where a category stands among those of a column; −2 before they are known (−1 is an unseen one)."""
     if feature.categories is None:
         return -2
     names = [str(level) for level in feature.levels]
@@ -213,6 +201,7 @@ def _position(text: str, condition: Condition, feature: Feature) -> int:
     for known in (names, spoken):
         if condition.category in known:
             return known.index(condition.category)
+    # A file may write 1 as 1.0, or the other way round.
     numbers = [float(level) if isinstance(level, (int, float)) else None for level in feature.levels]
     try:
         return numbers.index(float(condition.category))
@@ -229,19 +218,11 @@ def _in_order(follows: Sequence[Follows]) -> tuple[Follows, ...]:
             first = by_name[rule.column].text
             raise ConstraintError(f"{rule.column!r} follows from both {first!r} and {rule.text!r}; keep one of them.")
         by_name[rule.column] = rule
-    order: dict[str, Follows] = {}
-
-    def place(name: str, path: tuple[str, ...]) -> None:
-        if name in path:
-            circle = [*path[path.index(name) :], name]
-            raise ConstraintError(
-                f"Columns follow each other in a circle: {' from '.join(circle)}. One of them must be free."
-            )
-        if name in by_name and name not in order:
-            for other in by_name[name].expression.columns:
-                place(other, (*path, name))
-            order[name] = by_name[name]
-
-    for name in by_name:
-        place(name, ())
-    return tuple(order.values())
+    try:
+        order = list(
+            TopologicalSorter({name: rule.expression.columns for name, rule in by_name.items()}).static_order()
+        )
+    except CycleError as error:
+        circle = " from ".join(reversed(error.args[1]))
+        raise ConstraintError(f"Columns follow each other in a circle: {circle}. One of them must be free.") from None
+    return tuple(by_name[name] for name in order if name in by_name)

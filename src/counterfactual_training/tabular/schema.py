@@ -56,6 +56,7 @@ class Schema:
         object.__setattr__(self, "relations", check_texts(self.relations))
         if not self.names or len(set(self.names)) != len(self.names):
             raise InputError(f"A schema needs features of different names, got {show(self.names)}.")
+        # Rules that contradict each other would only show as searches that find nothing.
         check_feasible(self.book, self.features)
 
     @cached_property
@@ -105,6 +106,7 @@ class Schema:
             kind = ConstraintError if all(isinstance(p, ConstraintError) for p in problems) else InputError
             raise kind(report([str(problem).rstrip(".") for problem in problems], "The columns need attention"))
         inferred = cls(tuple(features), related)
+        # Stated categories may lack some of the data's.
         inferred.check(table, domain=False)
         return inferred
 
@@ -127,7 +129,7 @@ class Schema:
 
     def complete(self, frame: Any) -> Schema:
         """The schema with categories and pixel ranges taken from the data where they are not stated."""
-        table = match_columns(as_frame(frame, self.names), self.names)
+        table = match_columns(as_frame(frame, self.names), self.names, stated=True)
         features = tuple(complete_feature(feature, table[feature.name]) for feature in self.features)
         return Schema(features, self.relations)
 
@@ -136,7 +138,7 @@ class Schema:
 
         A domain limits where advice may lead, so the encoder accepts rows outside it.
         """
-        table = match_columns(as_frame(frame, self.names), self.names)
+        table = match_columns(as_frame(frame, self.names), self.names, stated=True)
         read_columns(self.features, table, "The data contradicts the schema", domain=domain)
 
     # ---- as a collection -------------------------------------------------------------------------------------------
@@ -223,6 +225,7 @@ def _override(feature: Feature, stated: Mapping[str, Any]) -> Feature:
     if kind != feature.kind:
         # Rules that only made sense for the old kind are dropped, unless they are stated again.
         blank = Feature(feature.name, kind)
+        # Categories keep their meaning whether or not they have an order; ranges of numbers do not.
         if not (blank.is_category and feature.is_category):
             fields = {"categories": None, "domain": None, "allowed": None, "forbidden": (), "special": (), **fields}
         elif kind != "ordinal":
@@ -244,6 +247,7 @@ def _check_order(feature: Feature, stated: Mapping[str, Any], needed: bool = Fal
 
 
 def _values(feature: Feature) -> str:
+    """The values of a column, and every rule on them that was stated."""
     parts = []
     if feature.categories is not None:
         shown = [repr(level) for level in feature.categories[:6]]
@@ -254,8 +258,15 @@ def _values(feature: Feature) -> str:
     if feature.allowed is not None:
         parts.append(f"to {show(feature.allowed)} only")
     if feature.special:
-        parts.append(f"besides {show(feature.special)}")
+        parts.append(f"{'code' if len(feature.special) == 1 else 'codes'} {show(feature.special)}, never advised")
     if feature.forbidden:
         parts.append("never " + ", ".join(f"{a!r} → {b!r}" for a, b in feature.forbidden[:4]))
         parts[-1] += " …" if len(feature.forbidden) > 4 else ""
+    if feature.step is not None:
+        parts.append(f"in steps of {feature.step:.10g}")
+    if feature.max_change is not None:
+        ranks = " in rank" if feature.kind == "ordinal" else ""
+        parts.append(f"changes by at most {feature.max_change:.10g}{ranks}")
+    if feature.difficulty != 1:
+        parts.append(f"{feature.difficulty:.10g} times as dear to change")
     return "; ".join(parts)

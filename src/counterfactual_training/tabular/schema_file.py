@@ -76,6 +76,7 @@ def read_features(path: str | Path) -> dict[str, Any]:
     path = Path(path)
     suffix = _suffix(path)
     try:
+        # Editors on Windows put a mark before the first line, which TOML does not allow.
         text = path.read_bytes().decode("utf-8-sig")
         content = tomllib.loads(text) if suffix == ".toml" else json.loads(text)
     except FileNotFoundError:
@@ -100,12 +101,10 @@ def write_features(path: str | Path, features: Mapping[str, Any]) -> None:
         tables = []
         for name, spec in features.items():
             if isinstance(spec, list):  # of relations
-                tables.append(f"{name} = [\n" + "".join(f"    {_toml(text)},\n" for text in spec) + "]\n")
+                tables.append(f"{name} = [\n" + "".join(f"    {toml(text)},\n" for text in spec) + "]\n")
                 continue
-            head = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
-            tables.append(
-                "\n".join([f"[{head}]", *(f"{key} = {_toml(value, key)}" for key, value in spec.items()), ""])
-            )
+            lines = [f"{key} = {toml(value, key)}" for key, value in spec.items()]
+            tables.append("\n".join([f"[{toml_key(name)}]", *lines, ""]))
         text = "\n".join(tables)
     atomic_write(path, text.encode())
 
@@ -116,13 +115,19 @@ def _suffix(path: Path) -> str:
     return path.suffix.lower()
 
 
-def _toml(value: Any, key: str = "") -> str:
+def toml_key(name: str) -> str:
+    """The name of a table, in quotes where TOML needs them."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml(name)
+
+
+def toml(value: Any, key: str = "") -> str:
+    """A value of a field; the standard library reads TOML, but does not write it."""
     if isinstance(value, float):
         return repr(value)
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{name} = {_toml(entry)}" for name, entry in value.items()) + " }"
+        return "{ " + ", ".join(f"{name} = {toml(entry)}" for name, entry in value.items()) + " }"
     if isinstance(value, list):
         if key == "domain":  # TOML has no null
             value = [end if bound is None else bound for bound, end in zip(value, (-math.inf, math.inf), strict=True)]
-        return "[" + ", ".join(_toml(entry) for entry in value) + "]"
+        return "[" + ", ".join(toml(entry) for entry in value) + "]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

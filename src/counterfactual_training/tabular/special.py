@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 
@@ -79,6 +81,6 @@ def codes_in_words(found: Codes) -> str | None:
     for name, codes in found.items():
         rows = " and ".join(f"{code} in {count} rows" for code, count in codes.items())
         said.append(f'"{name}" holds {rows}, far from its other values')
-    stated = ", ".join(f'"{name}": {list(codes)}' for name, codes in found.items())
+    stated = ", ".join(f"{json.dumps(name, ensure_ascii=False)}: {list(codes)}" for name, codes in found.items())
     stands = "it stands" if len(found) == 1 and len(next(iter(found.values()))) == 1 else "they stand"
     return f'{"; ".join(said)}: if {stands} for "no record", state special={{{stated}}}'

@@ -10,7 +10,6 @@ from counterfactual_training.training.callbacks import (
     EpochProgress,
     Schedule,
 )
-from counterfactual_training.training.config import TrainConfig
 from counterfactual_training.training.fleet import Fleet, Member
 from counterfactual_training.training.objective import (
     OBJECTIVES,
@@ -20,7 +19,7 @@ from counterfactual_training.training.objective import (
     make_objective,
 )
 from counterfactual_training.training.run import History, Run, TrainResult
-from counterfactual_training.training.setting import AS_PRINTED, AS_RUN, CHEAP_RECOURSE, Setting, preset
+from counterfactual_training.training.setting import AS_PRINTED, AS_RUN, CHEAP_RECOURSE, Setting, TrainConfig, preset
 from counterfactual_training.training.train import train
 
 __all__ = [

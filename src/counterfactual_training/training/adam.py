@@ -60,7 +60,7 @@ class Adam(Optimizer):
     def _fused(self, grads: Sequence[Tensor | None], numbers: tuple[float, ...], bad: Tensor | None) -> None:
         rate, beta1, beta2 = numbers
         self.updates += 1
-        step = self.updates if not self.lead else self.updates[0]
+        step = self.updates if not self.lead else self.updates[0]  # equal for all members, or this is not called
         tensors, mean, square, given = self.tensors, self.mean, self.square, [g for g in grads if g is not None]
         if len(given) < len(tensors):  # parameters without a gradient stay as they are
             there = [i for i, grad in enumerate(grads) if grad is not None]
@@ -92,7 +92,7 @@ class Adam(Optimizer):
 
     def keep(self, members: Tensor, weights: Tensor) -> None:
         """Continue with these members, whose weights are now in a new tensor."""
-        groups = [self.param_groups[i] for i in members.tolist()]
+        groups = [self.param_groups[i] for i in members.tolist()]  # no copies: schedulers hold these objects
         self.tensors, self.lead = [weights], torch.Size([len(members)])
         for group, rows in zip(groups, weights.detach(), strict=True):
             group["params"] = [rows]
@@ -100,6 +100,7 @@ class Adam(Optimizer):
         self.mean, self.square = [self.mean[0][members]], [self.square[0][members]]
         self.updates = self.updates[members]
 
+    # Not torch's layout, which is by parameter: the moments are kept outside of Optimizer.state.
     def state_dict(self) -> dict[str, Any]:
         groups = [{k: v for k, v in group.items() if k != "params"} for group in self.param_groups]
         return {"groups": groups, "mean": self.mean, "square": self.square, "updates": self.updates}
@@ -110,7 +111,5 @@ class Adam(Optimizer):
             group.update(saved)
         held = [*self.mean, *self.square, self.updates]
         for mine, its in zip(held, [*state_dict["mean"], *state_dict["square"], state_dict["updates"]], strict=True):
-            if mine.shape != its.shape:
-                raise ValueError(f"moments of shape {tuple(its.shape)} for weights of {tuple(mine.shape)}")
             mine.copy_(its)
         self.even = bool((self.updates == self.updates.flatten()[0]).all())

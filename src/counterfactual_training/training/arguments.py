@@ -63,6 +63,7 @@ def training_rows(
         by_class = _class_weights(read.y, num_classes, class_weight, read.example)
         device = next((p.device for p in models[0].parameters()), torch.device("cpu"))
         rows = FetchedRows(x, read, num_classes, device, None if by_class is None else by_class[0])
+        # A few rows will do: NaN was looked for in all of them while they were read.
         check_inputs(models[0], *rows.first(64))
     if rows.weight is not None and not bool((rows.weight.sum(-1) > 0).all()):
         raise InputError("All rows have a weight of 0; nothing is left to train on.")
@@ -159,6 +160,7 @@ def with_constraints(setting: Setting, data: TrainingRows, member: int = 0) -> S
         constraints = constraints or Constraints.infer(rows, num_std=setting.num_std)
     constraints.to(rows).check_factuals(rows.flatten(1))
     objective = setting.objective
+    # Where everything may change recourse is cheap, and the term would only cost plausibility.
     if objective.lambda_recourse and not bool(constraints.immutable.any()):
         objective = replace(objective, lambda_recourse=0.0)
     return replace(setting, constraints=constraints.to(data.first(1)[0]), objective=objective)
@@ -188,6 +190,7 @@ def check_modes(model: nn.Module, setting: Setting, data: TrainingRows, ranks: R
 
 def _takes_one_row(model: nn.Module, data: TrainingRows) -> bool:
     """Whether training on one row works, as with images, which have many values per channel."""
+    # A copy, because a forward pass in training mode changes running statistics.
     twin = copy.deepcopy(model) if model.training else copy.deepcopy(model).train()
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -227,5 +230,6 @@ def listeners(callbacks: Sequence[Callback], settings: Sequence[Setting], progre
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise InputError(f"Callbacks derive from ct.Callback, got {type(callback).__name__}.")
+    # First, so that the user's callbacks find its columns in the history, and can replace the weights it ends with.
     budgets = [AccuracyBudget()] if any(own.budget is not None for own in settings) else []
     return [*budgets, *callbacks, EpochProgress(progress)]

@@ -11,10 +11,10 @@ from torch import Tensor
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import ModelError
 from counterfactual_training.search import SearchResult, Status, evaluating, search
-from counterfactual_training.training.config import Immature
 from counterfactual_training.training.objective import Batch, CounterfactualBatch
 from counterfactual_training.training.run import Run
 from counterfactual_training.training.sampling import Streams, draw_rows, draw_targets, each
+from counterfactual_training.training.setting import Immature
 from counterfactual_training.training.tally import Tally
 
 # The counterfactuals of a batch, and this process's shares of the means that x′ and x_adv enter.
@@ -107,6 +107,7 @@ def explain_round(run: Run, num: int, rng: Streams, active: Tensor | None = None
         active: ``(members,)`` mask of the members to search for.
         mine: which of the ``num`` to search here, where several processes share them; all draw alike.
     """
+    # The order of draws (rows, targets, search, positives) is part of the result, for lone, fleet and resumed runs.
     data, config = run.data, run.config
     x, y, weight = data.at(each(lambda own: draw_rows(data.num_rows, num, own), rng))
     with evaluating(run.model), torch.no_grad():
@@ -134,7 +135,7 @@ def explain_round(run: Run, num: int, rng: Streams, active: Tensor | None = None
         other = positives()
         nearer = (other - x_cf).abs().flatten(lead).sum(-1) < (x_pos - x_cf).abs().flatten(lead).sum(-1)
         x_pos = torch.where(_broadcast(nearer, x), other, x_pos)
-    if config.immature == "replace":
+    if config.immature == "replace":  # before x⁺ is protected: both are then equal, and their divergence is zero
         x_cf = torch.where(_broadcast(mature, x), x_cf, x_pos)
     x_pos = run.constraints.to(x).protect(x_pos.flatten(lead), x_cf.flatten(lead)).reshape(x.shape)  # §3.4
     counted = _weight(found, config.immature)

@@ -46,13 +46,13 @@ class AccuracyBudget(Callback):
         if run.ranks.size > 1:
             raise InputError("A budget of accuracy needs a twin on all rows: train on one process, or set no budget.")
         self.twin, self.kept = conventional_twin(run), {}
-        if run.epoch == 0:
+        if run.epoch == 0:  # a resumed run has its strengths already
             for i in self._bound(run):
                 run.strength[i] = self.start
 
     def on_epoch_end(self, run: Run) -> None:
         twin = self.twin
-        if twin.running:
+        if twin.running:  # a twin that diverged keeps its last record as the aim
             advance(twin)
         for i in self._bound(run):
             if i not in run.running:

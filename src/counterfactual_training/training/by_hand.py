@@ -16,16 +16,7 @@ from torch.nn.functional import softplus
 from counterfactual_training.core.losses import CONTRAST_GOAL
 from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.search.chain import Chain, StackedChain, activation, chain_layers
-from counterfactual_training.training.objective import (
-    ADVERSARIAL,
-    CLASS,
-    COUNTERFACTUAL,
-    POSITIVE,
-    RECOURSE,
-    Batch,
-    Objective,
-    RowTerms,
-)
+from counterfactual_training.training.objective import Batch, Objective, Role, RowTerms
 
 
 class Walk:
@@ -159,7 +150,7 @@ class ByHand:
         shape[walk.classes] = self.num_classes
         onehot = like.new_zeros(shape).scatter_(walk.classes, label, 1)
         terms = objective.by_rows(role, count, weight)
-        contrasted = any(part.role == POSITIVE for part in parts)
+        contrasted = any(part.role == Role.POSITIVE for part in parts)
         # Signs: ∂(−log p)/∂log p = −1, and E = −logit, so ∂E/∂logit = −1 and ∂E²/∂logit = 2·logit.
         scales = [-terms.cross, -terms.energy, 2 * terms.ridge] if contrasted else [-terms.cross]
         sizes = [sum(part.label.shape[-1] for part in own) for own in of_batches]
@@ -172,6 +163,7 @@ class ByHand:
         for i, (own_x, cross, *contrast) in enumerate(zip(rows, *columns, strict=True)):
             out = walk.logits(own_x)
             log_probability = torch.log_softmax(out, walk.classes)
+            # The kernel that autograd would call: the same bits.
             grad = torch._log_softmax_backward_data(cross, log_probability, walk.classes, like.dtype)
             if contrast:
                 energy, ridge = contrast
@@ -190,7 +182,7 @@ class ByHand:
         if terms.contrast is not None or objective.needs_recourse:
             values.append(_beyond(out, log_probability, onehot, walk.classes, role, terms).unsqueeze(0))
         told = torch.cat(values)
-        if len(set(sizes)) == 1:
+        if len(set(sizes)) == 1:  # usual, and one kernel for all batches
             sums = told.unflatten(-1, (len(sizes), -1)).sum(-1)  # (5 or 6, *lead, batches)
         else:
             sums = torch.stack([part.sum(-1) for part in told.split(sizes, -1)], -1)
@@ -211,18 +203,18 @@ def _told(logits: Tensor, logp: Tensor, onehot: Tensor, classes: int, role: Tens
     cross = -(logp * onehot).sum(classes) * share
     energy, square, right = own * share, own.square() * share, own >= logits.amax(classes)
     values = [
-        only(CLASS, cross),
-        only(COUNTERFACTUAL, energy) - only(POSITIVE, energy),
-        only(COUNTERFACTUAL, square) + only(POSITIVE, square),
-        only(ADVERSARIAL, cross),
-        only(CLASS, right.to(cross.dtype)),
+        only(Role.CLASS, cross),
+        only(Role.COUNTERFACTUAL, energy) - only(Role.POSITIVE, energy),
+        only(Role.COUNTERFACTUAL, square) + only(Role.POSITIVE, square),
+        only(Role.ADVERSARIAL, cross),
+        only(Role.CLASS, right.to(cross.dtype)),
     ]
     return torch.stack(values)
 
 
 def _beyond(logits: Tensor, logp: Tensor, onehot: Tensor, classes: int, role: Tensor, terms: RowTerms) -> Tensor:
     """What rows add to the weighted terms beyond Eq. 2 ``(..., R)``."""
-    value = torch.where(role == RECOURSE, -(logp * onehot).sum(classes) * terms.cross, 0.0)
+    value = torch.where(role == Role.RECOURSE, -(logp * onehot).sum(classes) * terms.cross, 0.0)
     if terms.contrast is None:
         return value
     odds, _ = _log_odds(logits, onehot, classes)

@@ -159,6 +159,7 @@ class Schedule(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for scheduler, own in zip(self.schedulers, state["schedulers"], strict=True):
+            # What could not be saved, such as functions, stays as it has just been made.
             scheduler.load_state_dict({**scheduler.state_dict(), **own})
 
     def keep(self, rows: Tensor) -> None:
@@ -189,7 +190,7 @@ class ClipGradient(Callback):
         lead = len(run.lead)
         wide = [at_least_single(grad.flatten(lead)) for grad in grads]  # squares overflow in half precision
         norm = torch.stack([grad.square().sum(-1) for grad in wide]).sum(0).sqrt()
-        factor = (self.max_norm / (norm + 1e-6)).clamp_max(1.0)
+        factor = (self.max_norm / (norm + 1e-6)).clamp_max(1.0)  # as torch's clip_grad_norm_
         for grad in grads:
             grad.mul_(factor.reshape(factor.shape + (1,) * (grad.dim() - lead)).to(grad.dtype))
 
@@ -283,7 +284,7 @@ class BestEpoch(Callback):
                 run.stop(f"{self.metric} has not improved for {self.patience} epochs", i)
 
     def on_train_end(self, run: Run) -> None:
-        for i, weights in self.weights.items():
+        for i, weights in self.weights.items():  # stopped members too
             run.replace(i, weights)
 
     def state_dict(self) -> dict[str, Any]:

@@ -37,6 +37,7 @@ class Checkpoint:
 
     def resume(self, run: Run) -> None:
         """Restore a new run from the file, if it exists; raises for the file of another run."""
+        # Only the first process reads: it wrote the file, and the others may not share its disk.
         found = run.ranks.first(self._found() if run.ranks.rank == 0 else None)
         if isinstance(found, FileError):
             raise found
@@ -52,8 +53,6 @@ class Checkpoint:
         with self._restoring(run):
             state = unflatten_state(tensors, content["state"])
             run.restore({**state, "epoch": content["epoch"], "records": content["records"]})
-            if len(state["listeners"]) != len(run.listeners("state_dict")):
-                raise ValueError("it has other callbacks")
             self.pending = state
 
     def _found(self) -> Any:
@@ -88,11 +87,11 @@ class Checkpoint:
 
     @contextmanager
     def _restoring(self, run: Run) -> Iterator[None]:
-        """Undo everything if the file turns out to be damaged."""
+        """Undo everything if the file does not fit: another version of this package may have written it."""
         try:
             yield
         except _DAMAGE as error:
             if not run.lead:  # members of a fleet get their weights at the end
                 run.model.load_state_dict(self.before)
-            text = f"The checkpoint {str(self.path)!r} is damaged: {error}. Delete it to start anew."
-            raise FileError(text) from error
+            what = f"The checkpoint {str(self.path)!r} is damaged, or of another version"
+            raise FileError(f"{what}: {error}. Delete it to start anew.") from error

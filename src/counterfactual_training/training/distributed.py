@@ -52,7 +52,7 @@ class Ranks(NamedTuple):
     def sum(self, values: Tensor) -> Tensor:
         """Over all processes."""
         if self.size > 1:
-            values = values.clone()
+            values = values.clone()  # all_reduce writes into its argument
             dist.all_reduce(values, group=self.group)
         return values
 

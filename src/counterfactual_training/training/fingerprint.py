@@ -61,7 +61,7 @@ def fingerprint_of_given(run: Run) -> str:
 def _add_given(digest: Digest, run: Run) -> None:
     data, size = run.data, run.config.batch_size
     for setting in run.settings:
-        config = asdict(setting.config) | {"threads": None}
+        config = asdict(setting.config) | {"threads": None}  # a run may go on with other threads
         digest.add([config, setting.generator, setting.constraints, setting.objective, setting.budget])
     digest.add([data.y, data.weight])
     # Reading all fetched rows would cost another epoch: their classes and the first rows must do.
@@ -96,6 +96,7 @@ class Digest:
         elif id(value) in self.seen:
             self.sha.update(self.seen[id(value)][1])
         else:
+            # By its own digest, so that it makes no difference whether two places share an object or hold equal ones.
             outer, self.sha = self.sha, hashlib.sha256()
             self.seen[id(value)] = value, b"what contains this"  # ends the recursion of objects that hold themselves
             self._content(value)

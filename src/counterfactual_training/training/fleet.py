@@ -6,6 +6,7 @@ pass run on all of them at once; each trains as it would alone, up to rounding.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import warnings
 from collections.abc import Callable, Sequence
@@ -27,11 +28,10 @@ from counterfactual_training.training.callbacks import Callback
 from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.distributed import unwrapped
 from counterfactual_training.training.loop import fit
-from counterfactual_training.training.memory import free_memory, memory_per_member
 from counterfactual_training.training.objective import Objective
 from counterfactual_training.training.rows import TrainingRows
 from counterfactual_training.training.run import Run, TrainResult, stated
-from counterfactual_training.training.setting import Setting
+from counterfactual_training.training.setting import Setting, TrainConfig
 
 # Settings that may differ between members; all others change the shape of the work.
 _OWN = ("learning_rate", "burn_in", "max_bad_updates", "seed")
@@ -192,3 +192,49 @@ def _check_stacked(models: Sequence[nn.Module], data: TrainingRows) -> None:
                 slack = 1e-3 if alone.dtype.itemsize < 8 else 1e-8
                 if not torch.allclose(together[i], alone, rtol=slack, atol=slack * (1 + float(alone.abs().max()))):
                     raise UnstackableError(f"member {i} gives other logits in a stack than alone.")
+
+
+def memory_per_member(model: nn.Module, num_features: int, num_rows: int, config: TrainConfig) -> int:
+    """An upper estimate of the bytes that a member adds at its peak.
+
+    Weights with the moments of Adam, gradient and best copy; the counterfactuals of an epoch (factual, mature, nascent,
+    positive, and the search's own copies); the activations of one mini-batch, forward and backward; all training rows
+    with their classes, where every member has them in an order of its own.
+    """
+    parameters = sum(p.numel() for p in model.parameters())
+    widest = max((max(p.shape) for p in model.parameters() if p.dim() > 1), default=1)
+    batches = max(1, num_rows // config.batch_size)
+    batch = config.batch_size + 3 * (config.num_counterfactuals // batches + 1)
+    values = 6 * parameters + 12 * config.num_counterfactuals * num_features + 8 * batch * (num_features + 2 * widest)
+    if config.shuffle:
+        values += num_rows * (num_features + 2)
+    return 4 * values  # bytes of a float32
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Free bytes; ``None`` if unknown."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    found = [_container()]
+    with contextlib.suppress(OSError, LookupError, ValueError):  # of the machine
+        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        found.append(int(lines["MemAvailable"].split()[0]) * 1024)
+    with contextlib.suppress(ImportError, OSError, ValueError):  # of this process, if `ulimit -v` limits it
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        found += [max(limit - pages * resource.getpagesize(), 0)] if limit != resource.RLIM_INFINITY else []
+    return min((free for free in found if free is not None), default=None)
+
+
+def _container(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """What the limit of a container leaves; ``None`` without one, where the file says ``max`` or is missing."""
+    try:
+        left = int((folder / "memory.max").read_text()) - int((folder / "memory.current").read_text())
+    except (OSError, ValueError):
+        return None
+    with contextlib.suppress(OSError, ValueError):  # the page cache counts as used, but is freed on demand
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        left += int(stat.get("inactive_file", 0))
+    return max(left, 0)

@@ -105,7 +105,7 @@ class Learner:
         half = any(p.dtype in (torch.bfloat16, torch.float16) for p in self.parameters)
         if optimizer is None and (self.lead or half or isinstance(self.gradient, ByHand)):
             optimizer = Adam(self.parameters, rates, self.lead)
-        elif optimizer is None:
+        elif optimizer is None:  # torch has fused kernels for these devices
             fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in self.parameters)
             optimizer = torch.optim.Adam(self.parameters, lr=rates[0], fused=fused)
         self.optimizer = optimizer
@@ -127,6 +127,7 @@ class Learner:
         copies = ([None if grad is None else grad.clone() for grad in found] for found in every)
         while held := list(islice(copies, accumulate)):
             given = [[grad for grad in column if grad is not None] for column in zip(*held, strict=True)]
+            # Divided by all: a batch that gives a parameter no gradient counts as zero.
             yield [torch.stack(grads).sum(0) / len(held) if grads else None for grads in given]
 
     def begin_epoch(self) -> None:
@@ -141,14 +142,8 @@ class Learner:
 
     def expose(self, grads: Gradients) -> None:
         """Set ``.grad``, where torch's own functions look."""
-        self.shown = list(grads)
         for parameter, grad in zip(self.parameters, grads, strict=True):
             parameter.grad = grad
-
-    def exposed(self, grads: Gradients) -> list[Tensor | None]:
-        """The gradients, or what a callback has put into ``.grad`` in their place."""
-        given = zip(self.parameters, self.shown, grads, strict=True)
-        return [mine if parameter.grad is shown else parameter.grad for parameter, shown, mine in given]
 
     def keep(self, rows: Tensor) -> None:
         """Continue with these rows of the stack only."""

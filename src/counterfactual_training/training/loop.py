@@ -114,10 +114,12 @@ def _update(run: Run, gradients: Gradients, tally: Tally) -> None:
 def _call(run: Run, event: str, tally: Tally) -> None:
     """Call the callbacks; honour gradients they replace, modes they change and members they stop."""
     for callback in run.listeners(event):
-        run.gradients = list(run.gradients)
-        run.learner.expose(run.gradients)
+        shown, run.gradients = list(run.gradients), list(run.gradients)
+        run.learner.expose(shown)
         getattr(callback, event)(run)
-        run.gradients = run.learner.exposed(run.gradients)
+        given = zip(run.parameters, shown, run.gradients, strict=True)
+        # Callbacks may put a new tensor into run.gradients or, as torch's own functions do, into ``.grad``.
+        run.gradients = [mine if own.grad is grad else own.grad for own, grad, mine in given]
         run.learner.train_mode()
         tally.notice_stops()
 
@@ -142,7 +144,9 @@ def _torch_settings(run: Run) -> Iterator[None]:
 def _seed_epoch(run: Run) -> list[torch.Generator]:
     """The random generators of this epoch, one per row of the stack; also seeds torch and the data."""
     rngs = [epoch_rng(run.settings[i].config.seed, run.epoch) for i in run.slots]
-    for rng in rngs:
+    for (
+        rng
+    ) in rngs:  # the first draw is torch's seed, also in a fleet, where only one can be: all later draws are equal
         _draw(rng)
     # Members share a loader's batches, so these are seeded by the first setting, even when that member has stopped.
     seed = _draw(epoch_rng(run.settings[0].config.seed, run.epoch))

@@ -6,6 +6,7 @@ Beyond the paper, with weights of 0 unless asked for: λ_contrast·logistic cont
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ from counterfactual_training.core.broadcast import Number, per_member
 from counterfactual_training.core.energy import contrastive_divergence, energy_ridge
 from counterfactual_training.core.losses import adversarial_loss, class_loss, logistic_contrast
 from counterfactual_training.core.precision import at_least_single
+from counterfactual_training.defaults import OBJECTIVES as ABLATIONS
 from counterfactual_training.errors import InputError, check_name, lookup
 
 
@@ -85,14 +87,16 @@ class RowTerms(NamedTuple):
     contrast: Tensor | None
 
 
-# The role of a row in a batch.
-CLASS, POSITIVE, COUNTERFACTUAL, ADVERSARIAL, RECOURSE = range(5)
+class Role(IntEnum):
+    """What a row is for; numbers, so that tensors can hold them."""
+
+    CLASS, POSITIVE, COUNTERFACTUAL, ADVERSARIAL, RECOURSE = range(5)
 
 
 class Part(NamedTuple):
     """The rows of a batch with one role."""
 
-    role: int
+    role: Role
     x: Tensor  # (..., m, *features)
     label: Tensor  # (..., m)
     weight: Tensor | None  # (..., m)
@@ -160,17 +164,19 @@ class Objective:
     def by_rows(self, role: Tensor, count: Tensor, weight: Tensor | None) -> RowTerms:
         """The weights of rows ``(R,)`` by what they are for, over the count of rows in their mean ``(..., R)``."""
 
-        def term(weights: dict[int, Number]) -> Tensor:
+        def term(weights: dict[Role, Number]) -> Tensor:
             parts = [per_member(w, 1) * (role == kind).to(count.dtype) for kind, w in weights.items()]
             value = sum(parts[1:], parts[0]) / count
             return value if weight is None else value * weight
 
         # Signs as in Eq. 2: energies of x⁺ are lowered, those of x′ raised.
-        contrasted = {POSITIVE: -self.lambda_contrast, COUNTERFACTUAL: self.lambda_contrast}
+        contrasted = {Role.POSITIVE: -self.lambda_contrast, Role.COUNTERFACTUAL: self.lambda_contrast}
         return RowTerms(
-            term({CLASS: self.lambda_class, ADVERSARIAL: self.lambda_adv, RECOURSE: self.lambda_recourse}),
-            term({POSITIVE: self.lambda_div, COUNTERFACTUAL: -self.lambda_div}),
-            term({POSITIVE: self.lambda_reg, COUNTERFACTUAL: self.lambda_reg}),
+            term(
+                {Role.CLASS: self.lambda_class, Role.ADVERSARIAL: self.lambda_adv, Role.RECOURSE: self.lambda_recourse}
+            ),
+            term({Role.POSITIVE: self.lambda_div, Role.COUNTERFACTUAL: -self.lambda_div}),
+            term({Role.POSITIVE: self.lambda_reg, Role.COUNTERFACTUAL: self.lambda_reg}),
             term(contrasted) if _nonzero(self.lambda_contrast) else None,
         )
 
@@ -196,41 +202,36 @@ class Objective:
         joined = at_least_single(model(torch.cat([part.x for part in parts], rows)) if len(parts) > 1 else model(x))
         split = joined.split([part.x.shape[rows] for part in parts], rows)
         found = {part.role: (logits, part.label, part.weight) for part, logits in zip(parts, split, strict=True)}
-        classes = class_loss(*found[CLASS])
-        divergence = ridge = torch.zeros_like(classes)
-        contrast = None
-        if POSITIVE in found:
-            pairs = (found[POSITIVE][0], *found[COUNTERFACTUAL])
+        classes = class_loss(*found[Role.CLASS])
+        none = torch.zeros_like(classes)
+        divergence, ridge, contrast = none, none, None
+        if Role.POSITIVE in found:
+            pairs = (found[Role.POSITIVE][0], *found[Role.COUNTERFACTUAL])
             divergence, ridge = contrastive_divergence(*pairs), energy_ridge(*pairs)
             contrast = logistic_contrast(*pairs) if _nonzero(self.lambda_contrast) else None
-        adversarial = adversarial_loss(*found[ADVERSARIAL]) if ADVERSARIAL in found else torch.zeros_like(classes)
-        recourse = class_loss(*found[RECOURSE]) if RECOURSE in found else None
+        adversarial = adversarial_loss(*found[Role.ADVERSARIAL]) if Role.ADVERSARIAL in found else none
+        recourse = class_loss(*found[Role.RECOURSE]) if Role.RECOURSE in found else None
         total = self.total(classes, divergence, ridge, adversarial)
         for weight_of, term in ((self.lambda_contrast, contrast), (self.lambda_recourse, recourse)):
             total = total if term is None else total + weight_of * term
-        return LossTerms(total, classes, divergence, ridge, adversarial, found[CLASS][0], contrast, recourse)
+        return LossTerms(total, classes, divergence, ridge, adversarial, found[Role.CLASS][0], contrast, recourse)
 
     def parts(self, x: Tensor, y: Tensor, weight: Tensor | None, found: CounterfactualBatch | None) -> list[Part]:
         """The rows that count in the loss."""
-        parts = [Part(CLASS, x, y, weight)]
+        parts = [Part(Role.CLASS, x, y, weight)]
         if found is None:
             return parts
         if self.needs_divergence:
-            parts.append(Part(POSITIVE, found.x_pos, found.y_target, found.weight))
-            parts.append(Part(COUNTERFACTUAL, found.x_cf, found.y_target, found.weight))
+            parts.append(Part(Role.POSITIVE, found.x_pos, found.y_target, found.weight))
+            parts.append(Part(Role.COUNTERFACTUAL, found.x_cf, found.y_target, found.weight))
         if self.needs_adversarial:
-            parts.append(Part(ADVERSARIAL, found.x_adv, found.y_adv, found.weight_adv))
+            parts.append(Part(Role.ADVERSARIAL, found.x_adv, found.y_adv, found.weight_adv))
         if self.needs_recourse:
-            parts.append(Part(RECOURSE, found.x_adv, found.y_target, found.weight_adv))
+            parts.append(Part(Role.RECOURSE, found.x_adv, found.y_target, found.weight_adv))
         return parts
 
 
-OBJECTIVES = {
-    "full": Objective(),
-    "vanilla": Objective(lambda_div=0.0, lambda_reg=0.0, lambda_adv=0.0),
-    "divergence": Objective(lambda_adv=0.0),
-    "adversarial": Objective(lambda_div=0.0, lambda_reg=0.0),
-}
+OBJECTIVES = {name: Objective(**weights) for name, weights in ABLATIONS.items()}
 
 
 def make_objective(name: str, **weights: float) -> Objective:

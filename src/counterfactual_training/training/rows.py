@@ -59,6 +59,7 @@ class TrainingRows:
         own = self.rows_by_class
         if isinstance(rng, torch.Generator):
             return draw_positives(own[0], y_target, rng)
+        # i % 1 = 0 where all members share one set of rows.
         return torch.stack([draw_positives(own[i % len(own)], y_target[i], one) for i, one in enumerate(rng)])
 
     def batches(self, size: int, order: Tensor | None = None, lead: torch.Size = _ALONE) -> Iterator[Labelled]:
@@ -112,7 +113,7 @@ class FetchedRows(TrainingRows):
         self.read, self.device = read, device
         self.by_class = None if by_class is None else by_class.to(device)
         example, y, weight = self._placed(read.example.unsqueeze(0), read.y, read.weight)
-        super().__init__(example, y, num_classes, weight)
+        super().__init__(example, y, num_classes, weight)  # x is one row, for its shape and type
 
     def _placed(self, x: Tensor, y: Tensor, weight: Tensor | None) -> Labelled:
         """A batch on the training device, with class weights."""
@@ -188,7 +189,7 @@ class Read(NamedTuple):
             x, y, weight = _fetched(dataset, collate, range(start, stop))
             classes.append(y.cpu())
             weights += [] if weight is None else [weight.cpu()]
-            rows = x.flatten(1).cpu().double()
+            rows = x.flatten(1).cpu().double()  # single precision would not do for sums over many rows
             low, high = torch.minimum(low, rows.amin(0)), torch.maximum(high, rows.amax(0))
             shift = rows.mean(0) - mean  # Chan's update of mean and squared deviations
             spread = spread + (rows - rows.mean(0)).square().sum(0) + shift.square() * start * (stop - start) / stop

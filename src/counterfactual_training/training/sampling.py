@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from counterfactual_training.training.config import TargetRule
+from counterfactual_training.training.setting import TargetRule
 
 Streams = torch.Generator | Sequence[torch.Generator]  # one rng, or one per member of a fleet
 

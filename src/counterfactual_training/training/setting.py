@@ -1,26 +1,109 @@
-"""All settings of a training run in one object, and the presets."""
+"""All settings of a training run, and the presets. The defaults are what the authors ran; ``preset("as_printed")``
+follows the text. The table *Paper and authors' code* in ARCHITECTURE.md lists all differences.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields, replace
+from numbers import Integral
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from torch import Tensor
 
 from counterfactual_training.constraints import Constraints
+from counterfactual_training.defaults import BURN_IN, EPOCHS, LEARNING_RATE, SEED
 from counterfactual_training.errors import InputError, check_name, lookup
 from counterfactual_training.search import Generator, ecco
-from counterfactual_training.training.config import TrainConfig
 from counterfactual_training.training.objective import Objective, make_objective
 
 Value = float | int
+Refresh = Literal["epoch", "batch"]
+TargetRule = Literal["not_predicted", "not_true", "uniform", "prior"]
+AdversarialLabel = Literal["true", "predicted"]
+Immature = Literal["replace", "drop", "keep"]
 
 # Numbers of a setting, by the names of CounterfactualClassifier's parameters; all others are the generator's.
 OF_OBJECTIVE = ("lambda_div", "lambda_reg", "lambda_adv")
 OF_CONFIG = ("learning_rate", "burn_in", "num_counterfactuals")
 WHOLE = ("max_steps", "num_counterfactuals")
-_SEARCH_NAMES = {"learning_rate": "search_learning_rate"}
+_SEARCH_NAMES = {"learning_rate": "search_learning_rate"}  # the optimizer has a learning rate too
+# Whole numbers of a config, and the smallest allowed.
+_WHOLE = {"epochs": 0, "batch_size": 1, "num_counterfactuals": 1, "max_bad_updates": 1,
+    "seed": -math.inf, "threads": 1, "accumulate": 1, "positives": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How to train.
+
+    Attributes:
+        epochs: passes over the data.
+        batch_size: rows per update.
+        learning_rate: of Adam, where no optimizer is given.
+        num_counterfactuals: searched per epoch; raised to one per batch if lower.
+        burn_in: share of the epochs, at the start, trained conventionally.
+        refresh: search once per ``"epoch"`` (as run) or anew for every ``"batch"``.
+        shuffle: new batches each epoch, or the same in the same order (as run).
+        target_rule: how y⁺ is drawn: uniformly among the classes ``"not_predicted"`` for the factual (as run),
+            ``"not_true"``, all (``"uniform"``, Alg. 1), or by class frequency (``"prior"``, §3.2).
+        adversarial_label: x_adv carries its factual's ``"true"`` label (final paper) or the ``"predicted"`` one
+            (preprint of July 2025).
+        immature: what happens to x′ that missed τ: ``"replace"`` it by its x⁺, so that it counts in the ridge only (as
+            run); ``"drop"`` it from the means; ``"keep"`` it (as printed: exhausting all T steps is maturity too).
+            Factuals that already were of the target class never count as counterfactuals.
+        max_bad_updates: consecutive updates with a non-finite loss or gradient after which training stops.
+        seed: of everything random; the same seed gives the same weights.
+        threads: CPU threads; by default one for small models.
+        accumulate: mini-batches per update, whose gradients are averaged.
+        positives: rows of the target class drawn for each x′; the nearest one, in L1, becomes its x⁺.
+    """
+
+    epochs: int = EPOCHS
+    batch_size: int = 30
+    learning_rate: float = LEARNING_RATE
+    num_counterfactuals: int = 1000
+    burn_in: float = BURN_IN
+    refresh: Refresh = "epoch"
+    shuffle: bool = False
+    target_rule: TargetRule = "not_predicted"
+    adversarial_label: AdversarialLabel = "true"
+    immature: Immature = "replace"
+    max_bad_updates: int = 20
+    seed: int = SEED
+    threads: int | None = None
+    accumulate: int = 1
+    positives: int = 1
+
+    def __post_init__(self) -> None:
+        for name, smallest in _WHOLE.items():
+            value = getattr(self, name)
+            if name == "threads" and value is None:
+                continue
+            if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < smallest:
+                least = "" if smallest == -math.inf else f" of at least {smallest}"
+                raise InputError(f"{name} must be a whole number{least}, got {value!r}.")
+            object.__setattr__(self, name, int(value))  # NumPy's integers cannot be written as JSON
+        if not 0 < self.learning_rate < float("inf"):
+            raise InputError(f"learning_rate must be positive and finite, got {self.learning_rate}.")
+        if not 0 <= self.burn_in <= 1:
+            raise InputError(f"burn_in is a share of the epochs in [0, 1], got {self.burn_in}.")
+        for name, kind in get_type_hints(type(self)).items():
+            if get_origin(kind) is Literal:
+                check_name(name, getattr(self, name), get_args(kind))
+
+    @property
+    def burn_in_epochs(self) -> int:
+        return round(self.burn_in * self.epochs)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> TrainConfig:
+        """From the table of a config file."""
+        for key in values:
+            check_name("setting", key, [own.name for own in fields(cls)])
+        return cls(**values)
 
 
 @dataclass(frozen=True, eq=False)

@@ -82,6 +82,7 @@ class Tally:
     def _gather(self) -> None:
         """Average over the parts of all processes; parts with a share of 0 do not count."""
         size, terms = self.run.ranks.size, torch.cat(self.terms)
+        # Total (its weights hold the shares), class loss, divergence, ridge, adversarial loss; hits are a sum, no mean.
         weights = terms.new_tensor([[1, c, x, x, a, size * (c > 0)] for c, x, a in self.shares])
         counts = terms.new_tensor([n * (c > 0) for n, (c, _, _) in zip(self.rows, self.shares, strict=True)])
         self.terms = [self.run.ranks.sum(terms * weights) / size]

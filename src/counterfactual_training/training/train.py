@@ -15,12 +15,11 @@ from counterfactual_training.search import Generator, make_generator
 from counterfactual_training.training import arguments
 from counterfactual_training.training.callbacks import Callback
 from counterfactual_training.training.checkpoint import Checkpoint
-from counterfactual_training.training.config import TrainConfig
 from counterfactual_training.training.distributed import Ranks, unwrapped
 from counterfactual_training.training.loop import fit
 from counterfactual_training.training.objective import Objective, make_objective
 from counterfactual_training.training.run import Run, TrainResult
-from counterfactual_training.training.setting import Setting, preset
+from counterfactual_training.training.setting import Setting, TrainConfig, preset
 
 OptimizerFactory = Callable[[Iterator[nn.Parameter]], Optimizer]
 

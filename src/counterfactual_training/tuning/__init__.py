@@ -1,8 +1,7 @@
 """Better settings, found on validation rows: Optuna proposes, fleets train."""
 
 from counterfactual_training.tuning.batch import Task, TrainedTrial, train_batch
-from counterfactual_training.tuning.goal import OBJECTIVES, Goal, Limits
-from counterfactual_training.tuning.measures import METRICS, Measure
+from counterfactual_training.tuning.goal import METRICS, OBJECTIVES, Goal, Limits, Measure
 from counterfactual_training.tuning.result import Tuning
 from counterfactual_training.tuning.space import RANGES, TUNABLE, Choices, Range, make_space
 from counterfactual_training.tuning.study import TuningTrial

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from counterfactual_training.gates import fit_gate
 from counterfactual_training.training import Callback, Fleet, History, Member, Run, Setting
-from counterfactual_training.tuning.goal import Goal, Limits, Metrics, excess
-from counterfactual_training.tuning.measures import Measure
+from counterfactual_training.tuning.goal import Goal, Limits, Measure, Metrics, excess
 from counterfactual_training.tuning.space import GATE, Choice
 from counterfactual_training.tuning.study import Study
 
@@ -40,6 +39,7 @@ class Task:
         start: the setting to improve.
         num_seeds: trainings per trial, whose measures are averaged.
         gate: of the setting to improve; fitted to the trained model before it is measured.
+        class_weight: as for :func:`train`.
     """
 
     make_model: Callable[[int], nn.Module]
@@ -49,6 +49,7 @@ class Task:
     start: Setting
     num_seeds: int = 1
     gate: str = "none"
+    class_weight: Any = None
 
     def tried(self, settings: Mapping[str, Choice]) -> tuple[Setting, str]:
         """The starting setting and gate with some values changed."""
@@ -84,11 +85,11 @@ def train_batch(task: Task, settings: Sequence[Setting], watch: Watch | None = N
         every = [(settings[place], settings[place].config.seed + i) for place in places for i in range(task.num_seeds)]
         fleet = Fleet([Member(task.make_model(seed), setting.seeded(seed)) for setting, seed in every])
         watcher = _Watcher(places, task.num_seeds, watch)
-        results = iter(fleet.train(task.x, task.y, validation=validation, callbacks=[watcher], progress=False))
+        options: dict[str, Any] = {"callbacks": [watcher], "class_weight": task.class_weight, "progress": False}
+        results = iter(fleet.train(task.x, task.y, validation=validation, **options))
         for place in places:
             own = list(islice(results, task.num_seeds))
-            reasons = [watcher.reasons.get(place), *(result.history.stopped for result in own)]
-            stopped = next((reason for reason in reasons if reason), None)
+            stopped = watcher.reasons.get(place) or next((r.history.stopped for r in own if r.history.stopped), None)
             trained[place] = TrainedTrial([r.model for r in own], [r.history for r in own], stopped)
     return [trained[place] for place in range(len(settings))]
 
@@ -122,14 +123,13 @@ def mean_accuracy(histories: Sequence[History]) -> list[float]:
 class Pruner:
     """Stops trials whose accuracy has collapsed and, with one objective, those behind the median of earlier trials."""
 
+    task: Task
     study: Study
     numbers: Sequence[int]  # of the trials of the batch
-    settings: Sequence[Setting]
+    tried: Sequence[tuple[Setting, str]]  # their settings and gates
     goal: Goal
     limits: Limits
     pace: Sequence[float]  # accuracy of the reference models; pace[0] is that after the first epoch
-    measure: Measure
-    finish: Callable[[int, list[nn.Module]], list[nn.Module]] = lambda place, models: models  # with a gate, say
     on_epoch: Callable[[int], None] = lambda epoch: None
     violations: dict[int, dict[str, float]] = field(default_factory=dict)
 
@@ -143,15 +143,15 @@ class Pruner:
             if self._collapsed(place, run.epoch, accuracy):
                 reasons[place] = f"accuracy {accuracy:.3f} after {run.epoch} epochs"
             elif self._at_rung(place, run.epoch):
-                hopeful[place] = self.finish(place, [run.snapshot(i) for i in own])
-        for place, metrics in zip(hopeful, self.measure.quick([*hopeful.values()]), strict=True):
+                hopeful[place] = self.task.gated([run.snapshot(i) for i in own], self.tried[place][1])
+        for place, metrics in zip(hopeful, self.task.measure.quick([*hopeful.values()]), strict=True):
             if self.study.report(self.numbers[place], run.epoch, self._standing(metrics)):
                 self.violations[place] = self.limits.violations(metrics)
                 reasons[place] = f"behind the median after {run.epoch} epochs"
         return reasons
 
     def _collapsed(self, place: int, epoch: int, accuracy: float) -> bool:
-        epochs, floor = self.settings[place].config.epochs, self.pace[epoch - 1] - self.limits.patience
+        epochs, floor = self.tried[place][0].config.epochs, self.pace[epoch - 1] - self.limits.patience
         # A NaN is below every floor, so compare by >=.
         if not math.ceil(_RUNGS[0] * epochs) <= epoch < epochs or accuracy >= floor:
             return False
@@ -159,9 +159,10 @@ class Pruner:
         return True
 
     def _at_rung(self, place: int, epoch: int) -> bool:
-        config = self.settings[place].config
+        config = self.tried[place][0].config
         late = epoch - config.burn_in_epochs >= _LEAST_SHARE * config.epochs
         rungs = {math.ceil(share * config.epochs) for share in _RUNGS} - {config.epochs}
+        # Optuna prunes studies with one objective only.
         return len(self.goal.objectives) == 1 and epoch in rungs and late
 
     def _standing(self, metrics: Metrics) -> float:

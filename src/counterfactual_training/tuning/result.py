@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from counterfactual_training.errors import InputError
-from counterfactual_training.tuning.goal import Goal, Limits, Metrics, excess, front
-from counterfactual_training.tuning.measures import METRICS
+from counterfactual_training.tuning.goal import METRICS, Goal, Limits, Metrics, excess, front
 from counterfactual_training.tuning.space import Choice
 from counterfactual_training.tuning.study import TuningTrial
 
@@ -96,4 +95,5 @@ class Tuning:
 
 
 def _gain(values: Sequence[float], start: Sequence[float]) -> float:
+    """The mean of relative gains, because objectives have different units."""
     return sum((b - a) / max(abs(b), 1e-12) for a, b in zip(values, start, strict=True)) / len(start)

@@ -47,6 +47,7 @@ def _backend(storage: Storage) -> Any:
         return None
     if not is_url(storage):
         return optuna().storages.JournalStorage(_journal(Path(storage)))
+    # By default SQLAlchemy would look for psycopg2.
     url = re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", str(storage))
     arguments = {"connect_timeout": _CONNECT_SECONDS} if url.startswith(("postgresql", "mysql")) else {}
     options = {"connect_args": arguments, "pool_pre_ping": True} if arguments else {}

@@ -7,12 +7,15 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
+from counterfactual_training.defaults import TRIALS, TRIALS_PER_FLEET
 from counterfactual_training.errors import InputError
+from counterfactual_training.progress import StatusLine
+from counterfactual_training.text import duration
 from counterfactual_training.training import Run, TrainConfig
 from counterfactual_training.tuning.batch import Pruner, Task, mean_accuracy, train_batch
-from counterfactual_training.tuning.goal import Goal
+from counterfactual_training.tuning.goal import OBJECTIVES, Goal
 from counterfactual_training.tuning.result import Tuning
 from counterfactual_training.tuning.space import GATE, Choice, Space, make_space, neighbours
 from counterfactual_training.tuning.storage import Storage, open_study
@@ -54,8 +57,8 @@ class TuningPlan:
         seed: of the proposed settings.
     """
 
-    num_trials: int = 64
-    batch: int = 16
+    num_trials: int = TRIALS
+    batch: int = TRIALS_PER_FLEET
     storage: Storage = None
     study: str = "tuning"
     seed: int = 0
@@ -152,15 +155,13 @@ class _Tuner:
     def _batch(self, asked: list[TuningTrial]) -> None:
         started, state = time.monotonic(), self._state()
         tried = [self.task.tried(trial.settings) for trial in asked]
-        settings = [setting for setting, _ in tried]
-        numbers = [trial.number for trial in asked]
-        pace = self.references["pace"]
-        pruner = Pruner(self.study, numbers, settings, self.goal, state.limits, pace, self.task.measure)
-        pruner.finish = lambda place, models: self.task.gated(models, tried[place][1])
+        numbers, pace = [trial.number for trial in asked], self.references["pace"]
+        pruner = Pruner(self.task, self.study, numbers, tried, self.goal, state.limits, pace)
         pruner.on_epoch = lambda epoch: self._announce(state, epoch)
-        trained = train_batch(self.task, settings, pruner)
+        trained = train_batch(self.task, [setting for setting, _ in tried], pruner)
         self.study.alive()
-        whole = [pruner.finish(place, own.models) for place, own in enumerate(trained) if own.stopped is None]
+        finished = [(own, gate) for own, (_, gate) in zip(trained, tried, strict=True) if own.stopped is None]
+        whole = [self.task.gated(own.models, gate) for own, gate in finished]
         measured = iter(self.task.measure(whole))
         seconds = (time.monotonic() - started) / len(asked)
         for place, (number, outcome) in enumerate(zip(numbers, trained, strict=True)):
@@ -231,3 +232,47 @@ class _Tuner:
         finished, total = 0 if state is None else state.num_finished, self.plan.num_trials
         left = self.seconds / self.done * max(0, total - finished) if self.done else None
         self.listener(StudyProgress(finished, total, epoch, self.task.start.config.epochs, left, state))
+
+
+# ---- progress as text ------------------------------------------------------------------------------------------------
+
+
+class StudyStatus:
+    """A listener of :func:`tune`: one status line on a terminal, elsewhere one line per batch."""
+
+    def __init__(self, stream: TextIO | None = None, prefix: str = "") -> None:
+        self.status, self.prefix = StatusLine(stream), prefix
+        self._finished = -1  # trials in the last message that stayed
+
+    def __call__(self, progress: StudyProgress) -> None:
+        text = f"{self.prefix}{line(progress)}"
+        if self.status.live and progress.finished < progress.total:
+            self.status.show(text)
+        elif progress.tuning is not None and progress.finished > self._finished:
+            self._finished = progress.finished
+            self.status.say(text)
+
+
+def line(progress: StudyProgress) -> str:
+    """``[32/64] best ip 1.23 (published 1.31), 7 pruned, about 2 min left``."""
+    if progress.tuning is None:
+        return f"reference models: epoch {progress.epoch} of {progress.epochs}"
+    parts = [f"[{progress.finished}/{progress.total}] best {comparison(progress.tuning)}"]
+    pruned = sum(trial.state == "PRUNED" for trial in progress.tuning.trials)
+    parts += [f"{pruned} pruned"] if pruned else []
+    if progress.finished < progress.total:
+        if progress.epoch < progress.epochs:
+            parts.append(f"epoch {progress.epoch} of {progress.epochs}")
+        if progress.seconds_left is not None:
+            parts.append(f"about {duration(progress.seconds_left)} left")
+    return ", ".join(parts)
+
+
+def comparison(tuning: Tuning) -> str:
+    """The best trial beside the published setting, in each objective."""
+    best, start = tuning.best, tuning.published
+    shown = []
+    for name in tuning.goal.objectives:
+        its, was = (trial.metrics.get(OBJECTIVES[name].metric, float("nan")) for trial in (best, start))
+        shown.append(f"{name} {its:.3f} (published {was:.3f})")
+    return shown[0] if len(shown) == 1 else f"trial {best.number}: {', '.join(shown)}"

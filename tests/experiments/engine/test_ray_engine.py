@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import counterfactual_training
 from counterfactual_training.errors import InputError, MissingExtraError
-from counterfactual_training.experiments.engine import ray_engine
 from counterfactual_training.experiments.engine.launch import Engine, Failed, launch
 
 ray = pytest.importorskip("ray", reason="Ray is not installed (extra: ray)")
@@ -108,7 +108,7 @@ def test_a_session_of_the_host_is_used_and_left_open(tmp_path, monkeypatch):
     sys.modules["__main__"].task_of_mine.__module__ = "__main__"
     assert dict(launch(sys.modules["__main__"].task_of_mine, [1], 2, engine=Engine("ray"))) == {1: 3}
 
-    monkeypatch.setattr(ray_engine, "package_version", lambda: "99.0")
+    monkeypatch.setattr(counterfactual_training, "__version__", "99.0")  # of the driver, not of the nodes
     with pytest.raises(InputError, match=r"has counterfactual-training \d\S*, the driver has 99\.0\. Install the same"):
         list(launch(work, [1], (str(tmp_path), torch.ones(1)), engine=Engine("ray")))
     assert ray.is_initialized()

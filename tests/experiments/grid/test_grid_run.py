@@ -5,23 +5,25 @@ import io
 import os
 import signal
 import time
+from dataclasses import replace
 from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
+import torch
 
 from counterfactual_training.errors import FileError
 from counterfactual_training.experiments.engine.launch import Engine
-from counterfactual_training.experiments.fitting import fit_model, untrained
 from counterfactual_training.experiments.grid import run as grid_run
 from counterfactual_training.experiments.grid.file import load_grid, parse_grid
 from counterfactual_training.experiments.grid.outcome import CellOutcome
-from counterfactual_training.experiments.grid.plan import MAX_MEMBERS, Size, _shape, cost, plan
+from counterfactual_training.experiments.grid.plan import MAX_MEMBERS, _shape, cost, plan
 from counterfactual_training.experiments.grid.results import GridResults
 from counterfactual_training.experiments.grid.run import GridWork, expected_seconds, run_grid
 from counterfactual_training.experiments.grid.settings import setting_of
 from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.experiments.grid.task import TaskResult
+from counterfactual_training.experiments.trained import fit_model, untrained
 from forked import fork
 from tiny_grid import TINIEST_GRID as TINY
 
@@ -98,7 +100,7 @@ def test_gates_change_where_advice_ends_and_not_who_is_accepted(tmp_path):
     text = 'gate = ["none", "density", "learned"]\n' + TINY.replace("[2, 4]", "4").replace("epochs = 1", "epochs = 5")
     work = prepared(text)
     assert run_grid(work, tmp_path, HERE, "", io.StringIO()).failures == {}
-    results = GridResults.load(work.grid, work.points, Store(tmp_path))
+    results = GridResults.load(work.grids[0], work.points, Store(tmp_path))
     summary = results.summary.set_index("gate")
     assert summary["training"].tolist() == ["counterfactual", "counterfactual, gated", "counterfactual, gated"]
     assert summary["accuracy"].nunique() == summary["robust_accuracy_fgsm@0.1"].nunique() == 1
@@ -111,7 +113,7 @@ def test_gates_change_where_advice_ends_and_not_who_is_accepted(tmp_path):
 def test_a_gated_conventional_model_is_compared_with_one_without(tmp_path, fake):
     work = prepared('gate = ["none", "density"]\n' + TINY.replace("[2, 4]", "4") + '[objective]\nname = "vanilla"\n')
     run_grid(work, tmp_path, HERE, "", io.StringIO())
-    results = GridResults.load(work.grid, work.points, Store(tmp_path))
+    results = GridResults.load(work.grids[0], work.points, Store(tmp_path))
     assert results.summary["training"].tolist() == ["conventional", "conventional, gated"]
     assert results.marginal["value"].tolist() == ["density"] and set(results.changes["gate"]) == {"density"}
     assert results.models == 2 and results.maturity.empty
@@ -119,13 +121,14 @@ def test_a_gated_conventional_model_is_compared_with_one_without(tmp_path, fake)
 
 def test_cells_that_differ_by_their_gate_are_one_task_and_take_longer():
     text = f'gate = ["none", "density"]\n{TINY}[objective]\nlambda_reg = {[i / 100 for i in range(1, 41)]}\n'
-    cells, size = prepared(text).cells, Size(3600, 2)
-    tasks = plan(cells, {"LS": size}, workers=2)
+    work = prepared(text)
+    cells, data = work.cells, work.data["LS"]
+    tasks = plan(work.costs, work.data, workers=2)
     assert len(tasks) > 2 and sum(len(task.cells) for task in tasks) == len(cells) == 161
     place = {cell: i for i, task in enumerate(tasks) for cell in task.cells}
     gated = [cell for cell in cells if cell.gate == "density"]
     assert len(gated) == 80 and all(place[cell] == place[cell.ungated] for cell in gated)
-    assert cost(gated[0], size) > cost(gated[0].ungated, size)
+    assert cost(gated[0], data) > cost(gated[0].ungated, data)
 
 
 def test_an_edited_grid_reruns_only_what_changed(tmp_path, fake):
@@ -163,7 +166,7 @@ def test_failures_leave_the_others_and_are_tried_again(tmp_path, fake, monkeypat
 def test_changes_are_against_the_mean_of_all_baselines(tmp_path, fake):
     work = prepared("seeds = 2\n" + TINY)
     run_grid(work, tmp_path, HERE, "", io.StringIO())
-    results = GridResults.load(work.grid, work.points, Store(tmp_path))
+    results = GridResults.load(work.grids[0], work.points, Store(tmp_path))
     assert results.missing == 0 and results.models == 6
     assert results.changes["change"].to_numpy() == pytest.approx(-20)
     assert len(results.changes) == 4 * 3 * 2 * 2  # settings, metrics, λ, runs
@@ -175,9 +178,9 @@ def test_changes_are_against_the_mean_of_all_baselines(tmp_path, fake):
 def test_results_of_an_unfinished_grid_hold_what_there_is(tmp_path, fake):
     run_grid(prepared(), tmp_path, HERE, "", io.StringIO())
     more = prepared(TINY.replace("[2, 4]", "[2, 4, 6]"))
-    results = GridResults.load(more.grid, more.points, Store(tmp_path))
+    results = GridResults.load(more.grids[0], more.points, Store(tmp_path))
     assert (results.points, results.missing) == (3, 1) and len(results.summary) == 2
-    nothing = GridResults.load(more.grid, more.points, Store(tmp_path / "none"))
+    nothing = GridResults.load(more.grids[0], more.points, Store(tmp_path / "none"))
     assert nothing.missing == 3 and not len(nothing.marginal)
 
 
@@ -265,7 +268,7 @@ def test_models_that_train_alone_are_trained_as_by_train(tmp_path, tiny):
     fit_model(model, data, setting_of(cell.values, cell.seed, data.training_constraints), progress=False)
     weights = Store(tmp_path).load(cell).weights
     assert all(value.equal(weights[name]) for name, value in model.state_dict().items())
-    results = GridResults.load(work.grid, work.points, Store(tmp_path))
+    results = GridResults.load(work.grids[0], work.points, Store(tmp_path))
     assert results.missing == 0 and set(results.summary["training"]) == {"conventional", "counterfactual"}
 
 
@@ -291,7 +294,7 @@ def test_data_that_cannot_be_loaded_fails_its_own_cells(tmp_path, tiny, monkeypa
 def test_every_cell_is_in_one_task_of_one_shape_and_no_task_is_too_large():
     grid = load_grid("generators").changed(["Moon", "OL"])
     work = GridWork.from_grids(grid)
-    tasks = plan(work.cells, work.sizes, 2)
+    tasks = plan(work.costs, work.data, 2)
     assert sorted(cell.id for task in tasks for cell in task.cells) == sorted(cell.id for cell in work.cells)
     for task in tasks:
         assert len({_shape(cell) for cell in task.cells}) == 1 and len(task.cells) <= MAX_MEMBERS
@@ -299,19 +302,19 @@ def test_every_cell_is_in_one_task_of_one_shape_and_no_task_is_too_large():
     costs = work.costs
     lengths = [sum(costs[cell] for cell in task.cells) for task in tasks]
     assert lengths == sorted(lengths, reverse=True) and lengths[0] < sum(lengths) / 4
-    assert [task.id for task in plan(work.cells, work.sizes, 2)] == [task.id for task in tasks]
+    assert [task.id for task in plan(work.costs, work.data, 2)] == [task.id for task in tasks]
 
 
 def test_wide_data_makes_small_fleets():
-    cells = GridWork.from_grids(load_grid("tuning").changed(["LS"])).cells
-    big = [cell for task in plan(cells, {"LS": Size(10_000, 784)}, 2) for cell in [task.cells] if len(task.cells) > 26]
-    assert not big
-    assert cost(cells[-1], Size(10_000, 784)) > 5 * cost(cells[-1], Size(10_000, 2))
+    work = GridWork.from_grids(load_grid("tuning").changed(["LS"]))
+    narrow, wide = (replace(work.data["LS"], x_train=torch.zeros(3600, features)) for features in (2, 784))
+    assert all(len(task.cells) <= 26 for task in plan(work.costs, {"LS": wide}, 2))
+    assert cost(work.cells[-1], wide) > 5 * cost(work.cells[-1], narrow)
 
 
 def test_the_guess_for_huge_grids_is_of_the_size_of_the_real_one():
     work = GridWork.from_grids(load_grid("generators").changed(["Moon"]))
-    quick, exact = expected_seconds(work.grid, 2), work.expected_seconds(set(), 2)
+    quick, exact = expected_seconds(work.grids[0], 2), work.expected_seconds(set(), 2)
     assert 0.7 < quick / exact < 1.4
     assert work.expected_seconds({cell.id for cell in work.cells}, 2) == 0
 

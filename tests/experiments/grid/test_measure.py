@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from counterfactual_training.datasets.catalog import load_dataset
-from counterfactual_training.experiments.fitting import untrained
 from counterfactual_training.experiments.grid.file import load_grid
 from counterfactual_training.experiments.grid.measure import GridData, measure
+from counterfactual_training.experiments.trained import untrained
 
 
 @pytest.fixture

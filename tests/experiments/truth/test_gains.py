@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from counterfactual_training.experiments.truth import gains
-from counterfactual_training.experiments.truth.methods import Caps
+from counterfactual_training.experiments.truth.caps import Caps
 from counterfactual_training.experiments.truth.truth import Scope, fit_of, make_bench
 
 TINY = Caps(rows=300, individuals=40, judge_rows=150, epochs=2, batch_size=100)

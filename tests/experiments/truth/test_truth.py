@@ -13,7 +13,8 @@ from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.stepfree import Rescaled
 from counterfactual_training.experiments.engine.launch import Engine
 from counterfactual_training.experiments.truth import truth
-from counterfactual_training.experiments.truth.methods import METHODS, SCALES, Caps, Fit, Method
+from counterfactual_training.experiments.truth.caps import METHOD_NAMES, Caps
+from counterfactual_training.experiments.truth.methods import METHODS, SCALES, Fit, Method
 from counterfactual_training.experiments.truth.truth import (
     Scope,
     fit_of,
@@ -187,7 +188,7 @@ def test_what_is_done_is_not_done_again_and_a_new_method_is_added(done, monkeypa
 def test_methods_of_tables_leave_images_alone():
     kept = Scope("").methods_of(truth.Piece("MNIST", 0))
     assert {"BL", "CT", "N5c", "G", "best"} <= set(kept) and not {"K", "K + G", "default"} & set(kept)
-    assert Scope("").methods_of(truth.Piece("CH", 0)) == list(METHODS)
+    assert Scope("").methods_of(truth.Piece("CH", 0)) == list(METHODS) == list(METHOD_NAMES)
 
 
 def test_one_method_that_fails_does_not_lose_the_others(tmp_path, monkeypatch):

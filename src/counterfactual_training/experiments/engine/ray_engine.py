@@ -18,16 +18,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
+import counterfactual_training
 from counterfactual_training.errors import CounterfactualTrainingError, InputError, MissingExtraError
-from counterfactual_training.experiments.engine.launch import (
-    Engine,
-    Failed,
-    Task,
-    attempt,
-    lost,
-    reason,
-    set_up_worker,
-)
+from counterfactual_training.experiments.engine.launch import Engine, Failed, Task, attempt, lost, reason, set_up_worker
 
 _AHEAD = 2  # tasks submitted per processor, so that none waits for its next
 _POLL_SECONDS = 10.0  # after which the size of the cluster is asked again: nodes come and go
@@ -48,12 +41,6 @@ def require_ray() -> Any:
     return ray
 
 
-def package_version() -> str:
-    import counterfactual_training
-
-    return counterfactual_training.__version__
-
-
 def on_ray(task: Task, items: Sequence[Any], shared: Any, engine: Engine) -> Iterator[tuple[Any, Any | Failed]]:
     """Pairs of item and result from a Ray cluster; a session that the caller has opened is used and left open."""
     ray = require_ray()
@@ -66,7 +53,7 @@ def on_ray(task: Task, items: Sequence[Any], shared: Any, engine: Engine) -> Ite
                 while waiting and len(running) < _AHEAD * _num_cpus(ray):
                     index = waiting.popleft()
                     try:
-                        running[remote.remote(package_version(), work, items[index])] = index
+                        running[remote.remote(counterfactual_training.__version__, work, items[index])] = index
                     except TypeError as error:
                         yield items[index], Failed(f"The item cannot be sent to another process ({reason(error)}).")
                 for done in _finished(ray, list(running)):
@@ -87,7 +74,7 @@ def num_processors(engine: Engine) -> int:
 
 def _run(version: str, work: tuple[Task, Any], item: Any) -> Any:
     """One item, on a node."""
-    mine = package_version()
+    mine = counterfactual_training.__version__
     if mine != version:
         raise InputError(
             f"Versions differ: node {platform.node()} has counterfactual-training {mine}, the driver has {version}. "

@@ -168,13 +168,11 @@ class Cell:
         return own if own is not None and kind == "protected" else self.measurement.protocol.decision_threshold
 
 
-def as_tuples(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The mapping with tuples for the lists that JSON made of them."""
-    return {name: _as_tuple(value) for name, value in content.items()}
-
-
-def _as_tuple(value: Any) -> Any:
-    return tuple(map(_as_tuple, value)) if isinstance(value, (list, tuple)) else value
+def as_tuples(content: Any) -> Any:
+    """Plain values with tuples for the lists that JSON made of them."""
+    if isinstance(content, Mapping):
+        return {name: as_tuples(value) for name, value in content.items()}
+    return tuple(map(as_tuples, content)) if isinstance(content, (list, tuple)) else content
 
 
 def digest(content: Mapping[str, Any]) -> str:

@@ -74,15 +74,16 @@ def parse_grid(text: str, source: str, quick: bool = False, changes: Mapping[str
     try:
         content = _content(text, source)
         short = content.pop("quick", None)
-        if quick and isinstance(short, dict):
+        own_look = quick and isinstance(short, dict)
+        if own_look:
             content = _merged(content, short)
-        changed = {_dotted(name): value for name, value in (changes or {}).items()}
-        for name, value in changed.items():
+        named = {n if "." in n or n in _TOP else f"training.{n}": value for n, value in (changes or {}).items()}
+        for name, value in named.items():
             table, _, key = name.rpartition(".")
             content = _merged(content, {table: {key: value}} if table else {key: value})
-        grid = replace(_grid(content, Path(source).stem), changes=tuple(sorted(as_tuples(changed).items())))
-        if quick and isinstance(short, dict):
-            return replace(grid, quick=True)
+        grid = _grid(content, Path(source).stem)
+        # A grid that is marked as quick already, because its file says how, is not shortened once more.
+        grid = replace(grid, changes=tuple(sorted(as_tuples(named).items())), quick=own_look)
         return grid.changed(quick=quick)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{source} is not TOML: {error}.") from error
@@ -110,10 +111,6 @@ def _merged(content: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, An
         both = isinstance(value, dict) and isinstance(out.get(name), dict)
         out[name] = _merged(out[name], value) if both else value
     return out
-
-
-def _dotted(name: str) -> str:
-    return name if "." in name or name in _TOP else f"training.{name}"
 
 
 def _grid(content: dict[str, Any], stem: str) -> Grid:
@@ -168,7 +165,8 @@ def _values(name: str, given: Any) -> tuple[Any, ...]:
     checked = []
     for value in values:
         try:
-            checked.append(key.value(value))
+            checked.append(typed(value, name, key.kind))
+            key.check(checked[-1])
         except CounterfactualTrainingError as error:
             text = str(error)
             raise InputError(text if text.startswith(name) else f"{name}: {text}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from counterfactual_training.datasets.dataset import PaperSettings
@@ -16,7 +16,6 @@ from counterfactual_training.experiments.paper_data import IMAGES, kind_of, shor
 
 QUICK_EPOCHS, QUICK_RUNS, QUICK_INDIVIDUALS = 0.1, 2, 50
 _PAIR = {"full", "vanilla"}
-_PLAIN = Measurement()
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Grid:
     data: tuple[str, ...]
     seeds: tuple[int, ...]
     values: tuple[tuple[str, tuple[Any, ...]], ...]
-    measurement: Measurement = _PLAIN
+    measurement: Measurement = field(default_factory=Measurement)
     own_seeds: bool = False
     quick: bool = False
     image_seeds: tuple[int, ...] | None = None
@@ -129,6 +128,7 @@ class Grid:
         settings = {**default, **chosen}
         # A gate is fitted to a model: those that differ in their gate only train from the same seed.
         conventional = {k: v for k, v in settings.items() if k != "gate"} | {"objective.name": "vanilla"}
+        # Seven hexadecimal digits: a seed that every library takes.
         own = int(digest({"seed": seed, "data": data, **conventional})[:7], 16) if self.own_seeds else seed
         cells = [Cell.from_settings(data, own, s, self._measurement_of(data)) for s in (settings, conventional)]
         return Point(data, seed, tuple(chosen.items()), *cells)

@@ -22,6 +22,7 @@ from counterfactual_training.experiments.paper_data import kind_of
 from counterfactual_training.persistence import load_file
 
 _MARKER = "store.json"
+# What these folders were measured with, whatever paper/files/main.toml says one day.
 _INDIVIDUALS = {"synthetic": 250, "tabular": 100, "images": 25}
 
 

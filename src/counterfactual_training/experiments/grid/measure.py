@@ -57,7 +57,7 @@ class GridData:
     def rows(self, cell: Cell) -> Rows:
         """``train``, ``validation`` and ``test``. Cells of a fleet share their rows; one alone draws its own split."""
         data = self.data
-        seed = cell.seed if cell.alone else _FLEET_SPLIT_SEED
+        seed = cell.seed if cell.alone else _FLEET_SPLIT_SEED  # a fleet stacks weights, not rows
         kept, held_out = data.validation_split(torch.Generator().manual_seed(seed))
         return {
             "train": (data.x_train[kept], data.y_train[kept]),
@@ -68,10 +68,6 @@ class GridData:
     def rules(self, kind: str) -> Constraints:
         """Of evaluation, ``free`` or ``protected``."""
         return self.data.protect(self.data.constraints) if kind == "protected" else self.data.constraints
-
-    def training_rules(self, cell: Cell) -> Constraints:
-        constraints = self.data.training_constraints
-        return self.data.protect(constraints) if cell.protected else constraints
 
 
 def measure(
@@ -97,8 +93,10 @@ def measure(
         of_member = dict(tuple(means.groupby("member")))
         for member, (i, table) in enumerate(zip(places, tables, strict=True)):
             arrays, numbers = found[i]
-            own = _by_run(of_member.get(member, means.iloc[:0]), protocol)
-            arrays |= {name if plain else f"published/{kind}/{name}": values for name, values in own.items()}
+            # No row is left of a member whose individuals all are of the target class already.
+            for name, part in of_member.get(member, means.iloc[:0]).groupby("metric"):
+                values = _wide(part, "run", "value", protocol, protocol.num_runs)
+                arrays[str(name) if plain else f"published/{kind}/{name}"] = values
             if not plain:
                 wanted = protocol.num_runs * (protocol.num_individuals or 0) * len(protocol.lambda_energy)
                 numbers[f"missing/{kind}"] = float(wanted - len(table))
@@ -132,14 +130,8 @@ def _tables(
     return counterfactual_tables(models, rows, protocol, rules, search_gated)
 
 
-def _by_run(means: pd.DataFrame, protocol: EvaluationProtocol) -> Arrays:
-    """By metric ``(λ, runs)``; NaN where a run has nothing to average."""
-    parts = means.groupby("metric")
-    return {str(name): _wide(part, "run", "value", protocol, protocol.num_runs) for name, part in parts}
-
-
 def _wide(table: pd.DataFrame, by: str, values: str, protocol: EvaluationProtocol, count: int) -> np.ndarray:
-    """``(λ, count)``; NaN where there is no value."""
+    """``(λ, count)``; NaN where there is no value, as for a run with nothing to average."""
     wide = table.pivot(index="lambda_energy", columns=by, values=values)
     return wide.reindex(index=list(protocol.lambda_energy), columns=range(count)).to_numpy(dtype=float)
 

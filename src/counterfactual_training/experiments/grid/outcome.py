@@ -59,7 +59,7 @@ class CellOutcome:
 
     def to_json(self) -> dict[str, Any]:
         """Everything but tensors: arrays and weights of a model trained alone go to a file of their own."""
-        digits = 17 if self.weights else _DIGITS
+        digits = 17 if self.weights else _DIGITS  # 17 bring every double back exactly
         return {
             "cell": self.cell.content(),
             "metrics": {} if self.weights else {name: _plain(value, digits) for name, value in self.arrays.items()},

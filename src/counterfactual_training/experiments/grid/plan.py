@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import groupby
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
+from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.experiments.grid.cell import Cell
 from counterfactual_training.experiments.grid.task import GridTask
 
@@ -26,42 +25,49 @@ _SHAPE = (
 )  # fmt: skip
 
 
-class Size(NamedTuple):
-    """Of a data set: training rows and features."""
-
-    rows: int
-    features: int
-
-
-def cost(cell: Cell, size: Size) -> float:
+def cost(cell: Cell, data: Dataset) -> float:
     """Seconds on one core, by a fit to measurements; good enough to order tasks and to warn."""
     values, protocol = cell.values, cell.measurement.protocol
-    batches = size.rows / values["training.batch_size"]
+    rows = len(data.y_train) - data.settings.num_validation
+    batches = rows / values["training.batch_size"]
     hidden = sum(values["model.hidden"]) or 1
-    wide = 1 + size.features * hidden / 1200
+    wide = 1 + data.num_features * hidden / 1200
     update = 2.4e-5 * batches * wide
     if not cell.is_conventional:
         num, steps = max(values["training.num_counterfactuals"], batches), values["generator.max_steps"]
         slow = 2.3 if cell.generator == "revise" else 1.0
         active = 1 - values["training.burn_in"]
         update += active * (7e-5 * batches * wide + 3e-7 * num * steps * wide * slow)
-    individuals = (protocol.num_individuals or size.rows) * protocol.num_runs * len(protocol.lambda_energy)
+    individuals = (protocol.num_individuals or rows) * protocol.num_runs * len(protocol.lambda_energy)
     measured = 3e-5 * individuals * wide + _GATE_SECONDS[cell.gate]
     if cell.gate in ("density", "both"):  # a thousand kernels per class, at every step
         measured += 4e-3 * individuals
     return values["training.epochs"] * update * (_ALONE if cell.alone else 1.0) + measured * len(cell.constraint_kinds)
 
 
-def plan(cells: Sequence[Cell], sizes: Mapping[str, Size], workers: int) -> list[GridTask]:
-    """Every cell in one task, the longest task first."""
-    costs = {cell: cost(cell, sizes[cell.data]) for cell in cells}
+def plan(costs: Mapping[Cell, float], data: Mapping[str, Dataset], workers: int) -> list[GridTask]:
+    """Every cell in one task, the longest task first: a long one that starts last would keep one worker busy alone.
+
+    Args:
+        costs: of all cells, see :func:`cost`.
+    """
     target = sum(costs.values()) / max(1, _TASKS_PER_WORKER * workers)
     parts: list[list[Cell]] = []
-    for fleet in _by_shape(cells):
+    for fleet in _grouped(list(costs), _fleet):
         for alike in _alike(fleet):
-            parts += _cut(alike, sum(costs[cell] for cell in alike) / target, _most(alike[0], sizes[alike[0].data]))
+            num = alike[0].values["training.num_counterfactuals"] * data[alike[0].data].num_features
+            most = max(1, min(MAX_MEMBERS, _MAX_VALUES // num))
+            parts += _cut(alike, sum(costs[cell] for cell in alike) / target, most)
     parts.sort(key=lambda part: -sum(costs[cell] for cell in part))
     return [GridTask(tuple(part)) for part in parts]
+
+
+def _grouped(cells: Sequence[Cell], key: Callable[[Cell], Hashable]) -> list[list[Cell]]:
+    """Cells with equal keys together, in order of appearance."""
+    found: dict[Hashable, list[Cell]] = {}
+    for cell in cells:
+        found.setdefault(key(cell), []).append(cell)
+    return list(found.values())
 
 
 def _shape(cell: Cell) -> tuple[object, ...]:
@@ -69,21 +75,16 @@ def _shape(cell: Cell) -> tuple[object, ...]:
     return (cell.data, cell.measurement, *(cell.values.get(name) for name in _SHAPE))
 
 
-def _by_shape(cells: Sequence[Cell]) -> list[list[Cell]]:
-    found: dict[object, list[Cell]] = {}
-    for cell in cells:
-        # Members without a search would wait for those with one; a latent space cannot be stacked with any other.
-        key = (_shape(cell), cell.is_conventional, cell.generator == "revise", cell.ungated if cell.alone else None)
-        found.setdefault(key, []).append(cell)
-    return list(found.values())
+def _fleet(cell: Cell) -> Hashable:
+    # Members without a search would wait for those with one; a latent space cannot be stacked with any other.
+    return _shape(cell), cell.is_conventional, cell.generator == "revise", cell.ungated if cell.alone else None
 
 
 def _alike(fleet: list[Cell]) -> list[list[Cell]]:
     """Members with the same number of search steps, because all wait for the slowest; small groups join the next."""
     ordered = sorted(fleet, key=_steps)
     out: list[list[Cell]] = []
-    for _, same in groupby(ordered, key=_steps):
-        group = list(same)
+    for group in _grouped(ordered, _steps):
         if out and len(out[-1]) + len(group) <= MIN_MEMBERS:
             out[-1] += group
         else:
@@ -100,14 +101,7 @@ def _cut(cells: list[Cell], shares: float, most: int) -> list[list[Cell]]:
 
     Cells that differ in their gate only stay together: they are trained as one.
     """
-    models: dict[Cell, list[Cell]] = {}
-    for cell in cells:
-        models.setdefault(cell.ungated, []).append(cell)
-    members = list(models.values())
+    members = _grouped(cells, lambda cell: cell.ungated)
     wanted = min(round(shares), len(members) // MIN_MEMBERS)
     number = max(1, wanted, -(-len(members) // most))
     return [[cell for same in members[i::number] for cell in same] for i in range(number)]
-
-
-def _most(cell: Cell, size: Size) -> int:
-    return max(1, min(MAX_MEMBERS, _MAX_VALUES // (cell.values["training.num_counterfactuals"] * size.features)))

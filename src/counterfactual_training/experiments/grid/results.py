@@ -99,7 +99,7 @@ def _baselines(points: Sequence[Point], outcomes: dict[Cell, CellOutcome]) -> di
         members.setdefault(_group(point), {})[point.baseline] = outcomes[point.baseline]
     out: dict[tuple[Any, ...], Baseline] = {}
     for key, found in members.items():
-        same = list(found.values())
+        same = list(found.values())  # a mean over models and runs, for each λ_energy
         out[key] = {m: finite_mean(np.stack([one.metrics(key[-1])[m] for one in same]), (0, 2)) for m in RATIOS}
         out[key]["accuracy"] = float(np.mean([one.numbers["accuracy"] for one in same]))
     return out

@@ -24,15 +24,13 @@ from counterfactual_training.experiments.engine.progress import CellProgress, Ru
 from counterfactual_training.experiments.grid.cell import Cell
 from counterfactual_training.experiments.grid.grid import Grid, Point, cells_of
 from counterfactual_training.experiments.grid.measure import GridData
-from counterfactual_training.experiments.grid.outcome import check_versions, versions
-from counterfactual_training.experiments.grid.plan import Size, cost, plan
+from counterfactual_training.experiments.grid.outcome import CellOutcome, check_versions, versions
+from counterfactual_training.experiments.grid.plan import cost, plan
 from counterfactual_training.experiments.grid.results import Leaders
 from counterfactual_training.experiments.grid.settings import published, setting_of
 from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.experiments.grid.task import GridTask, TaskResult, run_task
 
-# More settings than this need a confirmation.
-MANY_CELLS = 5000
 _START_SECONDS = 8.0  # of workers and a VAE
 _SAMPLES = 100
 # For cells of a data set that cannot be loaded: they are only listed as failures.
@@ -88,18 +86,10 @@ class GridWork:
         points = [point for grid in grids for point in grid.points(paper)]
         return cls(grids, data, points, cells_of(points), unavailable)
 
-    @property
-    def grid(self) -> Grid:
-        return self.grids[0]
-
-    @cached_property
-    def sizes(self) -> dict[str, Size]:
-        return {name: _size(found) for name, found in self.data.items()}
-
     @cached_property
     def costs(self) -> dict[Cell, float]:
         """Expected seconds of each cell whose data set could be loaded."""
-        return {cell: cost(cell, self.sizes[cell.data]) for cell in self.cells if cell.data in self.data}
+        return {cell: cost(cell, self.data[cell.data]) for cell in self.cells if cell.data in self.data}
 
     def expected_seconds(self, done: set[str], workers: int) -> float:
         """Of everything that is not done."""
@@ -113,20 +103,16 @@ def load_data(name: str) -> Dataset:
     return load_dataset(name, "as_run")
 
 
-def _size(data: Dataset) -> Size:
-    return Size(len(data.y_train) - data.settings.num_validation, data.num_features)
-
-
 def expected_seconds(grid: Grid, workers: int) -> float:
     """An estimate without making all points, from a random sample of them."""
     rng = np.random.default_rng(0)
     total = 0.0
     for name in grid.data:
         data = load_data(name)
-        default, size = published(data.settings), _size(data)
+        default = published(data.settings)
         for _ in range(_SAMPLES):
             chosen = {key: values[rng.integers(len(values))] for key, values in grid.values}
-            total += len(grid.seeds_of(name)) * cost(grid.point(name, 0, default, chosen).cell, size) / _SAMPLES
+            total += len(grid.seeds_of(name)) * cost(grid.point(name, 0, default, chosen).cell, data) / _SAMPLES
     return total * grid.num_settings / workers + _START_SECONDS
 
 
@@ -157,7 +143,7 @@ def run_grid(
             for grid, seconds in spent.items():
                 store.record(grid, command, seconds + more or None, **notes)
 
-        record(0.0)
+        record(0.0)  # before any training, so that `ct grid status` knows a run that is killed at once
         done = store.done()
         finished = [cell for cell in work.cells if cell.id in done]
         check_versions([store.load(cell) for cell in finished if cell.alone], current=True)
@@ -176,7 +162,11 @@ def run_grid(
                     failures[task.label] = why
                     board.failed(task.label, expected[task], why)
                 else:
-                    _keep(store, task, result, command, board, leaders, expected[task])
+                    leaders.add(_saved(store, task, result, command))
+                    for note in result.notes:
+                        board.say(f"{task.label}: {note}")
+                    best = leaders.best(task.cells[0].data)
+                    board.finished(task.label, len(task.cells), expected[task], result.seconds, best)
                 # Noted after every task, so that the time of a killed run counts too.
                 record(time.monotonic() - started)
     return GridRun(total, len(finished), time.monotonic() - started, failures)
@@ -185,11 +175,12 @@ def run_grid(
 def _tasks(work: GridWork, store: Store, done: set[str], engine: Engine, workers: int) -> list[GridTask]:
     """The same split whatever is done already, so that a killed task finds its checkpoint."""
     out = []
-    for task in plan(list(work.costs), work.sizes, workers):
+    for task in plan(work.costs, work.data, workers):
         left = GridTask(tuple(cell for cell in task.cells if cell.id not in done))
-        if left.cells and engine.name == "processes":
+        if engine.name == "processes":  # a cluster's workers see no disk of ours
             left = replace(left, checkpoint=str(store.checkpoint(left.id)), heartbeat=str(store.heartbeat(left.id)))
-        out += [left] * bool(left.cells)
+        if left.cells:
+            out.append(left)
     return out
 
 
@@ -211,28 +202,17 @@ def _explained(why: str, store: Store) -> str:
     return store.no_space() if full else why
 
 
-def _keep(
-    store: Store,
-    task: GridTask,
-    result: TaskResult,
-    command: str,
-    board: CellProgress,
-    leaders: Leaders,
-    expected: float,
-) -> None:
+def _saved(store: Store, task: GridTask, result: TaskResult, command: str) -> dict[str, CellOutcome]:
+    """The task's outcomes by identity, with how they were made."""
     made = {"command": command, "versions": versions(), "date": datetime.now(UTC).isoformat(timespec="seconds")}
     outcomes = {}
     for cell, outcome in zip(task.cells, result.outcomes, strict=True):
+        # The paper's tables list settings; for members of a fleet the cell's own are enough.
         own = {"settings": setting_of(cell.values, cell.seed).describe()} if cell.alone else {}
         outcomes[cell.id] = replace(outcome, made={**made, **own})
     store.save(task.id, outcomes)
-    store.clear(task.id)
-    stopped = [outcome.stopped for outcome in result.outcomes if outcome.stopped]
-    early = [f"{len(stopped)} models ended early, the first because {stopped[0]}"] if stopped else []
-    for note in (*result.notes, *early):
-        board.say(f"{task.label}: {note}")
-    leaders.add(outcomes)
-    board.finished(task.label, len(task.cells), expected, result.seconds, leaders.best(task.cells[0].data))
+    store.clear(task.id)  # only now: until results are on disk, the checkpoint is all there is
+    return outcomes
 
 
 def _running(expected: Mapping[GridTask, float]) -> list[Running]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import PaperSettings
@@ -30,6 +30,7 @@ _TRAINING = (
 )  # fmt: skip
 # Also of TrainConfig, but part of the identity only where they differ from the default.
 _LATER = ("threads", "accumulate", "positives")
+_DEFAULT = TrainConfig()
 # Of Objective, those of Eq. 2; fixed for the same reason.
 _WEIGHTS = ("lambda_class", "lambda_div", "lambda_reg", "lambda_adv")
 TYPES: dict[type, str] = {
@@ -41,19 +42,11 @@ TYPES: dict[type, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Key:
-    """One setting: its dotted name, its type (``tuple``: widths of layers), and a check that raises if it is wrong."""
+class Key(NamedTuple):
+    """The type of a setting (``tuple``: widths of layers), and a check that raises if a value is wrong."""
 
-    name: str
     kind: type
-    check: Callable[[Any], object]
-
-    def value(self, given: Any) -> Any:
-        """The converted value; raises if it is invalid."""
-        value = typed(given, self.name, self.kind)
-        self.check(value)
-        return value
+    check: Callable[[Any], object] = lambda value: None
 
 
 def typed(given: Any, name: str, kind: type) -> Any:
@@ -62,7 +55,7 @@ def typed(given: Any, name: str, kind: type) -> Any:
         return tuple(given)
     if kind is float and type(given) is int:
         return float(given)
-    if type(given) is not kind or kind is tuple:
+    if type(given) is not kind or kind is tuple:  # not isinstance: to Python, true is a whole number
         raise InputError(f"{name} is {TYPES[kind]}, got {given!r} ({type(given).__name__}).")
     return given
 
@@ -81,36 +74,27 @@ def _widths(value: tuple[int, ...]) -> None:
         raise InputError(f"widths of hidden layers must be positive, got {list(value)}.")
 
 
-def _make_keys() -> dict[str, Key]:
-    default = TrainConfig()
-    keys = [
-        Key("protected", bool, lambda value: None),
-        Key("alone", bool, lambda value: None),
-        Key("gate", str, _among("gate", ["none", *GATES])),
-        Key("model.hidden", tuple, _widths),
-        Key("model.activation", str, _among("activation", ACTIVATIONS)),
-        Key("generator.name", str, _among("generator", GENERATORS)),
-        *(Key(f"generator.{name}", float, _weight) for name in _PENALTIES),
-        Key("objective.name", str, _among("objective", OBJECTIVES)),
-        *(Key(f"objective.{name}", float, _partial(Objective, name)) for name in _WEIGHTS),
-    ]
-    for name in NUMBERS:
-        kind = int if name == "max_steps" else float
-        keys.append(Key(f"generator.{name}", kind, _partial(_search_only, name)))
-    keys += [Key(f"training.{n}", type(getattr(default, n)), _partial(TrainConfig, n)) for n in _TRAINING]
-    keys += [Key(f"training.{n}", int, _partial(TrainConfig, n)) for n in _LATER]
-    return {key.name: key for key in keys}
-
-
-def _partial(make: Callable[..., object], name: str) -> Callable[[Any], object]:
+def _accepted_by(make: Callable[..., object], name: str) -> Callable[[Any], object]:
+    """The check that whoever uses the setting makes; its limits are written once, there."""
     return lambda value: make(**{name: value})
 
 
-def _search_only(**settings: Any) -> Generator:
-    return Generator("check", **settings)
-
-
-KEYS = _make_keys()
+KEYS: dict[str, Key] = {
+    "protected": Key(bool),
+    "alone": Key(bool),
+    "gate": Key(str, _among("gate", ["none", *GATES])),
+    "model.hidden": Key(tuple, _widths),
+    "model.activation": Key(str, _among("activation", ACTIVATIONS)),
+    "generator.name": Key(str, _among("generator", GENERATORS)),
+    **{f"generator.{name}": Key(float, _weight) for name in _PENALTIES},
+    "objective.name": Key(str, _among("objective", OBJECTIVES)),
+    **{f"objective.{name}": Key(float, _accepted_by(Objective, name)) for name in _WEIGHTS},
+    **{
+        f"generator.{name}": Key(int if name == "max_steps" else float, _accepted_by(partial(Generator, ""), name))
+        for name in NUMBERS
+    },
+    **{f"training.{n}": Key(type(getattr(_DEFAULT, n)), _accepted_by(TrainConfig, n)) for n in (*_TRAINING, *_LATER)},
+}
 
 
 def published(paper: PaperSettings) -> Settings:
@@ -137,8 +121,7 @@ def canonical(settings: Settings) -> Settings:
     that came later (gates, models trained alone, a few of :class:`TrainConfig`) are left out at their default, so that
     results stored before are still found.
     """
-    default = TrainConfig()
-    later = {"gate": "none", "alone": False, **{f"training.{name}": getattr(default, name) for name in _LATER}}
+    later = {"gate": "none", "alone": False, **{f"training.{name}": getattr(_DEFAULT, name) for name in _LATER}}
     out = {name: value for name, value in settings.items() if name not in later or value != later[name]}
     objective = _objective(settings)
     out.pop("objective.name", None)
@@ -146,10 +129,11 @@ def canonical(settings: Settings) -> Settings:
     if not objective.needs_counterfactuals:
         out.pop("training.positives", None)
         for name in ("num_counterfactuals", "burn_in", "refresh", "target_rule", "adversarial_label", "immature"):
-            out[f"training.{name}"] = getattr(default, name)
+            out[f"training.{name}"] = getattr(_DEFAULT, name)
         return {key: value for key, value in out.items() if not key.startswith("generator.")} | {"protected": False}
     known = inspect.signature(GENERATORS[settings["generator.name"]]).parameters
-    return {k: v for k, v in out.items() if k.removeprefix("generator.") not in _PENALTIES or k[10:] in known}
+    foreign = {f"generator.{name}" for name in _PENALTIES if name not in known}
+    return {name: value for name, value in out.items() if name not in foreign}
 
 
 def is_conventional(settings: Settings) -> bool:
@@ -186,8 +170,3 @@ def _generator(settings: Settings, x_train: Tensor | None, vae: VAE | None) -> G
     if vae is not None and "vae" in inspect.signature(GENERATORS[name]).parameters:
         options["vae"] = vae
     return make_generator(name, x_train=x_train, **options)
-
-
-def model_of(settings: Settings, num_features: int, num_classes: int) -> nn.Module:
-    """The classifier with weights drawn by torch's global generator."""
-    return mlp(num_features, num_classes, settings["model.hidden"], settings["model.activation"])

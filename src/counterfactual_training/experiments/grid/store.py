@@ -60,8 +60,18 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the folder alone; create it if needed, and finish what a kill interrupted."""
-        with self._alone():
+        """Hold the folder alone; create it if needed, and finish what a kill interrupted.
+
+        Raises if another run holds it, instead of waiting for hours.
+        """
+        with self._space(), ExitStack() as stack:
+            self.root.mkdir(parents=True, exist_ok=True)
+            try:
+                stack.enter_context(locked(self.root / _LOCK, 0.0))
+            except FileError as error:
+                text = "Another run is writing to it" if error.__cause__ is None else str(error)
+                where = f"{str(self.root)!r} cannot be written to now."
+                raise FileError(f"{where} {text}; wait, or use another folder.") from error
             if not (self.root / _MARKER).exists():
                 atomic_write(self.root / _MARKER, _bytes(_identity()))
             for folder in ("cells", "pending"):
@@ -88,7 +98,7 @@ class Store:
 
     def _settle(self, pending: Path, content: Mapping[str, Any]) -> None:
         for name, outcome in content.items():
-            if not self._path(name).exists():
+            if not self._path(name).exists():  # a killed run may have written some of them, and they are whole
                 atomic_write(self._path(name), _bytes(outcome))
         pending.unlink()
 
@@ -201,19 +211,6 @@ class Store:
             if not is_full(error):
                 raise
             raise FileError(self.no_space()) from error
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold the folder; raise if another run does, instead of waiting for hours."""
-        with self._space(), ExitStack() as stack:
-            self.root.mkdir(parents=True, exist_ok=True)
-            try:
-                stack.enter_context(locked(self.root / _LOCK, 0.0))
-            except FileError as error:
-                text = "Another run is writing to it" if error.__cause__ is None else str(error)
-                where = f"{str(self.root)!r} cannot be written to now."
-                raise FileError(f"{where} {text}; wait, or use another folder.") from error
-            yield
 
     def no_space(self) -> str:
         """The message about a full disk."""

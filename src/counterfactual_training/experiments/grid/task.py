@@ -11,13 +11,14 @@ from pathlib import Path
 
 from torch import nn
 
-from counterfactual_training.experiments.fitting import with_weights
 from counterfactual_training.experiments.grid.cell import Cell, digest
 from counterfactual_training.experiments.grid.measure import GridData, Rows, measure
 from counterfactual_training.experiments.grid.outcome import CellOutcome
-from counterfactual_training.experiments.grid.settings import model_of, setting_of
+from counterfactual_training.experiments.grid.settings import setting_of
 from counterfactual_training.experiments.grid.store import is_full
+from counterfactual_training.experiments.trained import with_weights
 from counterfactual_training.gates import fit_gate
+from counterfactual_training.models import mlp
 from counterfactual_training.training import Callback, Fleet, Member, Run, TrainResult
 
 # Columns of the training history that are kept for members of a fleet; a table of hundreds of models needs no others.
@@ -67,6 +68,9 @@ def run_task(sources: Mapping[str, GridData], task: GridTask) -> TaskResult:
     # The outcome of a member that stopped says so itself.
     notes = [str(one.message) for one in said if issubclass(one.category, UserWarning)]
     notes = [text for text in dict.fromkeys(notes) if not text.startswith("Member ")]
+    stopped = [outcome.stopped for outcome in outcomes if outcome.stopped]
+    if stopped:
+        notes.append(f"{len(stopped)} models ended early, the first because {stopped[0]}")
     return TaskResult(outcomes, tuple(notes), time.perf_counter() - started)
 
 
@@ -128,9 +132,11 @@ def _fleet(source: GridData, rows: Rows, task: GridTask, checkpoint: str | None)
 
 
 def _member(cell: Cell, source: GridData, rows: Rows) -> Member:
-    x, _ = rows["train"]
-    model = with_weights(cell.seed, lambda: model_of(cell.values, x.shape[1], source.data.num_classes))
-    return Member(model, setting_of(cell.values, cell.seed, source.training_rules(cell), x, source.vae))
+    shape = (source.data.num_features, source.data.num_classes, cell.values["model.hidden"])
+    model = with_weights(cell.seed, lambda: mlp(*shape, cell.values["model.activation"]))
+    rules = source.data.training_constraints
+    rules = source.data.protect(rules) if cell.protected else rules
+    return Member(model, setting_of(cell.values, cell.seed, rules, rows["train"][0], source.vae))
 
 
 class _Heartbeat(Callback):

@@ -38,10 +38,10 @@ class Results:
     cells: dict[tuple[str, str], list[CellOutcome]]
 
     @classmethod
-    def load(cls, store: Store, cells: Iterable[Cell | str]) -> Results:
-        """Those of the cells that are done."""
+    def load(cls, store: Store, cells: Iterable[str]) -> Results:
+        """Those of the cells, by identity, that are done."""
         done = store.done()
-        return cls.from_outcomes([store.load(c) for c in cells if (c if isinstance(c, str) else c.id) in done])
+        return cls.from_outcomes([store.load(name) for name in cells if name in done])
 
     @classmethod
     def from_outcomes(cls, found: Sequence[CellOutcome]) -> Results:
@@ -50,6 +50,7 @@ class Results:
         if len(efforts) > 1:
             raise InputError(f"Results of different settings do not belong in one table: {' and '.join(efforts)}.")
         grouped: dict[tuple[str, str], list[CellOutcome]] = {}
+        # By seed, so that the rows of two models' stacks are pairs.
         for outcome in sorted(found, key=lambda outcome: outcome.cell.seed):
             same = grouped.setdefault((outcome.cell.data, outcome.cell.model), [])
             if same and same[-1].cell.seed == outcome.cell.seed:

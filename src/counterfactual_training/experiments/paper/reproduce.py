@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -15,8 +15,7 @@ import pandas as pd
 from counterfactual_training.errors import check_name
 from counterfactual_training.evaluation.findings import check_seeds, warn
 from counterfactual_training.experiments.engine.launch import Engine
-from counterfactual_training.experiments.fitting import untrained
-from counterfactual_training.experiments.grid.cell import ALL_ROWS, Cell
+from counterfactual_training.experiments.grid.cell import ALL_ROWS
 from counterfactual_training.experiments.grid.file import load_grid
 from counterfactual_training.experiments.grid.grid import Grid
 from counterfactual_training.experiments.grid.outcome import versions
@@ -25,14 +24,16 @@ from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.experiments.panels import DecisionPanel
 from counterfactual_training.experiments.paper import summaries
 from counterfactual_training.experiments.paper.figures import Digits, digits, figure1, pick_factuals
+from counterfactual_training.experiments.paper.names import ALL, EXPERIMENTS, FIGURE1, MNIST_FIGURES
 from counterfactual_training.experiments.paper.paper_results import Results
 from counterfactual_training.experiments.paper_data import IMAGES
-from counterfactual_training.experiments.truth.methods import UNCAPPED
+from counterfactual_training.experiments.trained import untrained
+from counterfactual_training.experiments.truth.caps import UNCAPPED
 from counterfactual_training.experiments.truth.truth import Scope, run_truth
 from counterfactual_training.experiments.truth.truth_results import truth_tables
+from counterfactual_training.persistence import load_weights
 
 Summary = Callable[[Results], pd.DataFrame]
-ALL, FIGURE1, MNIST_FIGURES = "all", "figure1", "mnist-figures"
 _WITH_DIFFERENCES = ("main", "mutability", "ablation", "robustness", "attribution")
 
 
@@ -51,59 +52,37 @@ _TABLES: dict[str, dict[str, Summary]] = {
     "robustness": {"robustness": summaries.robustness_table, "performance": summaries.performance_table},
     "attribution": {"attribution": summaries.attribution_table},
     "synthetic": {"synthetic": summaries.synthetic_table, "maturity": summaries.maturity_table},
-    FIGURE1: {},
-    MNIST_FIGURES: {},
 }
-_FIGURE1_TITLE = "Figure 1: counterfactuals of linear classifiers"
-# Titles by name.
-EXPERIMENTS = {name: _FIGURE1_TITLE if name == FIGURE1 else load_grid(name).title for name in _TABLES}
 
 
-@dataclass(frozen=True)
-class Effort:
-    """How long models are trained and how thoroughly they are measured.
-
-    Attributes:
-        name: ``full``, or ``quick`` for a quick look.
-        num_runs: repetitions of the published evaluation.
-        num_individuals: of one repetition; ``None`` is the paper's number for that kind of data.
-        paired_individuals: of the paired evaluation; ``None`` is every test row.
-        num_epsilons: budgets of the attacks.
-        attribution_rounds: of the sensitivity to protected features.
-    """
-
-    name: str
-    epochs: int
-    num_runs: int
-    num_individuals: int | None
-    paired_individuals: int | None
-    num_epsilons: int
-    attribution_rounds: int
-
-    @classmethod
-    def from_grid(cls, grid: Grid) -> Effort:
-        measurement, protocol = grid.measurement, grid.measurement.protocol
-        return cls(
-            "quick" if grid.quick else "full",
-            dict(grid.values)["training.epochs"][0],
-            protocol.num_runs,
-            None if grid.individuals else protocol.num_individuals,
-            None if measurement.paired == ALL_ROWS else int(measurement.paired),
-            len(protocol.epsilons),
-            protocol.attribution_rounds,
-        )
-
-    def describe(self) -> str:
-        return f"{self.epochs} epochs, {self.num_runs} evaluation runs"
+# How long models are trained and how thoroughly they are measured, see effort_of.
+Effort = dict[str, Any]
 
 
-FULL = Effort.from_grid(load_grid("main"))
+def effort_of(grid: Grid) -> Effort:
+    """The effort of a grid as it is noted beside finished cells; names must not change, old folders have them."""
+    measurement, protocol = grid.measurement, grid.measurement.protocol
+    return {
+        "name": "quick" if grid.quick else "full",
+        "epochs": dict(grid.values)["training.epochs"][0],
+        "num_runs": protocol.num_runs,
+        "num_individuals": None if grid.individuals else protocol.num_individuals,  # None: by the kind of data
+        "paired_individuals": None if measurement.paired == ALL_ROWS else int(measurement.paired),  # None: every row
+        "num_epsilons": len(protocol.epsilons),
+        "attribution_rounds": protocol.attribution_rounds,
+    }
+
+
+def in_words(effort: Effort) -> str:
+    return f"{effort['epochs']} epochs, {effort['num_runs']} evaluation runs"
+
+
+FULL = effort_of(load_grid("main"))
 
 
 def kind_of_grid(grid: Grid) -> list[Any]:
     """Which results belong in one table: those of one effort and the same changed settings."""
-    changes = [[name.removeprefix("training."), value] for name, value in grid.changes]
-    return [asdict(Effort.from_grid(grid)), changes]
+    return [effort_of(grid), [[name.removeprefix("training."), value] for name, value in grid.changes]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,10 +104,6 @@ class Reproduction:
     provenance: dict[str, Any] = field(default_factory=dict)
 
 
-def experiment_names() -> list[str]:
-    return [*EXPERIMENTS, ALL]
-
-
 def experiment_grids(
     name: str,
     data: Sequence[str] | None = None,
@@ -137,7 +112,7 @@ def experiment_grids(
     changes: Mapping[str, Any] | None = None,
 ) -> dict[str, Grid]:
     """The grid of an experiment, or those of all; Figure 1 has none."""
-    check_name("experiment", name, experiment_names())
+    check_name("experiment", name, (*EXPERIMENTS, ALL))
     names = [one for one in EXPERIMENTS if one != FIGURE1 and name in (one, ALL)]
     grids = {one: load_grid(one, quick, changes) for one in names}
     return {one: grid if one == MNIST_FIGURES else grid.changed(data, seeds) for one, grid in grids.items()}
@@ -173,16 +148,17 @@ def reproduce(
     failures: dict[str, str] = {}
     if grids:
         work = GridWork.from_grids(*grids.values(), strict=False)
-        kind = kind_of_grid(work.grid)
+        kind = kind_of_grid(work.grids[0])  # effort and changes are the same for all
         cells = [cell.id for cell in work.cells]
         failures = run_grid(work, root, engine, command, stream, kind=kind, cells=cells).failures
     out = []
-    effort = Effort.from_grid(load_grid("main", quick, changes))
+    effort = effort_of(load_grid("main", quick, changes))
     for one in EXPERIMENTS:
         if one in grids or (one == FIGURE1 and name in (FIGURE1, ALL)):
             own_cells = GridWork.from_grids(grids[one], strict=False).cells if one in grids else ()
             own = {cell.label: failures[cell.label] for cell in own_cells if cell.label in failures}
-            out.append(summarise(one, Store(root), own_cells, effort, own, command))
+            results = Results.load(Store(root), [cell.id for cell in own_cells])
+            out.append(summarise(one, results, effort, own, command))
     return out
 
 
@@ -207,10 +183,11 @@ def step_free(
     scope = Scope(
         Path(root) / "truth",
         data=grid.data,
+        # The scope's own default is that of a full run, in which images have fewer seeds.
         seeds=seeds if seeds is not None or not quick else len(grid.seeds),
         methods=["BL", "BL rescaled", "CT"],
         on_test=True,
-        caps=replace(UNCAPPED, epochs=Effort.from_grid(grid).epochs),
+        caps=replace(UNCAPPED, epochs=effort_of(grid)["epochs"]),
         cells=GridWork.from_grids(grid, strict=False).cells,
         kind=json.dumps(kind_of_grid(grid), sort_keys=True),
     )
@@ -220,15 +197,13 @@ def step_free(
 
 def summarise(
     name: str,
-    store: Store,
-    cells: Iterable[Cell | str],
+    results: Results,
     effort: Effort = FULL,
     failures: Mapping[str, str] | None = None,
     command: str = "",
 ) -> Reproduction:
-    """Tables and figure material of one experiment from the finished cells among these, or those of these ids."""
-    results = Results.load(store, cells)
-    tables = {table: make(results) for table, make in _TABLES[name].items()}
+    """Tables and figure material of one experiment."""
+    tables = {table: make(results) for table, make in _TABLES.get(name, {}).items()}
     if tables and results.cells:
         warn(check_seeds(min(len(seeds) for seeds in results.cells.values())))
     if name in _WITH_DIFFERENCES:
@@ -236,9 +211,19 @@ def summarise(
     panels: list[DecisionPanel] = []
     started = time.perf_counter()
     if name == FIGURE1:
-        panels, tables["figure1"] = figure1(effort.epochs)
-    images = _digits(store, results) if name == MNIST_FIGURES else []
-    provenance = _provenance(results, effort, command)
+        panels, tables["figure1"] = figure1(effort["epochs"])
+    images = _digits(results) if name == MNIST_FIGURES else []
+    dates = sorted(outcome.made["date"] for outcome in results.all)
+    totals = {part: sum(outcome.seconds[part] for outcome in results.all) for part in ("train", "evaluate")}
+    provenance = {
+        "command": command,
+        "versions": versions(),
+        "effort": in_words(effort) + ("" if effort == FULL else f" ({effort['name']}: not the published settings)"),
+        "cells": len(dates),
+        "first": dates[0] if dates else "",
+        "last": dates[-1] if dates else "",
+        "seconds": {part: round(seconds, 1) for part, seconds in totals.items()},
+    }
     if panels:  # trained here and now, not stored as cells
         now = datetime.now(UTC).isoformat(timespec="seconds")
         seconds = {"train": round(time.perf_counter() - started, 1), "evaluate": 0.0}
@@ -246,28 +231,16 @@ def summarise(
     return Reproduction(name, EXPERIMENTS[name], effort, tables, panels, images, dict(failures or {}), provenance)
 
 
-def _digits(store: Store, results: Results) -> list[Digits]:
-    images = {model: found[0].cell for (data, model), found in results.cells.items() if data in IMAGES}
+def _digits(results: Results) -> list[Digits]:
+    images = {model: found[0] for (data, model), found in results.cells.items() if data in IMAGES}
     if not {"vanilla", "full", "full protected"} <= set(images):
         return []
-    data = load_data(images["vanilla"].data)
-    models = {name: store.load_model(cell, untrained(data, 0)) for name, cell in images.items()}
+    data = load_data(images["vanilla"].cell.data)
+    models = {name: untrained(data, 0) for name in images}
+    for name, model in models.items():
+        load_weights(model, images[name].weights, images[name].cell.label)
     factuals = pick_factuals([models["vanilla"], models["full"]], data)
     return [
         digits("conventional training", models["vanilla"], models["vanilla"], data, factuals),
         digits("counterfactual training", models["full"], models["full protected"], data, factuals),
     ]
-
-
-def _provenance(results: Results, effort: Effort, command: str) -> dict[str, Any]:
-    dates = sorted(outcome.made["date"] for outcome in results.all)
-    parts = ("train", "evaluate")
-    return {
-        "command": command,
-        "versions": versions(),
-        "effort": effort.describe() + ("" if effort == FULL else f" ({effort.name}: not the published settings)"),
-        "cells": len(dates),
-        "first": dates[0] if dates else "",
-        "last": dates[-1] if dates else "",
-        "seconds": {part: round(sum(outcome.seconds[part] for outcome in results.all), 1) for part in parts},
-    }

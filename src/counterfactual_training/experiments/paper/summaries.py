@@ -20,8 +20,7 @@ from counterfactual_training.evaluation.bootstrap import (
     published_reduction,
 )
 from counterfactual_training.experiments.paper.paper_results import Array, Results, over_lambda
-from counterfactual_training.experiments.paper.published import value
-from counterfactual_training.experiments.paper_data import in_paper_order
+from counterfactual_training.experiments.paper_data import in_paper_order, published_value
 
 COLUMNS = ["data", "metric", "quantity", "published", "ours", "low", "high", "seeds"]
 MODELS = ("vanilla", "full", "full protected", "divergence", "adversarial")
@@ -88,7 +87,7 @@ def mutability_table(results: Results) -> pd.DataFrame:
             rows += _contrast_rows(results, Contrast("cost", ct, constraints), data, seeds, "published", suffix)
             for quantity, model in (("baseline", "vanilla"), ("ct", ct)):
                 shares = over_lambda(results.stack(data, model, f"published/{constraints}/validity", seeds))
-                published = value("validity", data, "validity", quantity, constraints)
+                published = published_value("validity", data, "validity", quantity, constraints)
                 rows.append(_row(data, f"validity{suffix}", quantity, published, _mean(shares)))
     return _ordered(rows)
 
@@ -101,7 +100,9 @@ def ablation_table(results: Results) -> pd.DataFrame:
             for data, seeds in results.shared("vanilla", objective):
                 ct, baseline = _pair(results, Contrast(metric, objective, "free"), data, seeds, "published")
                 estimate = compare(ct, baseline, _rng(), "reduction")
-                rows.append(_row(data, metric, objective, value("ablation", data, metric, objective), estimate))
+                rows.append(
+                    _row(data, metric, objective, published_value("ablation", data, metric, objective), estimate)
+                )
     return _ordered(rows)
 
 
@@ -114,7 +115,7 @@ def robustness_table(results: Results) -> pd.DataFrame:
                 curves = results.stack(data, objective, f"attack/{attack}", seeds)
                 epsilons = results.cells[data, objective][0].cell.measurement.protocol.epsilons
                 for epsilon, column in zip(epsilons, curves.T, strict=True):
-                    read_off = value("robustness", data, attack, objective, f"{round(epsilon, 4):g}")
+                    read_off = published_value("robustness", data, attack, objective, f"{round(epsilon, 4):g}")
                     row = _row(data, attack, objective, read_off, _mean(column[:, None]))
                     rows.append({**row, "epsilon": epsilon})
     return _ordered(rows, ("data", "metric", "quantity", "epsilon"))
@@ -140,7 +141,7 @@ def performance_table(results: Results) -> pd.DataFrame:
     for model in MODELS:
         for data, seeds in results.shared(model):
             for metric in ("accuracy", "f1", "calibration_error"):
-                known = value("accuracy", data, metric, printed.get(model, ""), source="draft")
+                known = published_value("accuracy", data, metric, printed.get(model, ""), source="draft")
                 estimate = _mean(results.numbers(data, model, metric, seeds)[:, None])
                 rows.append(_row(data, metric, model, known, estimate))
     return _ordered(rows)
@@ -155,7 +156,7 @@ def by_lambda_table(results: Results) -> pd.DataFrame:
         with np.errstate(invalid="ignore", divide="ignore"):
             reduction = 100 * (1 - ct / baseline)  # (S, λ, runs)
         where = ("by_lambda", data, "implausibility", "reduction")
-        known = np.array([value(*where, f"{strength:g}", source="draft") for strength in LAMBDA_ENERGY])
+        known = np.array([published_value(*where, f"{strength:g}", source="draft") for strength in LAMBDA_ENERGY])
         index = pd.MultiIndex.from_product([seeds, LAMBDA_ENERGY, range(reduction.shape[2])], names=names)
         published = np.broadcast_to(known[:, None], reduction.shape).ravel()
         columns = {"data": data, "ours": reduction.ravel(), "published": published}
@@ -185,7 +186,7 @@ def synthetic_table(results: Results) -> pd.DataFrame:
         rows.append(
             {
                 "data": data,
-                "published": value("main", data, "implausibility", "reduction"),
+                "published": published_value("main", data, "implausibility", "reduction"),
                 "ours": float(reductions.mean()),
                 **{f"seed {seed}": float(r) for seed, r in zip(seeds, reductions, strict=True)},
                 "baseline_ip": float(np.nanmean(baseline)),
@@ -230,7 +231,7 @@ def _contrast_rows(
     found = {"baseline": _mean(baseline), "ct": _mean(ct), "reduction": compare(ct, baseline, _rng(), "reduction")}
     # The paper has no means without protected features, only the reduction.
     table = {"reduction": "unconstrained"} if suffix else {"baseline": "means", "ct": "means", "reduction": "main"}
-    known = {quantity: value(table.get(quantity, ""), data, contrast.metric, quantity) for quantity in found}
+    known = {quantity: published_value(table.get(quantity, ""), data, contrast.metric, quantity) for quantity in found}
     rows = [_row(data, f"{contrast.metric}{suffix}", q, known[q], estimate) for q, estimate in found.items()]
     if protocol == "paired":
         individuals = (~np.isnan(ct)).sum(1).mean()  # for whom both have a valid counterfactual, per seed
@@ -241,8 +242,8 @@ def _contrast_rows(
 
 def _printed(table: str, data: str, metric: str, quantity: str, *columns: str) -> dict[str, Any]:
     """A published number, and what else the paper says of it."""
-    rest = {f"published_{column}": value(table, data, metric, quantity, column=column) for column in columns}
-    return {"published": value(table, data, metric, quantity), **rest}
+    rest = {f"published_{column}": published_value(table, data, metric, quantity, column=column) for column in columns}
+    return {"published": published_value(table, data, metric, quantity), **rest}
 
 
 def _pair(results: Results, contrast: Contrast, data: str, seeds: list[int], protocol: str) -> list[Array]:

@@ -25,7 +25,8 @@ from counterfactual_training.evaluation.stepfree import (
     stepfree_table,
 )
 from counterfactual_training.experiments.paper_data import IMAGES
-from counterfactual_training.experiments.truth.methods import UNCAPPED, Caps, Fit
+from counterfactual_training.experiments.truth.caps import UNCAPPED, Caps
+from counterfactual_training.experiments.truth.methods import Fit
 from counterfactual_training.experiments.truth.truth import Scope, TruthBench, fit_of, make_bench, write_table
 from counterfactual_training.gates import search_gated
 from counterfactual_training.search import generic, make_generator, search
@@ -80,7 +81,8 @@ def overshoot_table(bench: TruthBench, fit: Fit) -> pd.DataFrame:
     """
     baseline = fit.model("BL")
     models = {"BL": baseline, f"BL × {FLAT:g}": Rescaled(baseline, FLAT), "CT": fit.model("CT")}
-    who = _undecided(models, bench, _PEOPLE)
+    asked = (_decisions(models, bench) != bench.individuals.y_target).all(0)  # whom no model decides as their target
+    who = Individuals(*(part[asked][:_PEOPLE] for part in bench.individuals))
     fixed, line_search = (
         recipe.replace(decision_threshold=0.5)
         for recipe in (FIXED_STEPS.generator or generic(), make_generator("line"))
@@ -95,9 +97,8 @@ def overshoot_table(bench: TruthBench, fit: Fit) -> pd.DataFrame:
             ratio = ratio.masked_fill(~(steps.converged & line.converged), torch.nan)
             shown = int((ratio - ratio.nanmedian()).abs().nan_to_num(torch.inf).argmin())
         for kind, x_cf in ((STEPS, steps.x_cf), (LINE, line.x_cf)):
-            parts.append(
-                _along(model, x_cf, who.x, who.y_target).assign(model=name, search=kind, row=who.row.numpy(), step=-1.0)
-            )
+            ends = _along(model, x_cf, who.x, who.y_target)
+            parts.append(ends.assign(model=name, search=kind, row=who.row.numpy(), step=-1.0))
         points = _finer(torch.as_tensor(steps.path)[: int(steps.num_steps[shown]) + 1, shown])
         path = _along(model, points, who.x[shown].expand_as(points), who.y_target[shown].expand(len(points)))
         number = torch.arange(len(points)).double() / _FINE
@@ -117,14 +118,10 @@ def _along(model: nn.Module, points: Tensor, factuals: Tensor, y_target: Tensor)
     return pd.DataFrame({"distance": cost(points, factuals).numpy(), "probability": chance.numpy()})
 
 
-def _undecided(models: Mapping[str, nn.Module], bench: TruthBench, num: int) -> Individuals:
-    """The first individuals whom no model decides as their target."""
-    who = bench.individuals
-    asked = torch.ones(len(who.row), dtype=torch.bool)
-    for model in models.values():
-        inner = decider(model, who.x, bench.data.num_classes)
-        asked &= predict_logits(inner, who.x).argmax(-1) != who.y_target
-    return Individuals(*(part[asked][:num] for part in who))
+def _decisions(models: Mapping[str, nn.Module], bench: TruthBench) -> Tensor:
+    """The class that each model gives each individual ``(models, n)``."""
+    x, classes = bench.individuals.x, bench.data.num_classes
+    return torch.stack([predict_logits(decider(model, x, classes), x).argmax(-1) for model in models.values()])
 
 
 # ---- the rescaled baseline -------------------------------------------------------------------------------------------
@@ -165,9 +162,7 @@ def digits_table(bench: TruthBench, fit: Fit, methods: Sequence[str] = ("BL", "C
     """
     models = {name: fit.model(name) for name in methods}
     who, labels = bench.individuals, bench.y_held[: len(bench.individuals.row)]
-    right = torch.ones_like(labels, dtype=torch.bool)
-    for model in models.values():
-        right &= predict_logits(decider(model, who.x, bench.data.num_classes), who.x).argmax(-1) == labels
+    right = (_decisions(models, bench) == labels).all(0)
     places = [((labels == k) & right).nonzero().flatten()[:1] for k in range(bench.data.num_classes)]
     chosen = torch.cat(places)
     x, targets = who.x[chosen], who.y_target[chosen]
@@ -178,11 +173,6 @@ def digits_table(bench: TruthBench, fit: Fit, methods: Sequence[str] = ("BL", "C
         found = search_gated(one, x, targets, recipe, fit.constraints, diagnose=False)
         images[name] = found.x_cf, found.converged
     about = {"label": labels[chosen].numpy(), "target": targets.numpy()}
-    parts = [
-        pd.concat(
-            [pd.DataFrame({"model": name, **about, "valid": valid.numpy()}), pd.DataFrame(x_cf.flatten(1).numpy())],
-            axis=1,
-        )
-        for name, (x_cf, valid) in images.items()
-    ]
-    return pd.concat(parts, ignore_index=True)
+    parts = [pd.DataFrame({"model": name, **about, "valid": valid.numpy()}) for name, (_, valid) in images.items()]
+    pixels = torch.cat([x_cf.flatten(1) for x_cf, _ in images.values()])
+    return pd.concat([pd.concat(parts, ignore_index=True), pd.DataFrame(pixels.numpy())], axis=1)

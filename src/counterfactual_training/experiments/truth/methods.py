@@ -1,4 +1,5 @@
-"""The methods of the truth tables: each makes a classifier from rows. A new one is a function and a line in METHODS.
+"""The methods of the truth tables: each makes a classifier from rows. A new one is a function and a line in METHODS
+(and, to be listed by `ct truth --help`, its name in METHOD_NAMES).
 
 >>> def smoother(fit: Fit) -> nn.Module:
 ...     return Rescaled(fit.model("BL"), 0.5)
@@ -18,9 +19,10 @@ from counterfactual_training.errors import lookup
 from counterfactual_training.estimator.parameters import DEFAULT, usual_batch_size
 from counterfactual_training.evaluation.plausibility import implausibility_by_class
 from counterfactual_training.evaluation.stepfree import FIXED_STEPS, Rescaled, draw_individuals, scale_of
-from counterfactual_training.experiments.fitting import untrained, with_weights
 from counterfactual_training.experiments.grid.settings import published, setting_of
 from counterfactual_training.experiments.paper_data import IMAGES
+from counterfactual_training.experiments.trained import untrained, with_weights
+from counterfactual_training.experiments.truth.caps import Caps
 from counterfactual_training.gates import fit_gate
 from counterfactual_training.models import bend, mlp
 from counterfactual_training.search import search
@@ -32,31 +34,6 @@ _CONTROL_ROWS = 200
 
 # Models by method, and whether they know the protected features.
 Known = dict[tuple[str, bool], nn.Module]
-
-
-@dataclass(frozen=True)
-class Caps:
-    """Limits that let nine data sets and five seeds finish on two processors in an evening.
-
-    Attributes:
-        rows: most rows that are fitted, validation rows among them; ``None`` takes all.
-        individuals: number of people explained.
-        judge_rows: most rows that judges are fitted to.
-        epochs: of training.
-        batch_size: at most this, or the published one if that is smaller; ``None`` takes the published one.
-        held_out: share of the training rows that tuning measures on.
-    """
-
-    rows: int | None = 6000
-    individuals: int = 300
-    judge_rows: int = 3000
-    epochs: int = 50
-    batch_size: int | None = 250
-    held_out: float = 0.25
-
-
-# Training exactly as published.
-UNCAPPED = Caps(rows=None, epochs=100, batch_size=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +96,7 @@ class Fit:
         recipe = lookup("method", method, METHODS)
         known = (method, self.protected and recipe.protects)
         if known not in self.known:
+            # The copy shares ``known``, so that twins and gates of many methods are trained once.
             made = recipe.make(replace(self, protected=known[1]))
             self.known[known] = made.eval().requires_grad_(False)
         return self.known[known]

@@ -41,13 +41,14 @@ from counterfactual_training.evaluation.stepfree import (
     stepfree_table,
 )
 from counterfactual_training.experiments.engine.launch import Engine, Failed, attempt, launch
-from counterfactual_training.experiments.fitting import untrained
 from counterfactual_training.experiments.grid.cell import Cell
 from counterfactual_training.experiments.grid.file import load_grid
 from counterfactual_training.experiments.grid.outcome import versions
 from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.experiments.paper_data import IMAGES, PAPER_ORDER
-from counterfactual_training.experiments.truth.methods import METHODS, Caps, Fit, Known
+from counterfactual_training.experiments.trained import untrained
+from counterfactual_training.experiments.truth.caps import Caps
+from counterfactual_training.experiments.truth.methods import METHODS, Fit, Known
 from counterfactual_training.gates import search_gated
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.search import Generator
@@ -235,9 +236,11 @@ def _run_method(
         "versions": versions(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+    # After the table: where this file is, the result is complete.
     atomic_write(scope.numbers(*piece, name), (json.dumps(about, indent=2) + "\n").encode())
 
 
+# Pieces come data set by data set, so a worker needs one bench at a time, and a bench may be large.
 @lru_cache(maxsize=1)
 def make_bench(name: str, on_test: bool, caps: Caps) -> TruthBench:
     """Rows to fit, individuals and a judge; the same for all seeds."""

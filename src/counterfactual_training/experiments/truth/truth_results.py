@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,8 +14,7 @@ from counterfactual_training.evaluation.bootstrap import compare, holm
 from counterfactual_training.evaluation.findings import check_seeds, warn
 from counterfactual_training.evaluation.judges import JUDGED
 from counterfactual_training.evaluation.stepfree import summarise_stepfree
-from counterfactual_training.experiments.paper.published import value
-from counterfactual_training.experiments.paper_data import in_paper_order
+from counterfactual_training.experiments.paper_data import in_paper_order, published_value
 from counterfactual_training.experiments.truth.methods import METHODS
 from counterfactual_training.experiments.truth.truth import Scope
 
@@ -91,15 +91,14 @@ _GAINS = (("implausibility", "ip", "free"), ("implausibility_mmd", "ip_star", "f
 
 def _gains(truth: pd.DataFrame) -> pd.DataFrame:
     """Reductions in %: as published, and of each method by fixed steps and free of step and scale."""
+    compared = truth[(truth["model"] != truth["twin"]) & (truth["baseline"] > 0)]  # of nothing there is no per cent
+    compared = compared.assign(
+        method=compared["model"] + ", " + compared["tau"],
+        reduction=100 * (1 - compared["value"] / compared["baseline"]),
+    )
     rows = []
-    for data in dict.fromkeys(truth["data"]):
-        for theirs, ours, setting in _GAINS:
-            cells = truth[(truth["data"] == data) & (truth["metric"] == ours) & (truth["setting"] == setting)]
-            cells = cells[
-                (cells["model"] != cells["twin"]) & (cells["baseline"] > 0)
-            ]  # of nothing there is no per cent
-            reductions = 100 * (1 - cells["value"] / cells["baseline"])
-            pairs = zip(cells["model"], cells["tau"], reductions, strict=True)
-            row = {"data": data, "metric": theirs, "published": value("main", data, theirs, "reduction")}
-            rows.append(row | {f"{model}, {tau}": reduction for model, tau, reduction in pairs})
+    for data, (theirs, ours, setting) in itertools.product(dict.fromkeys(truth["data"]), _GAINS):
+        cells = compared[(compared["data"] == data) & (compared["metric"] == ours) & (compared["setting"] == setting)]
+        row = {"data": data, "metric": theirs, "published": published_value("main", data, theirs, "reduction")}
+        rows.append(row | dict(zip(cells["method"], cells["reduction"], strict=True)))
     return pd.DataFrame(rows)

@@ -1,0 +1,144 @@
+"""Models trained elsewhere: anything with ``predict_proba`` as a torch module, and the rows it is explained by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.exceptions import NotFittedError
+from torch import Tensor, nn
+
+from counterfactual_training.errors import InputError, ModelError
+from counterfactual_training.tabular.column import Column
+from counterfactual_training.tabular.dtypes import restore_categories, restore_numbers
+from counterfactual_training.tabular.encode import Encoder
+
+# A missing cell is encoded as its imputed value and this much more: too little for a rule, enough for the model.
+_MISSING = 1e-8
+# Probabilities below this count as this, so that their logarithms are finite.
+_LEAST = 1e-12
+# Of two classes with the same probability the first is predicted, so its logarithm is this much higher.
+_TIE = 1e-8
+# Cells of a frame that the model is asked about together; bounds memory.
+_CELLS = 4_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Background:
+    """Real rows to start from where there is no gradient to follow.
+
+    Attributes:
+        x: ``(m, d)`` in model space.
+        y: ``(m,)`` the class that the model predicts for each.
+        sensitivity: ``(features, k)`` how much each class's probability varies with each feature; empty if there are
+            so few that all can be tried.
+    """
+
+    x: Tensor
+    y: Tensor
+    sensitivity: Tensor
+
+
+class BlackBox(nn.Module):
+    """Maps encoded rows ``(n, d)`` to logits ``(n, k)``: it decodes them to a frame and asks ``predict_proba``.
+
+    The frame is the one that an explanation hands back, cell by cell: cells of the rows to explain are given to the
+    model as they came (see :meth:`remember`), all others as they are printed. Points are float64, because float32 would
+    take a number to the other side of a tree's threshold.
+    """
+
+    def __init__(self, model: Any, encoder: Encoder, num_classes: int, arrays: bool) -> None:
+        super().__init__()
+        self.asked, self.encoder, self.num_classes, self.arrays = model, encoder, num_classes, arrays
+        # Tells others the device and precision of points.
+        self.like = nn.Parameter(torch.zeros((), dtype=torch.float64), requires_grad=False)
+        self._own: list[tuple[np.ndarray, np.ndarray, np.ndarray]] | None = None
+        # A one-hot code is scaled, so that only its 1 differs and zeros stay zeros.
+        missing = [column.encode(np.array([np.nan]))[0] for column in encoder.columns_]
+        self._missing = [code + _MISSING * (code if len(code) > 1 else 1.0) for code in missing]
+
+    def remember(self, frame: pd.DataFrame, numbers: Sequence[np.ndarray], x: Tensor) -> Tensor:
+        """Codes ``(n, d)`` that lead back to every cell of a frame.
+
+        Args:
+            numbers: each column, read as numbers ``(n,)``.
+            x: ``(n, d)`` the rows, encoded.
+        """
+        x, own = x.clone(), []
+        for j, column in enumerate(self.encoder.columns_):
+            place = self.encoder.slices_[column.feature.name]
+            x[torch.as_tensor(np.isnan(numbers[j])), place] = torch.as_tensor(self._missing[j]).to(x)
+            # Sorted, for the binary search of _cells; cells with equal codes mean the same, so one of them will do.
+            codes, first = np.unique(x[:, place.start].numpy(), return_index=True)
+            own.append((codes, frame[column.feature.name].to_numpy(dtype=object)[first], numbers[j][first]))
+        self._own = own
+        return x
+
+    def frame(self, x: Tensor) -> pd.DataFrame:
+        """Encoded rows ``(n, d)`` in the user's units."""
+        # Column by column in the dtypes of the user's frame: many models care about them.
+        z = x.detach().numpy()
+        return pd.DataFrame({c.feature.name: self._cells(j, c, z) for j, c in enumerate(self.encoder.columns_)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) == 0:  # few models accept no rows
+            return x.new_zeros(0, self.num_classes)
+        block = max(1, _CELLS // len(self.encoder.columns_))
+        parts = [ask(self.asked, self.frame(part), self.num_classes, self.arrays) for part in x.split(block)]
+        probability = torch.as_tensor(np.concatenate(parts)).to(x)
+        # log p are logits: their softmax gives p back.
+        return probability.clamp_min(_LEAST).log() - _TIE * torch.arange(self.num_classes, device=x.device)
+
+    def _cells(self, j: int, column: Column, z: np.ndarray) -> Any:
+        """The column of encoded rows ``(n, d)``."""
+        z = z[:, self.encoder.slices_[column.feature.name]]
+        numbers, cells = np.empty(len(z)), np.empty(0, dtype=object)
+        new, places = np.arange(len(z)), np.arange(0)
+        # Of wider columns the first code alone would not identify a cell.
+        if self._own is not None and column.width == 1:  # most cells are those of the rows to explain
+            codes, own, values = self._own[j]
+            found = np.searchsorted(codes, z[:, 0]).clip(max=len(codes) - 1)
+            # Bit by bit: only values that were never moved lead back to the original cells.
+            known = codes[found] == z[:, 0]
+            new, places = np.flatnonzero(~known), np.flatnonzero(known)
+            numbers[places], cells = values[found[places]], own[found[places]]
+        if len(new):
+            # At the precision of float64, in which points are kept here.
+            decoded = column.decode(z[new], float(np.finfo(np.float64).eps))
+            numbers[new] = np.where((z[new] == self._missing[j]).all(1), np.nan, decoded)
+        if not column.feature.is_category:
+            plain = column.dtype == np.float64
+            return numbers if plain else restore_numbers(numbers, column.dtype, whole=column.feature.kind == "integer")
+        # The last place stands for a missing cell.
+        levels = pd.Series([*column.feature.levels, np.nan], dtype=object).to_numpy()
+        code = np.where(np.isnan(numbers), len(levels) - 1, numbers)
+        code[places] = 0  # whatever was there is put back
+        values = levels[code.astype(int)]
+        values[places] = cells
+        return restore_categories(values, column.dtype)
+
+
+def ask(model: Any, frame: pd.DataFrame, num_classes: int | None, arrays: bool) -> np.ndarray:
+    """Probabilities ``(n, k)`` of a frame's rows, checked."""
+    try:
+        found = model.predict_proba(frame.to_numpy() if arrays else frame)
+    except NotFittedError as error:
+        raise InputError(f"The model is not fitted yet ({type(model).__name__}): call its fit first.") from error
+    except Exception as error:  # whatever a stranger raises
+        reason = (str(error).splitlines() or [""])[0]
+        raise ModelError(
+            f"predict_proba of {type(model).__name__} fails on a frame with the columns {', '.join(frame.columns)}: "
+            f"{type(error).__name__}: {reason}"
+        ) from error
+    probability = np.asarray(found, dtype=np.float64)
+    expected = (len(frame), num_classes or probability.shape[-1])
+    if probability.ndim != 2 or probability.shape != expected or expected[1] < 2:
+        wanted = f"({len(frame)}, {num_classes or 'number of classes'})"
+        raise ModelError(f"predict_proba returned shape {probability.shape}; expected {wanted}, two classes or more.")
+    if not np.isfinite(probability).all():
+        raise ModelError("predict_proba returned NaN or infinity.")
+    return probability

@@ -1,0 +1,167 @@
+"""The question that people ask: what would have to change?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any
+
+import pandas as pd
+
+from counterfactual_training.advice.answer import explain_rows
+from counterfactual_training.advice.explanation import Explanation
+from counterfactual_training.advice.find import Finder
+from counterfactual_training.advice.options import Question
+from counterfactual_training.advice.rules import ask
+from counterfactual_training.errors import InputError, check_count
+from counterfactual_training.search import Generator
+from counterfactual_training.tabular.native import is_native, like_native
+
+
+class Explains:
+    """The method ``explain`` of anything that can find counterfactuals of a frame's rows."""
+
+    classes_: Any
+    num_std_: float
+
+    def _asked(self, rows: Any) -> pd.DataFrame:
+        """The rows of a question, checked."""
+        raise NotImplementedError
+
+    def _finder(self) -> Finder:
+        raise NotImplementedError
+
+    def _explainer(
+        self, given: str | Generator | None, confidence: float | None, max_steps: int | None
+    ) -> tuple[Generator, bool]:
+        """The generator of an explanation, and whether it asks for the decision alone."""
+        raise NotImplementedError
+
+    def explain(
+        self,
+        X: Any,  # noqa: N803
+        target: Any = None,
+        *,
+        n_options: int = 1,
+        confidence: float | None = None,
+        vary: Sequence[Any] | None = None,
+        lock: Sequence[Any] | None = None,
+        domain: Mapping[str, Any] | Sequence[Any] | None = None,
+        step: Mapping[str, float] | Sequence[Any] | None = None,
+        max_change: Mapping[str, float] | Sequence[Any] | None = None,
+        difficulty: Mapping[str, float] | Sequence[Any] | None = None,
+        max_changes: int | Sequence[Any] | None = None,
+        relations: Sequence[Any] | None = None,
+        generator: str | Generator | None = None,
+        max_steps: int | None = None,
+        sparsify: bool = True,
+    ) -> Explanation:
+        """What would have to change for each row of X to get the target class, within the rules of the columns.
+
+        Every claim holds for the rows as printed: after rounding to integers, decimals and categories. No change in the
+        answer can be undone, alone, with the target still reached. A column that is found to suffice changes alone.
+
+        The rules below hold for this question, on top of those stated in ``fit``: nothing becomes freer. Each is given
+        once for all rows, or as a list with one entry per row.
+
+        Args:
+            X: rows like those of ``fit``. Of a polars frame, the frames of the answer are polars too.
+            target: a label for all rows, or one per row; by default the most probable class that is not predicted.
+            n_options: answers per row, at most, each with other columns; with a gate also that of the model alone.
+            confidence: probability of the target to reach, times the plausibility if there is a gate. By default the
+                answer flips the decision, and lies where the gate finds it at least as plausible as not.
+            vary, lock: the only columns that may change; columns that may not.
+            domain: by column, where advice may lead: ``(lower, upper)``, or a list of categories.
+            step: by column; advice names multiples of this number.
+            max_change: by column, the largest change in its units (in ranks for ordinal columns).
+            difficulty: by column, how much dearer than usual a change is.
+            max_changes: the largest number of columns to change; those that follow others do not count.
+            relations: between columns, such as ``["satisfactory <= total"]``; see the classifier.
+            generator: used alone if given. By default the preset's, then other searches for rows that still miss.
+            max_steps: of the search; by default :data:`parameters.EXPLAIN_STEPS`, or as the preset's generator has it.
+            sparsify: take back what the target does not need: whole changes, the smallest first, then parts of numbers.
+        """
+        frame = self._asked(X)
+        rules = {"vary": vary, "lock": lock, "domain": domain, "step": step, "max_change": max_change}
+        groups = ask(frame.index, **rules, difficulty=difficulty, max_changes=max_changes, relations=relations)
+        options = check_count("n_options", n_options)
+        _check(confidence, max_steps)
+        chosen, decides = self._explainer(generator, confidence, max_steps)
+        # A generator that is named here is used alone, without falling back on others.
+        question = Question(chosen, generator is None, sparsify)
+        finder = replace(self._finder(), decision=decides)
+        told = explain_rows(finder, frame, self.classes_, target, question, groups, options, self.num_std_)
+        return in_kind(told, X)
+
+
+def _check(confidence: Any, max_steps: Any) -> None:
+    if confidence is not None:
+        number = isinstance(confidence, Real) and not isinstance(confidence, bool)
+        if not number or not 0 < confidence <= 1:
+            raise InputError(f"confidence must be a number above 0 and up to 1, got {confidence!r}.")
+    if max_steps is not None:
+        check_count("max_steps", max_steps)
+
+
+# ---- frames of other libraries ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NativeExplanation:
+    """An :class:`Explanation` whose frames are of the library that the rows came in, such as polars.
+
+    Where an explanation has an index, with several options per row, the frames begin with columns ``row`` and
+    ``option``. Everything else is that of ``pandas``, the same explanation in pandas.
+    """
+
+    pandas: Explanation
+    rows: Any
+
+    @property
+    def original(self) -> Any:
+        return self._native(self.pandas.original)
+
+    @property
+    def frame(self) -> Any:
+        return self._native(self.pandas.frame)
+
+    @property
+    def changed(self) -> Any:
+        return self._native(self.pandas.changed, typed=False)
+
+    @property
+    def summary(self) -> Any:
+        return self._native(self.pandas.summary, typed=False)
+
+    def differences(self) -> Any:
+        return like_native(self.pandas.differences(), self.rows, typed=False)
+
+    def option(self, number: int) -> Any:
+        return like_native(self.pandas.option(number), self.rows)
+
+    def __len__(self) -> int:
+        return len(self.pandas)
+
+    def __getattr__(self, name: str) -> Any:
+        # Without this, looking for ``pandas`` would look for ``pandas`` without end.
+        if name in ("pandas", "rows"):  # not there yet while an object is copied
+            raise AttributeError(name)
+        return getattr(self.pandas, name)
+
+    def __repr__(self) -> str:
+        return repr(self.pandas)
+
+    def __str__(self) -> str:
+        return str(self.pandas)
+
+    def _repr_html_(self) -> str:
+        return self.pandas._repr_html_()
+
+    def _native(self, frame: pd.DataFrame, typed: bool = True) -> Any:
+        return like_native(frame, self.rows, ("row", "option") if self.pandas.several else (), typed)
+
+
+def in_kind(explanation: Explanation, rows: Any) -> Any:
+    """The explanation with frames like the rows that were asked about."""
+    return NativeExplanation(explanation, rows) if is_native(rows) else explanation

@@ -1,0 +1,344 @@
+"""What ``explain`` returns: counterfactuals in the user's units and how it went, as data, sentences and tables."""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from counterfactual_training.advice.why import Obstacles, in_words, listed
+from counterfactual_training.advice.words import (
+    cut_off,
+    is_missing,
+    is_special,
+    plain_value,
+    say_cell,
+    say_change,
+    say_confidence,
+    say_label,
+    say_row,
+    with_unit,
+)
+from counterfactual_training.tabular.encode import Encoder
+from counterfactual_training.tabular.feature import Feature
+from counterfactual_training.text import align
+
+_MOST_ROWS, _MOST_NOTES = 20, 5
+_STATUS_ORDER = ("converged", "already_there", "exhausted", "infeasible", "implausible")
+_UNCHANGED = "–"
+_STYLE = "border-collapse:collapse;font-variant-numeric:tabular-nums"
+_CELL = "padding:3px 10px;text-align:left;border-bottom:1px solid #ddd;white-space:nowrap"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Explanation:
+    """Counterfactuals of n rows with m features. ``str()`` and notebooks show it as a table, ``–`` for unchanged cells.
+
+    If several options were asked for, there is one entry per option: a person takes several of the n rows, the cheapest
+    option first, and the index of every frame has a second level, ``option``, that counts from 1.
+
+    Attributes:
+        original: the rows that were explained.
+        frame: their counterfactuals: same columns and dtypes.
+        changed: mask of the cells that differ, same columns and index; also columns that follow others.
+        target: ``(n,)`` the class asked for.
+        decision: ``(n,)`` the class predicted for ``original``.
+        prediction: ``(n,)`` the class predicted for ``frame``.
+        confidence: ``(n,)`` probability of the target for ``frame``, as ``predict_proba`` would say.
+        plausibility: ``(n,)`` how much ``frame`` looks like real rows of the target, given what cannot change: 0 to 1,
+            NaN without a gate.
+        status: ``(n,)`` ``"converged"``: what was asked for is reached; ``"already_there"``: nothing needed to change;
+            ``"exhausted"``: nothing was found; ``"infeasible"``: stuck, every change that would still help is
+            forbidden; ``"implausible"``: the model alone would say yes, but few real rows look like this. Rows with
+            ``"exhausted"`` and ``"infeasible"`` hold the best effort.
+        answered: ``(n,)`` whether ``frame`` gets the target, or the confidence asked for; plausible or not.
+        cost: ``(n,)`` L1 distance in model space (numbers count in standard deviations, a new category 2), each column
+            times its difficulty.
+        num_steps: ``(n,)`` of the search.
+        asked: the confidence asked for; ``None`` asked for the decision.
+        distance: ``(n, m)`` the cost of each cell; 0 for columns that only follow others.
+        obstacles: for each infeasible row, the features that may not move as would help, and why.
+        max_changes: for each row, the limit on the number of columns to change; ``None`` without one.
+        encoder: knows the columns.
+        notes: on rows that have fewer options than were asked for, and why; and on rows that break a relation between
+            columns as they are.
+        several: whether rows may have several options; the last level of the index then counts them.
+    """
+
+    original: pd.DataFrame
+    frame: pd.DataFrame
+    changed: pd.DataFrame
+    target: np.ndarray
+    decision: np.ndarray
+    prediction: np.ndarray
+    confidence: np.ndarray
+    plausibility: np.ndarray
+    status: np.ndarray
+    answered: np.ndarray
+    cost: np.ndarray
+    num_steps: np.ndarray
+    asked: float | None
+    distance: np.ndarray
+    obstacles: list[Obstacles]
+    max_changes: list[int | None]
+    encoder: Encoder
+    notes: tuple[str, ...] = ()
+    several: bool = False
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    @property
+    def converged(self) -> np.ndarray:
+        """``(n,)`` whether what was asked for is reached, plausibly if there is a gate."""
+        return np.isin(self.status.astype(str), ("converged", "already_there"))
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """One line per row: status, classes, confidence, cost."""
+        return pd.DataFrame(
+            {
+                "status": self.status,
+                "answered": self.answered,
+                "decision": self.decision,
+                "target": self.target,
+                "prediction": self.prediction,
+                "confidence": self.confidence,
+                "plausibility": self.plausibility,
+                "cost": self.cost,
+                "num_changed": (self.distance > 0).sum(1),
+                "num_steps": self.num_steps,
+            },
+            index=self.frame.index,
+        )
+
+    def differences(self) -> pd.DataFrame:
+        """One line per changed cell: what changed and by how much; ``change`` is missing for categories."""
+        columns = list(self.frame.columns)
+        records = []
+        options = self._options
+        for i, j in np.argwhere(self.changed.to_numpy()).tolist():
+            before, after = self._pair(i, j)
+            feature = self._feature(j)
+            # A cell that was missing, or a category, has no difference.
+            counted = not feature.is_category and not is_missing(before)
+            records.append(
+                {
+                    "row": self._label(i),
+                    **({} if options is None else {"option": options[i]}),
+                    "column": columns[j],
+                    "before": before,
+                    "after": after,
+                    "change": float(after) - float(before) if counted else float("nan"),
+                    "unit": feature.unit,
+                }
+            )
+        names = ["row", *([] if options is None else ["option"]), "column", "before", "after", "change", "unit"]
+        return pd.DataFrame(records, columns=names)
+
+    def changes(self, most: int | None = 12) -> list[str]:
+        """One plain sentence per row; of more than ``most`` changes, only the largest are named."""
+        options = self._options
+        names = [
+            f"Row {say_row(self._label(i))}"
+            if options is None
+            else f"Row {say_row(self._label(i))}, option {options[i]}"
+            for i in range(len(self))
+        ]
+        return [f"{name}: {self._sentence(i, most)}" for i, name in enumerate(names)]
+
+    def option(self, number: int) -> pd.DataFrame:
+        """The counterfactuals of one option, 1 for the cheapest, for the rows that have it."""
+        if self._options is None:
+            return self.frame if number == 1 else self.frame[:0]
+        return self.frame[self.frame.index.get_level_values(-1) == number].droplevel(-1)
+
+    @cached_property
+    def _options(self) -> list[int] | None:
+        """The option of each entry; ``None`` if there is one per row."""
+        # Not by the name of the level: a user's own may be called so, too.
+        return self.frame.index.get_level_values(-1).tolist() if self.several else None
+
+    def _label(self, i: int) -> Any:
+        """What a row is called in the index of the rows asked about."""
+        label = self.frame.index[i]
+        if self._options is None:
+            return label
+        # Without our level; a plain index gets its label back, not a tuple of one.
+        return label[0] if len(label) == 2 else label[:-1]
+
+    def records(self) -> list[dict[str, Any]]:
+        """One dict of plain values per row, ready for JSON."""
+        sentences, rows = self.changes(), []
+        for i, line in enumerate(self.summary.to_dict("records")):
+            moved = np.flatnonzero(self.changed.to_numpy()[i]).tolist()
+            cells = {
+                self._feature(j).name: dict(zip(("from", "to"), map(plain_value, self._pair(i, j)), strict=True))
+                for j in moved
+            }
+            plain = {str(key): plain_value(value) for key, value in line.items()}
+            option = {} if self._options is None else {"option": self._options[i]}
+            row = {"row": plain_value(self._label(i)), **option}
+            rows.append({**row, **plain, "changes": cells, "sentence": sentences[i]})
+        return rows
+
+    def __repr__(self) -> str:
+        counts = Counter(self.status.tolist())
+        said = ", ".join(f"{counts[name]} {name.replace('_', ' ')}" for name in _STATUS_ORDER if counts[name])
+        if self._options is None:
+            return f"Explanation of {len(self)} row(s): {said}"
+        return f"Explanation of {self._options.count(1)} row(s), {len(self)} option(s): {said}"
+
+    def __str__(self) -> str:
+        rows, notes = self._display()
+        return "\n".join([repr(self), *align(rows), *notes])
+
+    def _repr_html_(self) -> str:
+        (header, *lines), notes = self._display()
+        # Names and categories are text, never markup, so everything is escaped.
+        head = "".join(f'<th style="{_CELL}">{html.escape(name)}</th>' for name in header)
+        body = "".join(f"<tr>{''.join(map(_html_cell, line))}</tr>" for line in lines)
+        below = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
+        return (
+            f"<div><p>{html.escape(repr(self))}</p>"
+            f'<table style="{_STYLE}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}</div>'
+        )
+
+    # ---- in words --------------------------------------------------------------------------------------------------
+
+    def _sentence(self, i: int, most: int | None) -> str:
+        asked = "" if self.asked is None else f"{self.asked:g}"
+        target = say_label(plain_value(self.target[i]))
+        # As many decimals as the question has, or 0.9991 would be 0.99 beside "the 0.999 asked for".
+        sure = say_confidence(self.confidence[i], max(2, len(asked.partition(".")[2])))
+        moved, arrives = self._moved(i, most), self.prediction[i] == self.target[i]
+        if self.status[i] == "already_there":
+            below = f", below the {asked} asked for" if self.confidence[i] < (self.asked or 0.0) else ""
+            return f"the decision already is {target} (confidence {sure}{below}); nothing needs to change."
+        if self.status[i] in ("converged", "implausible") and not arrives:  # a confidence below one half was asked for
+            head = f"with {moved}, the probability of {target} would be" if moved else f"the probability of {target} is"
+            return f"{head} {sure}, as asked for{self._doubt(i)}."
+        if arrives:
+            sure += self._met(i, asked)
+            return f"with {moved}, the decision would be {target} (confidence {sure}){self._doubt(i)}."
+        aim = f"makes the decision {target}" + (f" with confidence {asked}" if asked else "")
+        most_columns = self.max_changes[i]
+        limit = "" if most_columns is None else f" of at most {most_columns} column{'s' * (most_columns > 1)}"
+        head = f"no change{limit} was found that {aim}."
+        if self.status[i] == "infeasible":
+            head = f"no allowed change was found that {aim}: {self._hurdles(i)}."
+        if not moved:
+            return f"{head} As it stands, the confidence is {sure}."
+        return f"{head} The closest, with {moved}, reaches {sure}."
+
+    def _met(self, i: int, asked: str) -> str:
+        """How an answer compares with the confidence asked for, which with a gate is times the plausibility."""
+        if self.asked is None:
+            return ""
+        gated, reached = not np.isnan(self.plausibility[i]), self.confidence[i]
+        times = ""
+        if gated:
+            reached = reached * self.plausibility[i]
+            times = f" × plausibility {say_confidence(self.plausibility[i])} = {say_confidence(reached)}"
+        # By the status, because a product in another precision may end on the other side.
+        above = self.status[i] == "converged" or (not gated and reached >= self.asked)
+        return f"{times}, {'above' if above else 'below'} the {asked} asked for"
+
+    def _doubt(self, i: int) -> str:
+        """What the gate says of an answer, if there is one."""
+        if np.isnan(self.plausibility[i]):
+            return ""
+        known = self.asked is not None and self.prediction[i] == self.target[i]  # named beside the confidence
+        plausible = say_confidence(self.plausibility[i])
+        if self.status[i] == "implausible" and self.plausibility[i] < 0.5:
+            return "; but few real cases look like this" + ("" if known else f" (plausibility {plausible})")
+        return "" if known else f"; plausibility {plausible}"
+
+    def _moved(self, i: int, most: int | None) -> str:
+        """The changes of a row, the largest first."""
+        # Columns that only follow others have distance 0 and are told at the end.
+        order = [j for j in np.argsort(-self.distance[i], kind="stable").tolist() if self.distance[i, j] > 0]
+        parts = [say_change(self._feature(j), *self._pair(i, j), self._decimals(j)) for j in order]
+        follows = np.flatnonzero(self.changed.to_numpy()[i] & (self.distance[i] == 0)).tolist()
+        return listed(parts, most) + "".join(f", so that {self._followed(i, j)}" for j in follows)
+
+    def _followed(self, i: int, j: int) -> str:
+        """What became of a column that follows others."""
+        feature, (before, after) = self._feature(j), self._pair(i, j)
+        old, new = (say_cell(feature, v, self._decimals(j), float(after) - float(before)) for v in (before, after))
+        return f"{feature.name} is {with_unit(feature, new)} instead of {old}"
+
+    def _hurdles(self, i: int) -> str:
+        columns = range(self.frame.shape[1])
+        values = [self._value(i, j) for j in columns]
+        names = [self._feature(j).name for j in columns]
+        # A code stands beside the name, because "score may not change" would leave open why.
+        coded = [is_special(self._feature(j), self.frame.iat[i, j]) for j in columns]
+        names = [f"{name} with {v}" if special else name for name, v, special in zip(names, values, coded, strict=True)]
+        return in_words(self.obstacles[i], names, values)
+
+    def _value(self, i: int, j: int) -> str:
+        """A cell of the counterfactual, with its unit."""
+        return with_unit(self._feature(j), say_cell(self._feature(j), self._pair(i, j)[1], self._decimals(j)))
+
+    def _pair(self, i: int, j: int) -> tuple[Any, Any]:
+        """A cell before and after."""
+        return self.original.iat[i, j], self.frame.iat[i, j]
+
+    def _feature(self, j: int) -> Feature:
+        return self.encoder.schema_.features[j]
+
+    def _decimals(self, j: int) -> int | None:
+        return self.encoder.columns_[j].decimals
+
+    # ---- as a table ------------------------------------------------------------------------------------------------
+
+    def _display(self) -> tuple[list[list[str]], list[str]]:
+        """Rows of text, the header first, and notes on what is not shown."""
+        shown = min(len(self), _MOST_ROWS)
+        mask = self.changed.to_numpy()[:shown]
+        columns = [j for j in range(mask.shape[1]) if mask[:, j].any()]
+        still = [self._feature(j).name for j in range(mask.shape[1]) if j not in set(columns)]
+        gated = not np.isnan(self.plausibility).all()
+        names = ["decision", "confidence", *(["plausibility"] if gated else []), "cost", "status"]
+        options = self._options
+        header = ["", *([] if options is None else ["option"]), *(self._feature(j).name for j in columns), *names]
+        rows = [header]
+        for i in range(shown):
+            cells = [self._arrow(i, j) if mask[i, j] else _UNCHANGED for j in columns]
+            before, after = say_label(plain_value(self.decision[i])), say_label(plain_value(self.prediction[i]))
+            decision = before if before == after else f"{before} → {after}"
+            status = self.status[i].replace("_", " ")
+            sure = [self.confidence[i], *([self.plausibility[i]] if gated else [])]
+            tail = [decision, *map(cut_off, sure), f"{self.cost[i]:.2f}", status]
+            # The label of a person stands beside the first option only.
+            again = options is not None and options[i] > 1
+            option = [] if options is None else [str(options[i])]
+            rows.append(["" if again else say_row(self._label(i)), *option, *cells, *tail])
+        more = f" and {len(still) - 20} more" if len(still) > 20 else ""
+        notes = [f"Unchanged: {', '.join(still[:20])}{more}"] if still else []
+        notes += [f"… and {len(self) - shown} more row(s)"] if len(self) > shown else []
+        notes += self.notes[:_MOST_NOTES]
+        notes += (
+            [f"… and {len(self.notes) - _MOST_NOTES} more such rows: see .notes"]
+            if len(self.notes) > _MOST_NOTES
+            else []
+        )
+        return rows, notes
+
+    def _arrow(self, i: int, j: int) -> str:
+        feature, decimals = self._feature(j), self._decimals(j)
+        before, after = self._pair(i, j)
+        missing = is_missing(before) or is_missing(after)
+        delta = None if feature.is_category or missing else float(after) - float(before)
+        return " → ".join(say_cell(feature, value, decimals, delta) for value in (before, after))
+
+
+def _html_cell(text: str) -> str:
+    weight = ";color:#999" if text == _UNCHANGED else ";font-weight:600" if " → " in text else ""
+    return f'<td style="{_CELL}{weight}">{html.escape(text)}</td>'

@@ -1,0 +1,308 @@
+"""Counterfactuals that hold for the rows a person reads: searched, rounded, checked again, shortened.
+
+A search ends in model space. What counts is the row in the user's units, after rounding to integers, decimals and
+categories, so every claim is made about the encoding of the row as printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+import torch
+from torch import Tensor, nn
+
+from counterfactual_training.advice.black_box import Background
+from counterfactual_training.advice.blind import search_blind
+from counterfactual_training.advice.points import DIGITS, Counterfactuals, Factuals, floor_of
+from counterfactual_training.advice.refine import Shortener, swap_categories
+from counterfactual_training.advice.singles import single_changes
+from counterfactual_training.advice.space import Space
+from counterfactual_training.advice.supports import FEW, in_fewer_columns
+from counterfactual_training.advice.tries import promising
+from counterfactual_training.advice.walk import one_by_one
+from counterfactual_training.constraints import Constraints
+from counterfactual_training.gates import Gate, Gated, towards_real
+from counterfactual_training.search import Generator, SearchResult, Status, generic, search
+from counterfactual_training.tabular.encode import Encoder
+
+# A row that rounding took below τ is searched again, aiming at this share of the way from τ to 1.
+_AIM_HIGHER = 0.4
+# Few rows need the last attempt; it may take this many times the steps.
+_PATIENCE = 4
+# Rows of many columns are first searched in the few that promise most: nobody can change hundreds.
+_SUPPORTS = (8, 32, 128)
+# Encoded columns, up to which one column after the other is tried.
+_WIDEST_WALK = 512
+# Shares of a change that are tried if rounding all of it breaks a relation between columns.
+_SHARES = (0.95, 0.8, 0.5, 0.2, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Finder(Space):
+    """Model, encoder and rules that belong together; and, if there is one, the gate that limits where advice ends.
+
+    A model without gradients needs a ``background`` of real rows. ``decision`` is explained in :class:`Bar`.
+    """
+
+    model: nn.Module
+    encoder: Encoder
+    constraints: Constraints
+    gate: Gate | None = None
+    decision: bool = False
+    background: Background | None = None
+
+    @cached_property
+    def searched(self) -> nn.Module:
+        """The classifier whose probability has to reach τ."""
+        return self.model if self.gate is None else Gated(self.model, self.gate)
+
+    @cached_property
+    def _free(self) -> Constraints:
+        """The rules as the search sees them: categories and box, while integers and decimals may still vary.
+
+        A search that fixed rounded columns on arrival would have nothing left to move when rounding took it back
+        below τ. :meth:`_settled` rounds afterwards, away from the factual. Outliers are first pulled into the domain,
+        where the model knows something; what the target does not need is taken back at the end.
+        """
+        # A stated bound would refuse factuals outside it; an inferred one pulls them in.
+        domain = replace(self.constraints.domain, inferred=True)
+        return replace(self.constraints, lattices=(), domain=domain, keep_outside=False)
+
+    # ---- the search ------------------------------------------------------------------------------------------------
+
+    def find(
+        self, factuals: Factuals, y: Tensor, generator: Generator, fall_back: bool, sparsify: bool
+    ) -> Counterfactuals:
+        """A counterfactual for every row.
+
+        Args:
+            y: ``(n,)`` target classes.
+            generator: tried first, then once more with a higher aim.
+            fall_back: try single columns before the search; retry rows that miss with class loss and distance only,
+                then along real rows.
+            sparsify: change as few columns as little as possible.
+        """
+        x, threshold = factuals.x, float(generator.decision_threshold)
+        x_cf, steps = x.clone(), torch.zeros_like(y)
+        # Whatever a gate says of them, rows that have their target need no advice.
+        there = self.logits(x).argmax(-1).to(y) == y
+        rows = (~there).nonzero().squeeze(-1)
+        # Pixels are too many to look at one by one.
+        by_column = sparsify and fall_back and not bool(self.pixels.any())
+        alone, single = self._alone(factuals, rows, y, threshold) if by_column else (rows[:0], x[:0])
+        x_cf[alone] = single
+        # Where some columns are difficult, several others may be cheaper than one, so those rows are searched as well.
+        rest = rows[~torch.isin(rows, alone)] if self.weights is None else rows
+        # Everything else by a search of all columns.
+        x_cf[rest], steps[rest] = self.together(factuals.take(rest), y[rest], generator, fall_back, sparsify)
+        # From here on other ways compete with what was found: cheaper ones, or better best efforts.
+        confidence = self.confidence(x_cf, y)
+        if self.weights is not None:
+            self._keep_cheaper(x_cf, confidence, alone, single, factuals, y, threshold)
+        if by_column and self.background is None:
+            # A search moves every column that it may; one after the other often needs fewer.
+            many = (self.num_changes(x_cf, x) > FEW) | (confidence < threshold)
+            rows = (many & ~there).nonzero().squeeze(-1)
+            # Of very wide rows, points are too large to compare many of them; halving columns has to do.
+            if len(rows) and x.shape[-1] <= _WIDEST_WALK:
+                walked = self._walked(factuals.take(rows), y[rows], threshold)
+                self._keep_cheaper(x_cf, confidence, rows, walked, factuals, y, threshold)
+            in_fewer_columns(self, factuals, y, x_cf, confidence, generator)
+        status = torch.where(confidence >= threshold, int(Status.CONVERGED), int(Status.EXHAUSTED))
+        found = Counterfactuals(x_cf, status.masked_fill(there, int(Status.ALREADY_THERE)), steps)
+        self._flip_the_implausible(found, factuals, y, generator, fall_back, sparsify)
+        return found
+
+    def _alone(self, factuals: Factuals, rows: Tensor, y: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
+        """Which of the rows one column suffices for, and the cheapest such point ``(a, d)``."""
+        # Above the threshold by what another batch may differ.
+        floor = torch.full_like(factuals.x[rows, 0], threshold + DIGITS)
+        singles = single_changes(self, factuals.take(rows), y[rows], floor)
+        cheapest = singles.cheapest()
+        return rows[singles.row[cheapest]], singles.point[cheapest]
+
+    def together(
+        self, factuals: Factuals, y: Tensor, generator: Generator, fall_back: bool, sparsify: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Points ``(n, d)`` found by moving all columns that may move, shortened; and the steps that took."""
+        threshold = float(generator.decision_threshold)
+        if self.background is not None and len(y):
+            return search_blind(self, self.background, factuals, y, threshold, sparsify)
+        x_cf, steps, rows = factuals.x.clone(), torch.zeros_like(y), torch.arange(len(y), device=y.device)
+        # Only where that leaves out more than half of the columns; else it hardly saves anything.
+        sizes = [size for size in _SUPPORTS if size < len(self.difficulty) / 2 and sparsify and fall_back]
+        for most in (*sizes, None):
+            if len(rows) == 0:
+                break
+            # Rows that few columns do not help get more columns in the next round.
+            part = factuals.take(rows) if most is None else self._holding(factuals.take(rows), y[rows], most)
+            # Falling back is for the last round, which has to answer whatever it takes.
+            points, taken, confidence = self._descend(part, y[rows], generator, fall_back and most is None)
+            steps[rows] += taken
+            # The last round has all columns, so its best effort stands.
+            done = confidence >= (threshold + DIGITS if most is not None else -1.0)
+            part, rest, rows = part.take(done.nonzero().squeeze(-1)), rows[~done], rows[done]
+            if sparsify and len(rows):
+                floor = floor_of(confidence[done], threshold)
+                points[done] = self.shorten(points[done], part, y[rows], floor)
+            x_cf[rows], rows = points[done], rest
+        return x_cf, steps
+
+    def _walked(self, factuals: Factuals, y: Tensor, threshold: float) -> Tensor:
+        """Points ``(n, d)`` that one column after the other leads to."""
+        points = one_by_one(self, factuals, y, threshold + DIGITS)
+        return self.shorten(points, factuals, y, floor_of(self.confidence(points, y), threshold))
+
+    def _keep_cheaper(
+        self,
+        x_cf: Tensor,
+        confidence: Tensor,
+        rows: Tensor,
+        points: Tensor,
+        factuals: Factuals,
+        y: Tensor,
+        threshold: float,
+    ) -> None:
+        """Put other points of some rows into x_cf ``(n, d)``, and their confidence ``(n,)``: those that are cheaper or,
+        of rows that miss, more confident."""
+        x, now, gained = factuals.x[rows], confidence[rows], self.confidence(points, y[rows])
+        cheaper = (gained >= threshold) & (self.cost(points, x) < self.cost(x_cf[rows], x))
+        # A row that misses takes any gain; one that arrives only what is cheaper and still arrives.
+        better = torch.where(now < threshold, gained > now, cheaper)
+        x_cf[rows[better]], confidence[rows[better]] = points[better], gained[better]
+
+    def _holding(self, factuals: Factuals, y: Tensor, most: int) -> Factuals:
+        """The rows with all but their most promising features held."""
+        return factuals.holding(~promising(self, factuals, y, most)[:, self.owner.to(y.device)])
+
+    def _descend(
+        self, factuals: Factuals, y: Tensor, generator: Generator, fall_back: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Points ``(n, d)`` found by gradients and along real rows, the steps taken, and the confidence reached."""
+        x, threshold = factuals.x, float(generator.decision_threshold)
+        result = self._search(factuals, y, generator)
+        steps = result.num_steps.clone()
+        x_cf, confidence = self._settled(result.x_cf, factuals, y, threshold)
+
+        def missed() -> Tensor:
+            return (confidence < threshold + DIGITS).nonzero().squeeze(-1)
+
+        def keep_better(rows: Tensor, points: Tensor) -> None:
+            # Compared as printed: a point that is better before rounding may be worse after it.
+            tried, gained = self._settled(points, factuals.take(rows), y[rows], threshold)
+            better = gained > confidence[rows]
+            x_cf[rows[better]], confidence[rows[better]] = tried[better], gained[better]
+
+        # A line search that did not arrive would take the same path again.
+        hopeful = result.converged if generator.step_rule == "line" else torch.ones_like(result.converged)
+        for attempt in _attempts(generator, fall_back):
+            rows = missed()
+            # Those that did arrive missed by rounding alone, which a higher aim may cure.
+            rows = rows[hopeful[rows]]
+            if len(rows) == 0:
+                break
+            again = self._search(factuals.take(rows), y[rows], attempt)
+            keep_better(rows, again.x_cf)
+            steps[rows] += again.num_steps
+        # Real rows last: they are plausible, but mostly far away.
+        rows = missed()
+        if isinstance(self.searched, Gated) and fall_back and len(rows):
+            part, goal = factuals.take(rows), threshold + DIGITS
+            points = towards_real(self.searched, part.x, y[rows], self.constraints.to(x), goal, part.held)
+            keep_better(rows, points)
+        return x_cf, steps, confidence
+
+    def shorten(self, x_cf: Tensor, factuals: Factuals, y: Tensor, floor: Tensor) -> Tensor:
+        """Counterfactuals ``(n, d)`` that ask for less, with no change that is not needed; see :class:`Shortener`."""
+        x = factuals.x
+
+        def printed(points: Tensor, rows: Tensor) -> Tensor:
+            return self.as_printed(points, factuals.take(rows))
+
+        def allowed(points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+            part = factuals.take(rows)
+            points = self.related.follow(points, part) if self.related is not None else points
+            return points, self.keeps(points, part)
+
+        # Neither pixels nor columns that follow others are taken back one by one.
+        owner, apart = self.owner.to(x.device), self.pixels.to(x.device)
+        apart = apart.index_fill(0, torch.tensor(self.following, dtype=torch.long, device=x.device), True)
+        related = None if self.related is None else allowed
+        shortener = Shortener(self.reaches, printed, owner, apart, self.constraints, self.difficulty.to(x), related)
+        return shortener(x_cf, x, y, floor)
+
+    def _search(self, factuals: Factuals, y: Tensor, generator: Generator) -> SearchResult:
+        return search(
+            self.searched, factuals.x, y, generator, self._free,
+            held=factuals.held, difficulty=self.weights, diagnose=False,
+        )  # fmt: skip
+
+    def _flip_the_implausible(
+        self, found: Counterfactuals, factuals: Factuals, y: Tensor, generator: Generator, *how: bool
+    ) -> None:
+        """Answer rows that the gate stops by what the model alone asks for, which is cheaper than a best effort.
+
+        Those that reach the threshold but for the gate are marked as implausible.
+        """
+        rows = (found.status == int(Status.EXHAUSTED)).nonzero().squeeze(-1)
+        if self.gate is None or len(rows) == 0:
+            return
+        threshold = float(generator.decision_threshold)
+        plain = replace(self, gate=None).find(factuals.take(rows), y[rows], generator, *how)
+        flipped, flips = (self.logits(points).argmax(-1).to(y) == y[rows] for points in (found.x_cf[rows], plain.x_cf))
+        enough = self.probability(found.x_cf[rows], y[rows]) >= threshold
+        arrived = plain.status == int(Status.CONVERGED)
+        # A flipped decision is worth more to a person than a plausible point that changes nothing.
+        found.put(rows, plain, arrived | (flips & ~flipped))
+        # What the model alone asks for may well pass the gate, which the search before did not find.
+        passes = arrived & (self.confidence(plain.x_cf, y[rows]) >= threshold)
+        found.status[rows[(arrived | enough) & ~passes]] = int(Status.IMPLAUSIBLE)
+
+    def _settled(self, x_cf: Tensor, factuals: Factuals, y: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
+        """Points ``(n, d)`` rounded to what is printed, and their confidence ``(n,)``.
+
+        Rows that rounding took below τ get other categories, if that helps.
+        """
+        x, rules = factuals.x, self.constraints.to(factuals.x)
+        # First relations, then categories: swapping starts from points that keep the rules.
+        points = self._back_to_kept(self.printed(x_cf, factuals), x_cf, factuals)
+        if not rules.groups:
+            return points, self.confidence(points, y)
+        keeps = None if self.related is None else partial(self._keeps_of, factuals)
+        return swap_categories(points, x, y, rules, self.confidence, threshold + DIGITS, factuals.held, keeps)
+
+    def _keeps_of(self, factuals: Factuals, points: Tensor, rows: Tensor) -> Tensor:
+        return self.keeps(points, factuals.take(rows))
+
+    def _back_to_kept(self, printed: Tensor, x_cf: Tensor, factuals: Factuals) -> Tensor:
+        """The printed points; rows that break a relation by rounding go back towards their factuals until they do not.
+
+        The last resort is the factual itself.
+        """
+        for share in _SHARES if self.related is not None else ():
+            rows = (~self.keeps(printed, factuals)).nonzero().squeeze(-1)
+            if len(rows) == 0:
+                break
+            part = factuals.take(rows)
+            # Shorter in model space, then rounded anew: rounding a printed point again would stay where it is.
+            printed[rows] = self.printed(part.x + share * (x_cf[rows] - part.x), part)
+        return printed
+
+
+def _attempts(generator: Generator, fall_back: bool) -> Sequence[Generator]:
+    """What to try, in order, for rows that missed."""
+    threshold = float(generator.decision_threshold)
+    higher = threshold + _AIM_HIGHER * (1 - threshold)
+    # Higher first: most rows that missed did so by rounding.
+    attempts = [generator.replace(decision_threshold=higher)]
+    if fall_back and generator.step_rule == "fixed":
+        # Without an energy penalty, which can keep a search from the target.
+        plain = generic(
+            learning_rate=generator.learning_rate,
+            max_steps=_PATIENCE * generator.max_steps,
+            decision_threshold=threshold,
+        )
+        attempts += [plain, plain.replace(decision_threshold=higher)]
+    return attempts

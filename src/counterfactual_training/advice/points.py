@@ -1,0 +1,113 @@
+"""Rows and what was found for them, in model space and in the user's units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from counterfactual_training.search import Status, evaluating
+from counterfactual_training.tabular.column import Column
+from counterfactual_training.tabular.dtypes import restore_numbers
+from counterfactual_training.tabular.frame import to_float
+from counterfactual_training.threads import sensible_threads
+
+_CHUNK = 65_536
+# A probability is trusted to this many digits: the same row in another batch may differ in the last bit.
+DIGITS = 1e-6
+# … and a small one to this share.
+_SHARE = 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class Factuals:
+    """Rows to explain.
+
+    Attributes:
+        source: all rows asked about, in the user's units.
+        place: ``(n,)`` positions of these rows among them. A frame of thousands of columns is slow to cut.
+        x: ``(n, d)`` in model space.
+        numbers: ``(n, m)`` the columns read as numbers.
+        held: mask ``(n, d)`` of single cells that may not change; ``None`` holds none.
+    """
+
+    source: pd.DataFrame
+    place: np.ndarray
+    x: Tensor
+    numbers: np.ndarray
+    held: Tensor | None = None
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The rows in the user's units."""
+        return self.source.iloc[self.place]
+
+    def take(self, rows: Tensor) -> Factuals:
+        """Some of the rows, by number; a row may be taken more than once."""
+        # The frame itself is not cut: ``place`` says which of its rows these are.
+        index = rows.cpu().numpy()
+        held = None if self.held is None else self.held[rows]
+        return Factuals(self.source, self.place[index], self.x[rows], self.numbers[index], held)
+
+    def holding(self, mask: Tensor) -> Factuals:
+        """The same rows with more cells ``(n, d)`` held."""
+        return replace(self, held=mask if self.held is None else mask | self.held)
+
+
+@dataclass(frozen=True, eq=False)
+class Counterfactuals:
+    """What was found for n rows with m features in d encoded columns.
+
+    Attributes:
+        x_cf: ``(n, d)`` encodings of rows as they are printed.
+        status: ``(n,)`` values of :class:`Status`; rows that missed for other reasons are all ``EXHAUSTED`` here.
+        num_steps: ``(n,)`` of all searches together.
+    """
+
+    x_cf: Tensor
+    status: Tensor
+    num_steps: Tensor
+
+    @property
+    def reached(self) -> Tensor:
+        """Mask ``(n,)`` of the rows that get their target by a change, plausible or not."""
+        return (self.status == int(Status.CONVERGED)) | (self.status == int(Status.IMPLAUSIBLE))
+
+    def take(self, rows: Tensor) -> Counterfactuals:
+        """Some of the rows, by number."""
+        return Counterfactuals(self.x_cf[rows], self.status[rows], self.num_steps[rows])
+
+    def put(self, rows: Tensor, other: Counterfactuals, mask: Tensor) -> None:
+        """Replace some rows by those of another result where the mask says so; count the steps of all."""
+        self.num_steps[rows] += other.num_steps
+        self.x_cf[rows[mask]], self.status[rows[mask]] = other.x_cf[mask], other.status[mask]
+
+
+def in_blocks(module: nn.Module, x: Tensor) -> Tensor:
+    """The module's output for rows x, in eval mode, block by block, on the CPU."""
+    with evaluating(module), torch.no_grad(), sensible_threads(module, x[:_CHUNK]):
+        return torch.cat([module(part).cpu() for part in x.split(_CHUNK)])
+
+
+def stored(column: Column, numbers: np.ndarray) -> np.ndarray:
+    """Numbers ``(n,)`` as a cell of the column's dtype holds them: float32 has fewer digits than a point."""
+    if column.feature.is_category or column.dtype == np.float64:
+        return numbers
+    # As below for the usual narrow floats, without pandas: wide frames have thousands of columns.
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind == "f":
+        narrow = numbers.astype(column.dtype).astype(np.float64)
+        return narrow if np.isfinite(narrow).all() else numbers
+    return to_float(restore_numbers(numbers, column.dtype, whole=column.feature.kind == "integer"))
+
+
+def floor_of(confidence: Tensor, threshold: float) -> Tensor:
+    """What shorter counterfactuals must keep of their confidence ``(n,)``.
+
+    A best effort keeps every change that helps, and drops those that do not.
+    """
+    # Of a best effort, the last digits are noise: a change that adds no more than these helps nothing.
+    trusted = (_SHARE * confidence).clamp_max(DIGITS)
+    return confidence.clamp_max(threshold + DIGITS) - trusted * (confidence < threshold)

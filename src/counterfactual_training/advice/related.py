@@ -1,0 +1,111 @@
+"""Relations between columns, on rows as they are printed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from counterfactual_training.advice.points import Factuals, stored
+from counterfactual_training.advice.words import say_cell
+from counterfactual_training.tabular.column import Column
+from counterfactual_training.tabular.encode import Encoder
+from counterfactual_training.tabular.frame import UNSEEN
+from counterfactual_training.tabular.relate import breaks, kept, mismatched
+from counterfactual_training.tabular.relations import RelationBook
+from counterfactual_training.tabular.rounding import round_to
+
+# Rows named per relation that they break.
+_NAMED = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Related:
+    """The relations of an encoder's schema."""
+
+    encoder: Encoder
+
+    @cached_property
+    def book(self) -> RelationBook:
+        return self.encoder.schema_.book
+
+    @cached_property
+    def columns(self) -> dict[str, Column]:
+        return {column.feature.name: column for column in self.encoder.columns_}
+
+    @cached_property
+    def _place(self) -> dict[str, int]:
+        return {name: j for j, name in enumerate(self.encoder.schema_.names)}
+
+    def follow(self, printed: Tensor, factuals: Factuals) -> Tensor:
+        """Printed points ``(n, d)`` with every column that follows others computed anew where these changed."""
+        if not self.book.follows:
+            return printed
+        printed, precision = printed.clone(), torch.finfo(printed.dtype).eps
+        for rule in self.book.follows:
+            inputs = [self.encoder.slices_[name] for name in rule.expression.columns]
+            moved = torch.stack([(printed[:, s] != factuals.x[:, s]).any(-1) for s in inputs]).any(0)
+            values = self._numbers(printed, factuals, rule.columns)
+            computed, column = rule.value(values), self.columns[rule.column]
+            before = self._numbers(factuals.x, factuals, rule.columns)
+            expected = rule.value(before)
+            # A factual that does not match keeps its distance: correcting it is not what a person is asked to change.
+            off = mismatched(rule, column, before) & np.isfinite(expected)
+            computed = np.where(off, before[rule.column] + computed - expected, computed)
+            # As the data write it: a column of four decimals gets no fifth one.
+            computed = computed if column.decimals is None else round_to(computed, column.decimals)
+            known = np.isfinite(computed)
+            # Encoded and decoded again, so that the value is what a cell of this column can hold.
+            z = torch.as_tensor(column.encode(np.where(known, computed, 0.0))).to(printed)
+            own, place = factuals.numbers[:, self._place[rule.column]], self.encoder.slices_[rule.column]
+            numbers, same = column.decode_like(z.cpu().double().numpy(), precision, own)
+            code = torch.as_tensor(column.encode(stored(column, numbers))).to(printed)
+            # What cannot be computed, or comes out as it was, keeps the factual's code bit by bit.
+            new = moved & torch.as_tensor(known & ~same, device=printed.device)
+            printed[:, place] = torch.where(new.unsqueeze(-1), code, factuals.x[:, place])
+        return printed
+
+    def kept(self, printed: Tensor, factuals: Factuals) -> Tensor:
+        """Mask ``(n,)`` of printed points that break no relation more than their factuals do."""
+        before, after = self._numbers(factuals.x, factuals), self._numbers(printed, factuals)
+        return torch.as_tensor(kept(self.book, self.columns, before, after), device=printed.device)
+
+    def notes(self, factuals: Factuals) -> list[str]:
+        """Which rows break which relation as they are."""
+        values, said = self._numbers(factuals.x, factuals), []
+        for text, names, broken in breaks(self.book, self.columns, values):
+            rows = np.flatnonzero(broken)
+            for i in rows[:_NAMED].tolist():
+                cells = ", ".join(f"{name} {self._say(factuals, name, i)}" for name in names)
+                said.append(f'Row {factuals.frame.index[i]} breaks "{text}" already ({cells}).')
+            if len(rows) > _NAMED:
+                said.append(f'{len(rows) - _NAMED} more row(s) break "{text}" already.')
+        return said
+
+    def _say(self, factuals: Factuals, name: str, i: int) -> str:
+        column = self.columns[name]
+        return say_cell(column.feature, factuals.frame[name].iat[i], column.decimals)
+
+    def _numbers(
+        self, points: Tensor, factuals: Factuals, names: tuple[str, ...] | None = None
+    ) -> dict[str, np.ndarray]:
+        """The numbers of printed points, in the user's units, by column; those that fill in for missing ones."""
+        z, precision = points.detach().cpu().double().numpy(), torch.finfo(points.dtype).eps
+        found = {}
+        for name in self.book.columns if names is None else names:
+            column, own = self.columns[name], factuals.numbers[:, self._place[name]]
+            numbers = own
+            # The factuals' numbers are known exactly; decoding would cost their last digits.
+            if points is not factuals.x:
+                numbers, same = column.decode_like(z[:, self.encoder.slices_[name]], precision, own)
+                # A whole number is stored as it is.
+                numbers = np.where(same, own, numbers if column.feature.kind == "integer" else stored(column, numbers))
+            # Missing cells count as what the model sees in their place.
+            if column.feature.is_category:
+                found[name] = np.where(np.isnan(numbers), UNSEEN, numbers)
+            else:
+                found[name] = np.where(np.isnan(numbers), column.fill, numbers)
+        return found

@@ -1,0 +1,118 @@
+"""How values, changes and confidences are written in sentences."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from counterfactual_training.tabular.feature import Feature
+
+# Columns with at most this many decimals are written out; of longer ones, as many digits as the change needs.
+_SHORT_DECIMALS = 4
+_DIGITS_OF_CHANGE = 3
+# What a special code stands for.
+_NO_RECORD = "no record"
+# Units up to this many letters are symbols, such as ms, whose s is no plural.
+_SYMBOL = 3
+
+
+def is_missing(value: Any) -> bool:
+    return bool(pd.isna(value))
+
+
+def is_special(feature: Feature, value: Any) -> bool:
+    """Whether a cell holds a special code."""
+    return bool(feature.special) and not is_missing(value) and bool(feature.coded(np.array([float(value)])).any())
+
+
+def say_cell(feature: Feature, value: Any, decimals: int | None, change: float | None = None) -> str:
+    """A value as it is written in a sentence, without its unit."""
+    if is_missing(value):
+        return "missing"
+    if feature.is_category:
+        return say_label(value)
+    if is_special(feature, value):
+        return f"{_NO_RECORD} ({say_number(float(value), _SHORT_DECIMALS)})"
+    return say_number(float(value), _decimals(decimals, change))
+
+
+def say_label(value: Any) -> str:
+    """A class or category."""
+    if isinstance(value, (bool, np.bool_)):
+        return "yes" if value else "no"
+    return f"'{value}'" if isinstance(value, str) else str(value)
+
+
+def say_row(label: Any) -> str:
+    """What a row is called in the index; of several levels, without the types of numpy."""
+    return str(tuple(map(plain_value, label))) if isinstance(label, tuple) else str(label)
+
+
+def say_number(value: float, decimals: int) -> str:
+    """With thousands separators, without trailing zeros."""
+    text = f"{value:,.{max(decimals, 0)}f}"
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    # Rounding a small negative number leaves its sign behind.
+    return "0" if text in ("-0", "") else text
+
+
+def say_confidence(value: float, decimals: int = 2) -> str:
+    """In a sentence: so many decimals, and "less than 0.01" instead of 0."""
+    least = 10**-decimals
+    # 0.00 would say "impossible", which a small probability is not.
+    return f"less than {least:.{decimals}f}" if 0 < value < least - 1e-6 else cut_off(value, decimals)
+
+
+def cut_off(value: float, decimals: int = 2) -> str:
+    """So many decimals, cut off: a confidence is never rounded up."""
+    unit = 10**decimals
+    # 0.57 · 100 is 56.99… in binary: the 1e-6 keeps such values from losing a digit.
+    return f"{math.floor(value * unit + 1e-6) / unit:.{decimals}f}"
+
+
+def with_unit(feature: Feature, text: str) -> str:
+    """``3 months``, ``1 month``; the unit as it was stated, unless it is one word in the plural beside a 1."""
+    if not feature.unit or text == "missing" or text.startswith(_NO_RECORD):
+        return text
+    unit = feature.unit
+    # "1 years" reads wrong; but "1 ms" and "1 glass" must not lose their s.
+    if text == "1" and unit.isalpha() and unit.endswith("s") and not unit.endswith("ss") and len(unit) > _SYMBOL:
+        unit = unit.removesuffix("s")
+    return f"{text} {unit}"
+
+
+def say_change(feature: Feature, before: Any, after: Any, decimals: int | None) -> str:
+    """One change: ``debt 12.4 thousand dollars lower (from 30.1 to 17.7)``."""
+    if is_missing(before) or is_missing(after):
+        old, new = (say_cell(feature, value, decimals) for value in (before, after))
+        return f"{feature.name} {with_unit(feature, new)} (was {old})"
+    if feature.is_category:
+        return f"{feature.name} {with_unit(feature, say_label(after))} instead of {say_label(before)}"
+    delta = float(after) - float(before)
+    places = _decimals(decimals, delta)
+    word = "higher" if delta > 0 else "lower"
+    amount = with_unit(feature, say_number(abs(delta), places))
+    old, new = (say_number(float(value), places) for value in (before, after))
+    return f"{feature.name} {amount} {word} (from {old} to {new})"
+
+
+def _decimals(decimals: int | None, change: float | None) -> int:
+    if decimals is not None and decimals <= _SHORT_DECIMALS:
+        return decimals
+    needed = _SHORT_DECIMALS
+    if change:
+        # As many decimals as show three digits of the change, or "from 0.12 to 0.12" would be printed.
+        needed = max(0, _DIGITS_OF_CHANGE - 1 - math.floor(math.log10(abs(change))))
+    return needed if decimals is None else min(decimals, needed)
+
+
+def plain_value(value: Any) -> Any:
+    """A numpy or pandas scalar as a JSON value."""
+    value = value.item() if isinstance(value, np.generic) else value
+    # NaN is not equal to itself, and no JSON value.
+    if isinstance(value, (str, bool, int, float)) and value == value:
+        return value
+    return None if is_missing(value) else str(value)

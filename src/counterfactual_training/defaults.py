@@ -1,0 +1,39 @@
+"""Names to choose from, and defaults, that ``ct COMMAND --help`` shows. Importing them loads nothing else.
+
+The rooms that own them load torch, which takes seconds, so these few stand here, once, and the rooms import them.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+# Of data sets.
+VARIANT: Final = "default"
+
+# Of `search`: its recipes, in their order there; and the one that trains a classifier of a named data set.
+GENERATORS = ("generic", "ecco", "revise", "line")
+GENERATOR = "ecco"
+
+# Of `training`: each objective by the weights in which it differs from the full one.
+OBJECTIVES: dict[str, dict[str, float]] = {
+    "full": {},
+    "vanilla": {"lambda_div": 0.0, "lambda_reg": 0.0, "lambda_adv": 0.0},
+    "divergence": {"lambda_adv": 0.0},
+    "adversarial": {"lambda_div": 0.0, "lambda_reg": 0.0},
+}
+EPOCHS = 100
+LEARNING_RATE = 1e-3
+BURN_IN = 0.0
+SEED = 0
+
+# Of `gates` and `evaluation`.
+GATES = ("density", "learned", "both")
+PROTOCOLS = ("paired", "published")
+
+# Of `tuning`.
+GOALS = ("ip", "cost", "accuracy", "robustness")
+Reference = Literal["conventional", "published"]
+REFERENCE: Final = "conventional"
+TRIALS = 64
+TRIALS_PER_FLEET = 16
+TRAININGS_PER_TRIAL = 1

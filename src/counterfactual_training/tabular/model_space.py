@@ -1,0 +1,49 @@
+"""Rows of a frame as tensors in model space."""
+
+from __future__ import annotations
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from counterfactual_training.errors import InputError
+from counterfactual_training.tabular.encode import Encoder
+
+# Standard deviations beyond which a row itself may be why numbers overflow.
+_FAR = 1e6
+
+
+def device_and_dtype(model: nn.Module) -> Tensor:
+    """A tensor of the device and precision that a model expects."""
+    parameter = next(model.parameters(), None)
+    return parameter if parameter is not None else torch.empty(())
+
+
+def encode_rows(encoder: Encoder, frame: pd.DataFrame, like: Tensor) -> Tensor:
+    """Model space ``(n, d)``, with the device and precision of ``like``."""
+    x = torch.as_tensor(encoder.transform(frame)).to(like)
+    refuse_far(encoder, frame, x, x)
+    return x
+
+
+def refuse_far(encoder: Encoder, frame: pd.DataFrame, x: Tensor, computed: Tensor) -> None:
+    """Refuse rows x ``(n, d)`` so far outside the training data that what was ``computed`` ``(n, ...)`` is not finite.
+
+    Rows near the data are not to blame for numbers that are not finite; then the model is.
+    """
+    far = x.abs().nan_to_num(torch.inf)
+    blamed = ~computed.isfinite().all(-1) & (far.amax(-1) > _FAR)
+    if bool(blamed.any()):
+        row = int(blamed.nonzero()[0])
+        column = encoder.columns_[int(column_owner(encoder)[far[row].argmax().cpu()])].feature.name
+        raise InputError(
+            f"Row {frame.index[row]}: {column!r} is {frame[column].iloc[row]}, so far outside anything else seen in "
+            f"training that the model cannot compute with it. This affects {int(blamed.sum())} of {len(frame)} row(s). "
+            "Check the unit, or leave these rows out."
+        )
+
+
+def column_owner(encoder: Encoder) -> Tensor:
+    """``(d,)`` the feature that each encoded column belongs to."""
+    widths = torch.tensor([column.width for column in encoder.columns_])
+    return torch.arange(len(widths)).repeat_interleave(widths)
