@@ -137,12 +137,17 @@ def test_groups_of_batches_may_differ_between_processes(tmp_path, monkeypatch):
 
 
 @pytest.mark.exhaustive  # the other tests train by two processes too, without a second start of torchrun
-def test_the_example_runs_by_torchrun():
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(EXAMPLE)]
+def test_the_example_runs_by_torchrun(tmp_path):
+    """And no thread of its group outlives it: one that does sometimes aborts a process that has done its work."""
+    script = tmp_path / "example.py"
+    threads = "[open(f'/proc/self/task/{i}/comm').read() for i in os.listdir('/proc/self/task')]"
+    script.write_text(EXAMPLE.read_text() + (f"print({threads})\n" if Path("/proc/self/task").exists() else ""))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
     assert re.findall(r"^\d process\(es\): loss 0\.", done.stdout, re.MULTILINE) == ["2 process(es): loss 0."]
+    assert "gloo" not in done.stdout
 
 
 @pytest.mark.parametrize("num", [1, 2, 3, 7, 30])

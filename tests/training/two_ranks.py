@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from dataclasses import dataclass, field
@@ -225,4 +226,5 @@ def work(rank: int, size: int, folder: Path, tasks: list[tuple[Any, dict[str, An
             found.append({"refused": str(error)})
     torch.save(found, folder / f"rank{rank}.pt")
     dist.barrier()
+    gc.collect()  # models hold the group, and its threads must end before the interpreter does
     dist.destroy_process_group()
