@@ -99,6 +99,34 @@ def test_the_relation_that_stops_a_row_is_named(classifier, refused):
     assert (explanation.frame["paid"] <= explanation.frame["loans"]).all()
 
 
+@pytest.mark.parametrize(
+    ("rule", "share"),
+    # A best effort does not always end where the domain does.
+    [({"lock": ["ratio"]}, 0.9), ({"domain": {"ratio": (5.0, None)}}, 0.9), ({"domain": {"ratio": (0.8, None)}}, 0.1)],
+    ids=["locked", "outside its domain", "at the end of its domain"],
+)
+def test_a_column_that_follows_and_may_not_change_is_named(classifier, refused, rule, share):
+    """Less debt would help, and nothing forbids it but the ratio, which follows."""
+    rows = refused[(refused["ratio"] > 0.9) & (refused["ratio"] < 5)]
+    explanation = classifier.explain(rows, target="yes", vary=["debt"], **rule)
+    missed = ~explanation.answered
+    told = ['"ratio = debt / income" keeps debt at ' in text for text in explanation.changes()]
+    assert missed.sum() > 10 and np.mean(np.array(told)[missed]) > share
+    assert (explanation.status[np.array(told)] == "infeasible").all()
+
+
+def test_inputs_that_could_move_together_are_not_said_to_be_held(make_finder, sentence):
+    """Twice as much of both leaves the ratio as it is; only where that gains nothing is the relation in the way."""
+    rng = np.random.default_rng(0)
+    debt, income = rng.uniform(5, 10, 60), rng.uniform(5, 10, 60)
+    frame = pd.DataFrame({"debt": debt, "income": income, "ratio": debt / income})
+    held = {"mutability": {"ratio": "none"}, "relations": ["ratio = debt / income"]}
+    (text,) = sentence(make_finder(frame, [0.0, 0.0, -5.0], bias=-9.0, **held), frame.iloc[[0]]).changes()
+    assert '"ratio = debt / income" keeps ' in text
+    (text,) = sentence(make_finder(frame, [1.0, 1.0, -5.0], bias=-99.0, **held), frame.iloc[[0]]).changes()
+    assert "keeps" not in text
+
+
 def test_a_relation_of_two_free_columns_is_named(make_finder, sentence):
     """Either column could make room for the other, but only by what it loses itself."""
     frame = pd.DataFrame({"a": np.linspace(0, 10, 41), "b": np.linspace(0, 10, 41)})
