@@ -218,6 +218,20 @@ def test_training_searches_within_relations(make_quick, monkeypatch):
         assert torch.allclose(relations.follow(x_cf, x), x_cf, atol=1e-4)
 
 
+def test_columns_that_only_follow_cannot_be_all_that_varies(classifier, refused):
+    rows, only = refused.head(2), "'ratio' only follows other columns, by 'ratio = debt / income'"
+    with pytest.raises(ConstraintError, match=f"{only}. Vary 'debt', 'income' instead"):
+        classifier.explain(rows, target="yes", vary=["ratio"])
+    with pytest.raises(ConstraintError, match=f"Row {rows.index[1]}: .*{only}"):
+        classifier.explain(rows, target="yes", vary=[["debt"], ["ratio", "loans"]])
+    with pytest.raises(ConstraintError, match=r"'paid' only follows other columns.* None of these may change"):
+        classifier.explain(rows, target="yes", vary=["paid"], relations=["paid = 0.5 * loans"])
+    with pytest.raises(ConstraintError, match=r"'paid' only follows .* Vary 'debt', 'income' instead"):
+        classifier.explain(rows, target="yes", vary=["paid"], relations=["paid = 10 - ratio"])
+    told = classifier.explain(rows, target="yes", vary=["ratio", "debt"])
+    assert not told.changed.drop(columns=["ratio", "debt"]).to_numpy().any()
+
+
 @pytest.mark.parametrize(
     ("relations", "error", "match"),
     [

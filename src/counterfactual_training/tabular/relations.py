@@ -102,6 +102,15 @@ class RelationBook:
     def following(self) -> tuple[str, ...]:
         return tuple(rule.column for rule in self.follows)
 
+    def sources(self, column: str) -> tuple[str, ...]:
+        """The columns that one which follows is computed from in the end, none of which follows others itself."""
+        rules = {rule.column: rule for rule in self.follows}
+        if column not in rules:
+            return (column,)
+        return tuple(
+            dict.fromkeys(source for name in rules[column].expression.columns for source in self.sources(name))
+        )
+
     @cached_property
     def flat(self) -> tuple[Linear, ...]:
         """The linear relations in terms of columns that do not follow others; those that stay linear then."""
