@@ -218,6 +218,13 @@ def test_training_searches_within_relations(make_quick, monkeypatch):
         assert torch.allclose(relations.follow(x_cf, x), x_cf, atol=1e-4)
 
 
+def test_what_is_computed_cannot_come_in_steps(classifier, refused):
+    with pytest.raises(ConstraintError, match="computes 'ratio', so its step cannot be kept"):
+        classifier.explain(refused.head(2), target="yes", step={"ratio": 0.25})
+    with pytest.raises(ConstraintError, match="computes 'ratio', so its allowed cannot be kept"):
+        CounterfactualClassifier(schema={"ratio": {"allowed": [0.5, 1.0]}}, relations=RELATIONS).fit(*draw())
+
+
 def test_columns_that_only_follow_cannot_be_all_that_varies(classifier, refused):
     rows, only = refused.head(2), "'ratio' only follows other columns, by 'ratio = debt / income'"
     with pytest.raises(ConstraintError, match=f"{only}. Vary 'debt', 'income' instead"):
