@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+
+# What ends a line, or moves the cursor, wherever text is printed.
+_CONTROL = re.compile("[\\x00-\\x1f\\x7f\\x85\\u2028\\u2029]")
 
 
 def duration(seconds: float) -> str:
@@ -17,17 +21,22 @@ def duration(seconds: float) -> str:
     return f"{minutes / 1440:,.0f} days"
 
 
+def one_line(text: str) -> str:
+    """The text with line breaks and the like escaped, because a name or a category may hold them."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
 def align(
     rows: Iterable[Sequence[str]], num_left: int | None = None, separator: str = "  ", min_width: int = 0
 ) -> list[str]:
-    """Lines with cells in columns of equal width; short rows are filled with empty cells.
+    """Lines with cells in columns of equal width, each on one line; short rows are filled with empty cells.
 
     Args:
         num_left: columns set flush left; the others flush right. By default all are left.
         separator: between columns.
         min_width: of every column.
     """
-    rows = list(rows)
+    rows = [[one_line(cell) for cell in row] for row in rows]
     count = max(map(len, rows), default=0)
     full = [[*row, *[""] * (count - len(row))] for row in rows]
     widths = [max(min_width, *(len(row[j]) for row in full)) for j in range(count)]

@@ -102,6 +102,17 @@ def test_text_shows_unchanged_cells_as_dashes(fitted, loans):
     assert repr(fitted.explain(loans[0].head(2))).startswith("Explanation of 2 row(s): ")
 
 
+def test_a_line_break_in_a_name_breaks_no_line(make_finder, sentence):
+    frame = pd.DataFrame({"total\ndebt": np.linspace(0, 40, 41) + 0.1, "time\nat address": np.linspace(0, 9, 41)})
+    finder = make_finder(frame, [-2.0, 0.0])
+    explanation = sentence(finder, frame.iloc[[30, 35]])
+    assert explanation.changes()[0].startswith(r"Row 30: with total\ndebt 1")
+    head, names, *rows, still = str(explanation).splitlines()
+    assert head.startswith("Explanation") and names.split()[0] == r"total\ndebt" and len(rows) == 2
+    assert still == r"Unchanged: time\nat address"
+    assert len(str(finder.encoder.schema_).splitlines()) == 3
+
+
 def test_html_is_text_whatever_the_columns_are_called(make_quick):
     rng = np.random.default_rng(0)
     bad = "<script>alert(1)</script>"

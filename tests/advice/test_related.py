@@ -99,6 +99,34 @@ def test_the_relation_that_stops_a_row_is_named(classifier, refused):
     assert (explanation.frame["paid"] <= explanation.frame["loans"]).all()
 
 
+@pytest.mark.parametrize(
+    ("rule", "share"),
+    # A best effort does not always end where the domain does.
+    [({"lock": ["ratio"]}, 0.9), ({"domain": {"ratio": (5.0, None)}}, 0.9), ({"domain": {"ratio": (0.8, None)}}, 0.1)],
+    ids=["locked", "outside its domain", "at the end of its domain"],
+)
+def test_a_column_that_follows_and_may_not_change_is_named(classifier, refused, rule, share):
+    """Less debt would help, and nothing forbids it but the ratio, which follows."""
+    rows = refused[(refused["ratio"] > 0.9) & (refused["ratio"] < 5)]
+    explanation = classifier.explain(rows, target="yes", vary=["debt"], **rule)
+    missed = ~explanation.answered
+    told = ['"ratio = debt / income" keeps debt at ' in text for text in explanation.changes()]
+    assert missed.sum() > 10 and np.mean(np.array(told)[missed]) > share
+    assert (explanation.status[np.array(told)] == "infeasible").all()
+
+
+def test_inputs_that_could_move_together_are_not_said_to_be_held(make_finder, sentence):
+    """Twice as much of both leaves the ratio as it is; only where that gains nothing is the relation in the way."""
+    rng = np.random.default_rng(0)
+    debt, income = rng.uniform(5, 10, 60), rng.uniform(5, 10, 60)
+    frame = pd.DataFrame({"debt": debt, "income": income, "ratio": debt / income})
+    held = {"mutability": {"ratio": "none"}, "relations": ["ratio = debt / income"]}
+    (text,) = sentence(make_finder(frame, [0.0, 0.0, -5.0], bias=-9.0, **held), frame.iloc[[0]]).changes()
+    assert '"ratio = debt / income" keeps ' in text
+    (text,) = sentence(make_finder(frame, [1.0, 1.0, -5.0], bias=-99.0, **held), frame.iloc[[0]]).changes()
+    assert "keeps" not in text
+
+
 def test_a_relation_of_two_free_columns_is_named(make_finder, sentence):
     """Either column could make room for the other, but only by what it loses itself."""
     frame = pd.DataFrame({"a": np.linspace(0, 10, 41), "b": np.linspace(0, 10, 41)})
@@ -188,6 +216,27 @@ def test_training_searches_within_relations(make_quick, monkeypatch):
     for relations, x, x_cf in seen:
         assert not relations.broken(x_cf, x, 1e-4).any()
         assert torch.allclose(relations.follow(x_cf, x), x_cf, atol=1e-4)
+
+
+def test_what_is_computed_cannot_come_in_steps(classifier, refused):
+    with pytest.raises(ConstraintError, match="computes 'ratio', so its step cannot be kept"):
+        classifier.explain(refused.head(2), target="yes", step={"ratio": 0.25})
+    with pytest.raises(ConstraintError, match="computes 'ratio', so its allowed cannot be kept"):
+        CounterfactualClassifier(schema={"ratio": {"allowed": [0.5, 1.0]}}, relations=RELATIONS).fit(*draw())
+
+
+def test_columns_that_only_follow_cannot_be_all_that_varies(classifier, refused):
+    rows, only = refused.head(2), "'ratio' only follows other columns, by 'ratio = debt / income'"
+    with pytest.raises(ConstraintError, match=f"{only}. Vary 'debt', 'income' instead"):
+        classifier.explain(rows, target="yes", vary=["ratio"])
+    with pytest.raises(ConstraintError, match=f"Row {rows.index[1]}: .*{only}"):
+        classifier.explain(rows, target="yes", vary=[["debt"], ["ratio", "loans"]])
+    with pytest.raises(ConstraintError, match=r"'paid' only follows other columns.* None of these may change"):
+        classifier.explain(rows, target="yes", vary=["paid"], relations=["paid = 0.5 * loans"])
+    with pytest.raises(ConstraintError, match=r"'paid' only follows .* Vary 'debt', 'income' instead"):
+        classifier.explain(rows, target="yes", vary=["paid"], relations=["paid = 10 - ratio"])
+    told = classifier.explain(rows, target="yes", vary=["ratio", "debt"])
+    assert not told.changed.drop(columns=["ratio", "debt"]).to_numpy().any()
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,10 @@ def test_what_fit_was_told_still_holds(fitted, people):
         ({"domain": {"branch": ["mars"]}}, "mars"),
         ({"step": {"owner": 2}}, "only numeric and integer columns have a step"),
         ({"max_change": {"branch": 2}}, "a change has no size"),
+        (
+            {"step": {"debt": 100}, "max_change": {"debt": 50}},
+            "max_change 50 of 'debt' is smaller than its step 100, so no step fits: state a smaller step",
+        ),
         ({"difficulty": {"debt": 0}}, "must be a positive number, got 0"),
         ({"step": 5}, "step must be a dict by column"),
         ({"lock": [["debt"], ["age"]]}, "lock has 2 entries for 3 rows"),
@@ -127,6 +131,8 @@ def test_a_contradiction_names_its_row(fitted, people):
         fitted.explain(people, vary=["debt"], lock=[[], ["debt"], []])
     with pytest.raises(InputError, match=f"Row {people.index[1]}: max_changes must be .* got 0"):
         fitted.explain(people, max_changes=[1, 0, 1])
+    with pytest.raises(ConstraintError, match=f"Row {people.index[2]}: The max_change 2 of 'debt' is smaller than its"):
+        fitted.explain(people, step={"debt": 5}, max_change=[None, {"debt": 5}, {"debt": 2}])
 
 
 def test_rows_with_equal_rules_are_asked_together():

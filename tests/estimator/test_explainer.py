@@ -119,6 +119,26 @@ def test_the_gate_keeps_advice_among_real_rows(forest, loans, denied):
     assert np.isnan(free.plausibility).all() and free.cost.sum() < gated.cost.sum()
 
 
+def test_rows_are_as_plausible_as_their_explanation_says(forest, loans, denied):
+    explainer = ct.Explainer(forest, *loans, **RULES)
+    told = explainer.explain(denied, target="granted")
+    places = np.arange(len(denied)), explainer.classes_.tolist().index("granted")
+    given = explainer.plausibility(told.frame, given_fixed=True)
+    np.testing.assert_allclose(given[places], told.plausibility, atol=1e-6)
+    whole = explainer.plausibility(denied)
+    assert whole.shape == (len(denied), 2) and ((whole >= 0) & (whole <= 1)).all()
+    assert (explainer.plausibility(denied.assign(debt=1e4)).max(1) < 0.01).all()
+    with pytest.raises(InputError, match="This Explainer has no gate to judge plausibility: state gate='density'"):
+        ct.Explainer(forest, *loans, gate="none", **RULES).plausibility(denied)
+
+
+def test_a_torch_module_has_the_plausibility_of_our_classifier(fitted, loans):
+    frame, _ = loans
+    rows = frame.head(20)
+    explainer = ct.Explainer(fitted.model_, frame, fitted.predict(frame), encoder=fitted.encoder_)
+    assert explainer.plausibility(rows).shape == fitted.plausibility(rows).shape
+
+
 def test_ties_go_to_the_first_class_as_in_predict():
     class Tie:
         classes_ = np.array(["no", "yes"])

@@ -11,9 +11,9 @@ from sklearn.base import clone
 import counterfactual_training as ct
 from counterfactual_training.errors import InputError
 from counterfactual_training.estimator import CounterfactualClassifier, fit, inputs
-from counterfactual_training.estimator.fit import prepare, validation_split
+from counterfactual_training.estimator.fit import prepare, tuning_task, validation_split
 from counterfactual_training.search import Generator, ecco
-from counterfactual_training.tuning import RANGES
+from counterfactual_training.tuning import RANGES, train_batch
 
 QUICK = {"preset": "as_run", "epochs": 6, "num_counterfactuals": 30, "learning_rate": 0.02, "random_state": 0}
 SPACE = {**dict.fromkeys(RANGES, "published"), "lambda_reg": (0.01, 1.0), "max_steps": [5, 30]}
@@ -28,6 +28,15 @@ class Sparsity:
 
     def __call__(self, state):
         return self.weight * state.delta.abs().sum(-1)
+
+
+class Seen(ct.Callback):
+    """Keeps the histories of all trainings; for the class, because scikit-learn copies parameters."""
+
+    trainings: ClassVar = []
+
+    def on_train_end(self, run):
+        self.trainings.append(run.histories)
 
 
 @pytest.fixture
@@ -100,6 +109,33 @@ class TestTune:
         classifier = CounterfactualClassifier(**{**QUICK, "preset": "default"}, objective="full")
         tuned = classifier.tune(*small, n_trials=2, batch=2, space=SPACE)
         assert tuned.tuning_["lambda_reg"].iloc[0] == 0.1 and tuned.gate_ is not None
+
+    def test_trials_train_as_fit_does(self, small):
+        """With early stopping, and the callbacks of the user: else trials would choose for another model."""
+        pytest.importorskip("optuna", reason="tuning needs the extra 'tune'")
+        stopping = {"preset": "default", "objective": "full", "epochs": 60, "learning_rate": 0.2, "n_iter_no_change": 2}
+        classifier = CounterfactualClassifier(**{**QUICK, **stopping}, callbacks=[Seen()], verbose=True)
+        Seen.trainings.clear()
+        tuned = classifier.tune(*small, n_trials=3, batch=2, space=SPACE)
+        *trials, last = Seen.trainings
+        assert sum(map(len, trials)) == 4 and len(last) == 1  # trials and the conventional model beside the first one
+        reasons = [history.stopped for histories in trials for history in histories]
+        assert sum(reason == "validation_loss has not improved for 2 epochs" for reason in reasons) > 2
+        assert (tuned.tuning_["state"] == "complete").sum() > 1  # to stop early is not to be given up
+
+    def test_trials_end_with_their_best_epoch_on_rows_that_do_not_choose(self, small):
+        params = CounterfactualClassifier(**{**QUICK, "preset": "default", "epochs": 40, "learning_rate": 0.2})
+        params.set_params(objective="full", n_iter_no_change=3)
+        task = tuning_task(prepare(params.get_params(deep=False), *small, seed=0), 0.2, 2)
+        (x, y), rows = task.held_out, {tuple(row) for row in task.measure.x.tolist()}
+        assert len(x) >= 10 and len(task.x) + len(x) + len(task.measure.x) == 120
+        assert not rows & {tuple(row) for row in x.tolist()} and not rows & {tuple(row) for row in task.x.tolist()}
+        (trial,) = train_batch(task, [task.start])
+        for model, history in zip(trial.models, trial.histories, strict=True):
+            losses = history.to_frame()["validation_loss"]
+            assert losses.idxmin() == len(losses) - 1 - 3 and trial.stopped is None
+            with torch.no_grad():
+                assert float(torch.nn.functional.cross_entropy(model(x), y)) == pytest.approx(losses.min(), rel=1e-4)
 
     def test_a_weight_that_is_no_parameter_of_the_classifier_is_refused_before_anything_runs(self, small):
         own = Generator("own", penalties=(Sparsity(0.1),))

@@ -94,6 +94,15 @@ def test_unseen_categories(loans, make_quick):
     assert (lenient.explain(strange).frame["branch"].isin(["nort", "north", "south", "west"])).all()
 
 
+def test_one_question_warns_of_an_unseen_category_once(loans, make_quick):
+    frame, y = loans
+    classifier = make_quick(epochs=1, gate="none").fit(frame, y)
+    strange = frame.head(3).assign(branch="nort")
+    with pytest.warns(UserWarning) as told:
+        classifier.explain(strange, n_options=2)
+    assert len(told) == 1 and "'nort' in 3 row(s)" in str(told[0].message)
+
+
 def test_before_fit(loans):
     for method in ("predict", "predict_proba", "decision_function", "plausibility", "explain"):
         with pytest.raises(NotFittedError):

@@ -166,3 +166,18 @@ def test_the_default_comes_back_from_a_file(make_blobs, tmp_path):
     loaded = ct.CounterfactualClassifier.load(tmp_path / "c")
     assert loaded.get_params() == classifier.get_params()
     np.testing.assert_array_equal(loaded.predict_proba(x), classifier.predict_proba(x))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_what_is_stated_by_name_wins_over_the_schema(loans, make_quick):
+    frame, labels = loans
+    schema = {"debt": {"mutability": "none", "domain": (0, 10)}, "age": {"mutability": "increase"}}
+    stated = {"schema": schema, "mutability": {"debt": "decrease"}, "domain": {"debt": (0, 90)}}
+    classifier = make_quick(epochs=1, **stated).fit(frame, labels)
+    explainer = ct.Explainer(classifier.model_, frame, encoder=classifier.encoder_, gate="none", **stated)
+    for found in (classifier.schema_, explainer.schema_):
+        assert (found["debt"].mutability, found["debt"].domain, found["age"].mutability) == (
+            "decrease",
+            (0, 90),
+            "increase",
+        )

@@ -9,6 +9,7 @@ import torch
 import counterfactual_training as ct
 from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.counterfactuals import counterfactual_table
+from counterfactual_training.evaluation.evaluate import attack_curves
 from counterfactual_training.evaluation.findings import MeasurementWarning
 from counterfactual_training.evaluation.protocol import PAIRED, PUBLISHED
 from counterfactual_training.gates import fit_gate, search_gated
@@ -39,6 +40,19 @@ def test_the_table_is_tidy_and_its_means_are_those_of_the_individuals(trained):
     row = table[(table["metric"] == "cost") & (table["run"] == 1) & (table["lambda_energy"] == 5.0)]
     assert float(row["value"].iloc[0]) == pytest.approx(part.loc[part["validity"] == 1, "cost"].mean())
     assert ct.summarise(table)["validity"] == pytest.approx(people["validity"].mean(), abs=1e-6)
+
+
+def test_attacks_that_are_not_clamped_know_no_constraints(trained):
+    """As published: neither domain nor mutability keeps an attack from a feature."""
+    data, (model, _) = trained
+    x, y = data.x_test[:300], data.y_test[:300]
+    fixed = ct.Constraints.infer(x, mutability={0: "none", 1: "none"})
+    clamped = replace(PAIRED, epsilons=(0.3,))
+    free = replace(clamped, clamp_attacks=False)
+    held, curves = attack_curves(model, x, y, clamped, fixed), attack_curves(model, x, y, free, fixed)
+    for attack, curve in attack_curves(model, x, y, free, None).items():
+        assert torch.equal(curves[attack], curve)
+        assert attack == "random" or float(curve) < float(held[attack])
 
 
 def test_every_metric_is_there_and_can_be_left_out(trained):

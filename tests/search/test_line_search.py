@@ -106,6 +106,19 @@ def test_a_ridge_is_followed():
 GROUP = [OneHotGroup((0, 1, 2))]
 
 
+def test_a_snap_is_no_step():
+    """As by the fixed rule: rounding what the search ended in counts as no update."""
+    factual, model = [[-1.0, 0.0], [-3.0, 0.5]], plane(1.0, 0.0, bias=-0.5)
+    free = to_one(model, factual, record=True)
+    whole = to_one(model, factual, Constraints.build(2, lattices=[Lattice(0)]), record=True)
+    assert whole.x_cf[:, 0].tolist() == [1.0, 1.0] and bool((free.x_cf[:, 0] < 0.51).all())
+    assert torch.equal(whole.num_steps, free.num_steps)
+    # The rounded point still has a place of its own on the path, behind the last update.
+    last = whole.path[whole.num_steps, torch.arange(2)]
+    assert_close(last, free.x_cf)
+    assert torch.equal(whole.path[-1], whole.x_cf)
+
+
 @pytest.mark.parametrize("mode", ["end", "step"])
 def test_a_single_category_that_suffices_is_found(mode):
     """The relaxed point mixes categories; only the last one alone is enough."""

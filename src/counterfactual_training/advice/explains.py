@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from torch import Tensor
 
 from counterfactual_training.advice.answer import explain_rows
 from counterfactual_training.advice.explanation import Explanation
@@ -15,18 +17,27 @@ from counterfactual_training.advice.find import Finder
 from counterfactual_training.advice.options import Question
 from counterfactual_training.advice.rules import ask
 from counterfactual_training.errors import InputError, check_count
+from counterfactual_training.gates import Gate
 from counterfactual_training.search import Generator
 from counterfactual_training.tabular.native import is_native, like_native
 
+# Rows that a gate judges together; bounds memory.
+_CHUNK = 4096
+
 
 class Explains:
-    """The method ``explain`` of anything that can find counterfactuals of a frame's rows."""
+    """The methods ``explain`` and ``plausibility`` of anything that can find counterfactuals of a frame's rows."""
 
     classes_: Any
     num_std_: float
+    gate_: Gate | None
 
     def _asked(self, rows: Any) -> pd.DataFrame:
         """The rows of a question, checked."""
+        raise NotImplementedError
+
+    def _encoded(self, x: Any) -> Tensor:
+        """Rows in model space ``(n, d)``, checked."""
         raise NotImplementedError
 
     def _finder(self) -> Finder:
@@ -93,6 +104,23 @@ class Explains:
         finder = replace(self._finder(), decision=decides)
         told = explain_rows(finder, frame, self.classes_, target, question, groups, options, self.num_std_)
         return in_kind(told, X)
+
+    def plausibility(self, X: Any, *, given_fixed: bool = False) -> np.ndarray:  # noqa: N803
+        """How much each row looks like a real one of each class ``(n, k)``: from 0 to 1, in the order of ``classes_``.
+
+        A row that is low everywhere is unlike anything seen in training. ``gate="learned"`` takes immutable columns as
+        given and judges by the others only.
+
+        Args:
+            given_fixed: judge each row among those that are like it in what cannot change, as ``explain`` does.
+        """
+        x, gate = self._encoded(X), self.gate_
+        if gate is None:
+            raise InputError(f"This {type(self).__name__} has no gate to judge plausibility: state gate='density'.")
+        # The gate as a search sees it: conditional on immutable columns.
+        if given_fixed:
+            return self._finder().plausibility(x).numpy()
+        return np.concatenate([gate.plausibility(part).cpu().numpy() for part in x.split(_CHUNK)])
 
 
 def _check(confidence: Any, max_steps: Any) -> None:

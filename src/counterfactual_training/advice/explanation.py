@@ -26,7 +26,7 @@ from counterfactual_training.advice.words import (
 )
 from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.tabular.feature import Feature
-from counterfactual_training.text import align
+from counterfactual_training.text import align, one_line
 
 _MOST_ROWS, _MOST_NOTES = 20, 5
 _STATUS_ORDER = ("converged", "already_there", "exhausted", "infeasible", "implausible")
@@ -150,7 +150,7 @@ class Explanation:
             else f"Row {say_row(self._label(i))}, option {options[i]}"
             for i in range(len(self))
         ]
-        return [f"{name}: {self._sentence(i, most)}" for i, name in enumerate(names)]
+        return [one_line(f"{name}: {self._sentence(i, most)}") for i, name in enumerate(names)]
 
     def option(self, number: int) -> pd.DataFrame:
         """The counterfactuals of one option, 1 for the cheapest, for the rows that have it."""
@@ -196,7 +196,7 @@ class Explanation:
 
     def __str__(self) -> str:
         rows, notes = self._display()
-        return "\n".join([repr(self), *align(rows), *notes])
+        return "\n".join([repr(self), *align(rows), *map(one_line, notes)])
 
     def _repr_html_(self) -> str:
         (header, *lines), notes = self._display()

@@ -18,7 +18,7 @@ from counterfactual_training.advice.blind import search_blind
 from counterfactual_training.advice.points import DIGITS, Counterfactuals, Factuals, floor_of
 from counterfactual_training.advice.refine import Shortener, swap_categories
 from counterfactual_training.advice.singles import single_changes
-from counterfactual_training.advice.space import Space
+from counterfactual_training.advice.space import AdviceSpace
 from counterfactual_training.advice.supports import FEW, in_fewer_columns
 from counterfactual_training.advice.tries import promising
 from counterfactual_training.advice.walk import one_by_one
@@ -40,7 +40,7 @@ _SHARES = (0.95, 0.8, 0.5, 0.2, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
-class Finder(Space):
+class Finder(AdviceSpace):
     """Model, encoder and rules that belong together; and, if there is one, the gate that limits where advice ends.
 
     A model without gradients needs a ``background`` of real rows. ``decision`` is explained in :class:`Bar`.

@@ -11,7 +11,7 @@ import pandas as pd
 
 from counterfactual_training.errors import ConstraintError, InputError, check_count, check_name
 from counterfactual_training.tabular.feature import Feature, show
-from counterfactual_training.tabular.relations import check_texts
+from counterfactual_training.tabular.relations import RelationBook, check_texts
 from counterfactual_training.tabular.schema import Schema
 
 # Two steps may differ from a multiple by so much of the smaller one.
@@ -67,8 +67,9 @@ class Rules:
             return schema
         related = (*schema.relations, *check_texts(self.relations))
         # Read before anything is locked: what follows others may still do so, whatever varies.
-        following = Schema(schema.features, related).book.following
-        return Schema(tuple(self._feature(feature, feature.name in following) for feature in schema), related)
+        book = Schema(schema.features, related).book
+        self._check_vary(schema, book)
+        return Schema(tuple(self._feature(feature, feature.name in book.following) for feature in schema), related)
 
     def _check(self, schema: Schema) -> None:
         for name in ("vary", "lock"):
@@ -89,11 +90,23 @@ class Rules:
         both = sorted(set(self.vary or ()) & set(self.lock or ()))
         if both:
             raise ConstraintError(f"{show(both)}: both in vary and in lock. A column cannot be free and held at once.")
-        if self.vary is not None and not any(
-            schema[name].mutability != "none" for name in self.vary if name not in (self.lock or ())
+
+    def _check_vary(self, schema: Schema, book: RelationBook) -> None:
+        """Raise if ``vary`` lists nothing that may change by itself."""
+        varied = [name for name in self.vary or () if name not in (self.lock or ())]
+        if self.vary is None or any(
+            schema[name].mutability != "none" and name not in book.following for name in varied
         ):
-            held = f"fit was told that {show(self.vary)} may not change" if self.vary else "it lists no column"
-            raise ConstraintError(f"vary leaves nothing that may change: {held}.")
+            return
+        follower = next((rule for rule in book.follows if rule.column in varied), None)
+        if follower is not None:
+            inputs = show([name for name in book.sources(follower.column) if schema[name].mutability != "none"])
+            raise ConstraintError(
+                f"vary leaves nothing that may change: {follower.column!r} only follows other columns, by "
+                f"{follower.text!r}. " + (f"Vary {inputs} instead." if inputs else "None of these may change.")
+            )
+        held = f"fit was told that {show(self.vary)} may not change" if self.vary else "it lists no column"
+        raise ConstraintError(f"vary leaves nothing that may change: {held}.")
 
     def _feature(self, feature: Feature, follows: bool) -> Feature:
         name, changes = feature.name, dict[str, Any]()

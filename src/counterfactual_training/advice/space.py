@@ -78,7 +78,7 @@ class Bar:
         return self.plausibility(x).gather(-1, y_target.cpu().unsqueeze(-1)).squeeze(-1).to(x)
 
 
-class Space(Bar):
+class AdviceSpace(Bar):
     """An encoder and rules that belong together, and rows and points in them."""
 
     encoder: Encoder

@@ -46,7 +46,7 @@ class Domain:
 
     @classmethod
     def infer(cls, x: Tensor, num_std: float = 2.0) -> Domain:
-        """Eq. 12: ``[min(μ − n_σ σ, min x), max(μ + n_σ σ, max x)]`` with the sample σ.
+        """The box of Eq. 12 around data ``(..., d)``, with the sample σ.
 
         The paper prints n_σ = 3, its code ran with 2.
         """
@@ -54,8 +54,12 @@ class Domain:
         mean = flat.mean(0)
         # The sample deviation of one row would be NaN.
         std = flat.std(0) if len(flat) > 1 else torch.zeros_like(mean)
-        lower = torch.minimum(mean - num_std * std, flat.amin(0))
-        upper = torch.maximum(mean + num_std * std, flat.amax(0))
+        return cls.around(mean, std, flat.amin(0), flat.amax(0), num_std)
+
+    @classmethod
+    def around(cls, mean: Tensor, std: Tensor, low: Tensor, high: Tensor, num_std: float) -> Domain:
+        """Eq. 12: ``[min(μ − n_σ σ, min x), max(μ + n_σ σ, max x)]``, of what is known of data; each ``(d,)``."""
+        lower, upper = torch.minimum(mean - num_std * std, low), torch.maximum(mean + num_std * std, high)
         return cls(lower, upper, inferred=True)
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 
 import torch
 from torch import Tensor
@@ -37,6 +38,9 @@ class Follower:
         column: of the feature that follows.
         inputs: column, center and scale of each name in the expression.
         rounding: how far the rounding of its values may take them from the expression.
+        text: the relation as the user wrote it.
+        lower, upper, reach, may_increase, may_decrease: the rules of the feature itself, encoded. They say what stops
+            its inputs; the search does not read them, because rows are checked again as they are printed.
     """
 
     column: int
@@ -45,10 +49,26 @@ class Follower:
     center: float
     scale: float
     rounding: float = 0.0
+    text: str = ""
+    lower: float = -inf
+    upper: float = inf
+    reach: float = inf
+    may_increase: bool = True
+    may_decrease: bool = True
 
     @property
     def columns(self) -> list[int]:
         return [column for column, _, _ in self.inputs.values()]
+
+    def limits(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Lower and upper limits ``(..., n)`` of its encoded value in counterfactuals of x ``(..., n, d)``."""
+        own = x[..., self.column]
+        # Outside its domain, it may stay where it is.
+        low, high = own.clamp(max=self.lower), own.clamp(min=self.upper)
+        return (
+            torch.maximum(low, own - self.reach) if self.may_decrease else own,
+            torch.minimum(high, own + self.reach) if self.may_increase else own,
+        )
 
     def derive(self, points: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Its encoded value ``(..., n)`` at points ``(..., n, d)``, and the derivatives by its encoded inputs."""
@@ -102,8 +122,8 @@ class Relations:
 
     @property
     def all_texts(self) -> tuple[str, ...]:
-        """Of the linear relations, then of the implications."""
-        return (*self.texts, *(rule.text for rule in self.implications))
+        """Of the linear relations, then of the implications, then of the followers."""
+        return (*self.texts, *(rule.text for rule in self.implications), *(rule.text for rule in self.followers))
 
     @property
     def following(self) -> list[int]:

@@ -17,7 +17,6 @@ from torch import nn
 from counterfactual_training.advice.answer import advice_constraints
 from counterfactual_training.advice.explains import Explains
 from counterfactual_training.advice.find import Finder
-from counterfactual_training.errors import InputError
 from counterfactual_training.estimator import parameters
 from counterfactual_training.estimator.file import load_classifier, save_classifier
 from counterfactual_training.estimator.inputs import frame_of, restate, stated_rules
@@ -28,8 +27,6 @@ from counterfactual_training.tabular.encode import Encoder, Missing, Unseen
 from counterfactual_training.tabular.model_space import device_and_dtype, encode_rows
 from counterfactual_training.tabular.schema import Schema
 from counterfactual_training.training import Callback, History, Objective, Setting
-
-_CHUNK = 4096
 
 ModelFactory = Callable[[int, int], nn.Module]
 
@@ -193,24 +190,6 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         tags.input_tags.string = True
         tags.input_tags.allow_nan = self.missing == "impute"
         return tags
-
-    def plausibility(self, X: Any, *, given_fixed: bool = False) -> np.ndarray:  # noqa: N803
-        """How much each row looks like a real one of each class ``(n, k)``: from 0 to 1, in the order of ``classes_``.
-
-        A row that is low everywhere is unlike anything seen in training. ``gate="learned"`` takes immutable columns as
-        given and judges by the others only.
-
-        Args:
-            given_fixed: judge each row among those that are like it in what cannot change, as ``explain`` does.
-        """
-        check_is_fitted(self, "model_")
-        if self.gate_ is None:
-            raise InputError("This classifier has no gate to judge plausibility: fit it with gate='density'.")
-        x = self._encoded(X)
-        # The gate as a search sees it: conditional on immutable columns.
-        if given_fixed:
-            return self._finder().plausibility(x).numpy()
-        return np.concatenate([self.gate_.plausibility(part).cpu().numpy() for part in x.split(_CHUNK)])
 
     # ---- files -----------------------------------------------------------------------------------------------------
 

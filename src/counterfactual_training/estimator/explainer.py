@@ -110,8 +110,7 @@ class Explainer(Explains):
 
     def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803 - scikit-learn's name
         """Probabilities ``(n, k)`` that the model gives to rows X, in the order of ``classes_``."""
-        finder = self._found
-        return finder.logits(finder.factuals(self._asked(X)).x).softmax(-1).numpy()
+        return self._found.logits(self._encoded(X)).softmax(-1).numpy()
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """The most probable class of each row."""
@@ -174,6 +173,9 @@ class Explainer(Explains):
             raise InputError("The frame has 0 rows, at least 1 is needed.")
         refuse_missing(frame, self.missing == "impute")
         return frame
+
+    def _encoded(self, x: Any) -> Tensor:
+        return self._found.factuals(self._asked(x)).x
 
     def _finder(self) -> Finder:
         return self._found

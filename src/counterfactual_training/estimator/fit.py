@@ -29,6 +29,7 @@ from counterfactual_training.tabular.model_space import device_and_dtype, encode
 from counterfactual_training.tabular.special import codes_in_words, find_codes
 from counterfactual_training.tabular.unchangeable import unchangeable_in_words
 from counterfactual_training.training import Callback, EarlyStopping, Fleet, History, Member, Setting, train
+from counterfactual_training.training.callbacks import PrintLoss
 from counterfactual_training.tuning import Goal, Measure, Task, Tuning, TuningPlan, make_space, tune
 from counterfactual_training.tuning.space import FIXED
 from counterfactual_training.tuning.tuner import StudyStatus
@@ -57,6 +58,7 @@ class PreparedFit:
         gate: the kind to fit after training, or ``"none"``.
         sample_weight: ``(n,)`` of the rows in the losses; ``None`` weighs all alike.
         listeners: callbacks beside early stopping.
+        stopping_share: share of the rows that early stopping holds out, if there are enough; 0 without it.
     """
 
     model: nn.Module
@@ -73,6 +75,7 @@ class PreparedFit:
     gate: str
     sample_weight: Tensor | None = None
     listeners: tuple[Callback, ...] = ()
+    stopping_share: float = 0.0
 
     def callbacks(self) -> list[Callback]:
         """Early stopping, if there is any, which restores the best epoch; and the user's own."""
@@ -149,15 +152,13 @@ def prepare(
     limits, vae = _training_constraints(rules, base.project_categories), start and parameters.vae_of(start.generator)
     setting = parameters.make_setting(params, x, limits, seed, vae)
     y = torch.as_tensor(y_index.astype(np.int64), device=x.device)
-    held_out = torch.tensor([], dtype=torch.long)
-    if preset.early_stopping:
-        held_out = validation_split(y, preset.validation_fraction, seed, keep_single=True)[1]
-        held_out = held_out if len(held_out) >= _FEWEST else held_out[:0]
+    stopping_share = preset.validation_fraction if preset.early_stopping else 0.0
+    held_out = _stopping_rows(y, stopping_share, seed)
     return PreparedFit(
         make_model(seed), encoder, rules, classes, x, y, setting, make_model, held_out.to(y.device),
         _by_index(params["class_weight"], classes), preset.n_iter_no_change if len(held_out) else None, preset.gate,
         None if sample_weight is None else torch.as_tensor(sample_weight, device=x.device),
-        parameters.make_callbacks(params),
+        parameters.make_callbacks(params), stopping_share,
     )  # fmt: skip
 
 
@@ -195,6 +196,12 @@ def validation_split(y: Tensor, share: float, seed: int, keep_single: bool = Fal
         take = min(max(round(share * len(rows)), 1), len(rows) - 1)
         held_out[rows[torch.randperm(len(rows), generator=rng)[:take]]] = True
     return (~held_out).nonzero().flatten(), held_out.nonzero().flatten()
+
+
+def _stopping_rows(y: Tensor, share: float, seed: int) -> Tensor:
+    """Row numbers to stop early by; none if the share is 0, or the rows are few."""
+    held_out = validation_split(y, share, seed, keep_single=True)[1] if share else torch.tensor([], dtype=torch.long)
+    return held_out if len(held_out) >= _FEWEST else held_out[:0]
 
 
 def _training_constraints(rules: Constraints, project_categories: bool) -> Constraints:
@@ -288,12 +295,22 @@ def tune_settings(
 
 
 def tuning_task(prepared: PreparedFit, validation_share: float, num_seeds: int) -> Task:
-    """What is tuned: trained on a part of the rows and measured on the rest."""
-    rows, held_out = validation_split(prepared.y, validation_share, prepared.setting.config.seed)
-    x, y = prepared.x, prepared.y
-    measure = Measure(x[held_out], y[held_out], prepared.constraints)
-    setting, gate, weight = prepared.setting, prepared.gate, prepared.class_weight
-    return Task(prepared.make_model, x[rows], y[rows], measure, setting, num_seeds, gate, weight)
+    """What is tuned: trained on a part of the rows, as ``fit`` would, and measured on the rest."""
+    seed = prepared.setting.config.seed
+    rows, measured = validation_split(prepared.y, validation_share, seed)
+    measure = Measure(prepared.x[measured], prepared.y[measured], prepared.constraints)
+    x, y = prepared.x[rows], prepared.y[rows]
+    # Other rows than those that trials are compared by, as fit holds out rows of its own.
+    held = _stopping_rows(y, prepared.stopping_share, seed).to(y.device)
+    stopping = (x[held], y[held]) if len(held) else None
+    kept = torch.ones(len(y), dtype=torch.bool, device=y.device).index_fill(0, held, False)
+    # The study has its own status line; losses of every trial would bury it.
+    heard = tuple(callback for callback in prepared.listeners if not isinstance(callback, PrintLoss))
+    alike = replace(prepared, listeners=heard, patience=prepared.patience if len(held) else None)
+    return Task(
+        prepared.make_model, x[kept], y[kept], measure, prepared.setting, num_seeds, prepared.gate,
+        prepared.class_weight, stopping, alike.callbacks,
+    )  # fmt: skip
 
 
 def checked_space(prepared: PreparedFit, params: Mapping[str, Any], space: Any) -> Any:

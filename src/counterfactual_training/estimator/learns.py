@@ -134,9 +134,10 @@ class Learns:
         """Search for better settings of counterfactual training; return a new classifier fitted with them to all rows.
 
         Needs ``preset="as_run"`` or a stated objective, because the default trains without counterfactuals. Trials
-        train in batches, each as one fleet and for all epochs, on a part of the rows and are measured on the rest. This
-        classifier's settings are the first trial, so the best trial is never worse on the validation rows. Keep the
-        rows of a final test out of X. ``tuning_`` of the result is the table of all trials.
+        train in batches, each as one fleet, on a part of the rows and are measured on the rest. They train as ``fit``
+        does, with early stopping and callbacks. This classifier's settings are the first trial, so the best trial is
+        never worse on the validation rows. Keep the rows of a final test out of X. ``tuning_`` of the result is the
+        table of all trials.
 
         Args:
             n_trials: trials in total; an existing study in the storage is resumed.

@@ -37,7 +37,7 @@ class EvaluationProtocol:
         attacks: of the robust accuracy: ``"fgsm"``, ``"pgd"`` or ``"random"`` (noise, which an attack must beat). The
             first with the first ε is called ``robust_accuracy``, others ``robust_accuracy_pgd@0.1`` and the like.
         epsilons: budgets of the attacks.
-        clamp_attacks: keep attacked inputs in the domain; the authors did not.
+        clamp_attacks: attacks keep to the constraints, domain and mutability alike; those of the authors knew neither.
         attribution_rounds: of the sensitivity to protected features, where the data set has any; 0 leaves it out.
         seed: of the draws.
     """

@@ -25,7 +25,7 @@ from counterfactual_training.experiments.grid.settings import published, setting
 from counterfactual_training.experiments.trained import untrained
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.training.setting import in_parts
-from counterfactual_training.tuning import METRICS, Measure, Task, Tuning, TuningPlan, train_batch
+from counterfactual_training.tuning import MEASURED, Measure, Task, Tuning, TuningPlan, train_batch
 from counterfactual_training.tuning.space import GATE
 from counterfactual_training.tuning.storage import open_study
 
@@ -122,7 +122,7 @@ def _looked(test: Measure, task: Task, tuning: Tuning, effort: TuningEffort) -> 
     models = [one for outcome, kind in zip(trained, gates, strict=True) for one in task.gated(outcome.models, kind)]
     numbers = test([[model] for model in models])
     names = [name for name in settings for _ in range(effort.confirm_seeds)]
-    table = pd.DataFrame(numbers, columns=list(METRICS)).assign(model=names)
+    table = pd.DataFrame(numbers, columns=list(MEASURED)).assign(model=names)
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "trial": best.number,
@@ -148,7 +148,7 @@ def best_file(data: str, tuning: Tuning, effort: TuningEffort) -> str:
         "objective": {"name": "full", **parts["objective"]},
         "training": {"epochs": effort.epochs, **parts["config"]},
     }
-    reached = ", ".join(f"{name} {best.metrics[name]:.4f}" for name in METRICS)
+    reached = ", ".join(f"{name} {best.metrics[name]:.4f}" for name in MEASURED)
     lines = [
         f"# Trial {best.number} of {tuning.num_finished}: the best found for {tuning.goal.describe()}.",
         f"# On validation rows: {reached}.",

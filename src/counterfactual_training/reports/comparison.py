@@ -19,7 +19,7 @@ class PrintedNumber(NamedTuple):
     best: bool
 
 
-class Comparison(NamedTuple):
+class MetricComparison(NamedTuple):
     """One metric of a model and of its baseline."""
 
     baseline: PrintedNumber
@@ -41,7 +41,7 @@ class Pair:
     free: bool
     setting: str
     names: tuple[str, str]
-    comparisons: dict[str, Comparison]
+    comparisons: dict[str, MetricComparison]
 
 
 def pairs(table: pd.DataFrame) -> list[Pair]:
@@ -52,7 +52,7 @@ def pairs(table: pd.DataFrame) -> list[Pair]:
         compared = {}
         for name, metric in METRICS.items():
             old, new = float(baseline[name]), float(ours[name])
-            compared[name] = Comparison(
+            compared[name] = MetricComparison(
                 _printed(metric, old, new), _printed(metric, new, old), change(metric, new, old)
             )
         setting = f"{protected} immutable" if protected else "all mutable"

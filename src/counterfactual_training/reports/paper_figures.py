@@ -10,7 +10,16 @@ import pandas as pd
 
 from counterfactual_training.experiments.paper_data import SYNTHETIC, in_paper_order
 from counterfactual_training.reports import style
-from counterfactual_training.reports.style import COLOURS, METRIC_NAMES, NAMES, PUBLISHED, drawn, facets, panels, unique
+from counterfactual_training.reports.style import (
+    COLOURS,
+    METRIC_NAMES,
+    NAMES,
+    PUBLISHED_MARK,
+    drawn,
+    facets,
+    panels,
+    unique,
+)
 
 # Reductions far below −100 % divide by almost zero; the axis ends before them and an arrow shows their value.
 _LOWEST, _HIGHEST = -110.0, 105.0
@@ -40,7 +49,7 @@ def main_figure(main: pd.DataFrame, by_seed: pd.DataFrame) -> Any:
 def _reduction(axis: Any, place: int, row: pd.Series, seeds: pd.DataFrame) -> None:
     spread = float(seeds["published_spread"].iloc[0]) if len(seeds) else float("nan")
     if row["published"] > _LOWEST:
-        axis.errorbar(row["published"], place - 0.2, xerr=spread, capsize=2, elinewidth=1, **PUBLISHED)
+        axis.errorbar(row["published"], place - 0.2, xerr=spread, capsize=2, elinewidth=1, **PUBLISHED_MARK)
     mine = {"color": COLOURS["full"], "zorder": 3}
     axis.plot(seeds["ours"], [place + 0.2] * len(seeds), "|", markersize=7, label="each training seed", **mine)
     mean = {"fmt": "o", "markersize": 5, "capsize": 2, "label": "ours, 95 %"}
@@ -62,7 +71,7 @@ def robustness_figure(robustness: pd.DataFrame) -> Any:
     # Like the paper, leave out the synthetic sets, on which attacks do little, unless there are no others.
     names = [name for name in names if name not in SYNTHETIC] or names
     figure, axes = panels(len(names) * len(attacks), len(names), 2.2, 2.1, sharex=True, sharey="col")
-    edge = {**PUBLISHED, "markeredgecolor": "black"}
+    edge = {**PUBLISHED_MARK, "markeredgecolor": "black"}
     for axis, (attack, name) in zip(axes, [(a, n) for a in attacks for n in names], strict=True):
         rows = robustness[(robustness["data"] == name) & (robustness["metric"] == attack)]
         for objective, curve in rows.groupby("quantity", sort=False):
@@ -88,7 +97,7 @@ def ablation_figure(ablation: pd.DataFrame) -> Any:
             at = np.array([names.index(name) for name in rows["data"]]) + (place - (len(objectives) - 1) / 2) * width
             axis.bar(at, rows["ours"], 0.92 * width, color=COLOURS[objective], label=NAMES[objective])
             axis.errorbar(at, rows["ours"], yerr=_errors(rows), fmt="none", ecolor="#333333", elinewidth=0.8)
-            axis.plot(at, rows["published"], **PUBLISHED)
+            axis.plot(at, rows["published"], **PUBLISHED_MARK)
         axis.axhline(0, **_ZERO)
         axis.set_xticks(range(len(names)), names)
         axis.set(title="", ylabel=f"{METRIC_NAMES.get(metric, metric)} reduction in %")
@@ -122,7 +131,9 @@ def by_lambda_figure(by_lambda: pd.DataFrame) -> Any:
         for box in drawn["boxes"]:
             box.set(facecolor=COLOURS["full"], alpha=0.45, linewidth=0.8)
         known = rows.groupby("lambda_energy")["published"].first()
-        axis.plot(range(1, len(strengths) + 1), known.loc[strengths], **{**PUBLISHED, "label": "published in a draft"})
+        axis.plot(
+            range(1, len(strengths) + 1), known.loc[strengths], **{**PUBLISHED_MARK, "label": "published in a draft"}
+        )
         axis.axhline(0, **_ZERO)
         axis.set_xticks(range(1, len(strengths) + 1), [f"{s:g}" for s in strengths])
         axis.grid(axis="x", visible=False)

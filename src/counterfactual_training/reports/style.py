@@ -23,7 +23,7 @@ _LOOKS = {
 COLOURS = {objective: colour for objective, (colour, _) in _LOOKS.items()}
 NAMES = {objective: name for objective, (_, name) in _LOOKS.items()}
 METRIC_NAMES = {name: metric.label for name, metric in METRICS.items()}
-PUBLISHED = {"marker": "D", "color": "black", "markersize": 4, "linestyle": "none", "label": "published"}
+PUBLISHED_MARK = {"marker": "D", "color": "black", "markersize": 4, "linestyle": "none", "label": "published"}
 _RC = {
     "font.size": 9,
     "axes.titlesize": 9.5,

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from counterfactual_training.evaluation.metrics import METRICS as MEASURES
+from counterfactual_training.evaluation.metrics import METRICS
 from counterfactual_training.experiments.tune import TuningEffort, best_file
 from counterfactual_training.reports.files import write_files
 from counterfactual_training.reports.style import COLOURS, drawn, panels
 from counterfactual_training.reports.text_table import NOTHING, ruled
 from counterfactual_training.text import duration
-from counterfactual_training.tuning import METRICS, OBJECTIVES, Tuning, TuningTrial
+from counterfactual_training.tuning import MEASURED, OBJECTIVES, Tuning, TuningTrial
 from counterfactual_training.tuning.goal import Target, excess
 from counterfactual_training.tuning.tuner import comparison
 
@@ -60,7 +60,7 @@ def _rows(tuning: Tuning, trials: Sequence[TuningTrial]) -> list[list[str]]:
     for trial in columns:
         name = "published" if trial.published else f"trial {trial.number}"
         rows[0].append(f"{name} *" if trial.number == tuning.best.number else name)
-    for metric in METRICS:
+    for metric in MEASURED:
         values = [tuning.conventional[metric], *(trial.metrics[metric] for trial in columns)]
         rows.append([metric, *(f"{value:.3f}" for value in values)])
     for setting in tuning.published.settings:
@@ -70,9 +70,9 @@ def _rows(tuning: Tuning, trials: Sequence[TuningTrial]) -> list[list[str]]:
 
 
 def _confirmed(confirmation: Mapping[str, Any]) -> str:
-    rows = [["on test rows", *METRICS]]
+    rows = [["on test rows", *MEASURED]]
     for name, means in confirmation["mean"].items():
-        both = [(means[metric], confirmation["deviation"][name][metric]) for metric in METRICS]
+        both = [(means[metric], confirmation["deviation"][name][metric]) for metric in MEASURED]
         rows.append([name, *(NOTHING if None in pair else "{:.3f} ± {:.3f}".format(*pair) for pair in both)])
     seeds, date = confirmation["seeds"], confirmation["date"]
     return f"{ruled(rows)}\nMean ± standard deviation over {seeds} new seeds; the test rows were used once, on {date}."
@@ -107,8 +107,8 @@ def _scatter(axis: Any, tuning: Tuning, x: Target, y: Target) -> None:
     axis.plot(*points([tuning.published]), "D", color="black", markersize=6, label="published", zorder=5)
     star = {"color": _BEST, "markersize": 13, "markeredgecolor": "black"}
     axis.plot(*points([tuning.best]), "*", label="chosen", zorder=6, **star)
-    axis.set_xlabel(f"{MEASURES[x.metric].words} {'(← better)' if x.sign > 0 else '(better →)'}")
-    axis.set_ylabel(f"{MEASURES[y.metric].words} ({'lower' if y.sign > 0 else 'higher'} is better)")
+    axis.set_xlabel(f"{METRICS[x.metric].words} {'(← better)' if x.sign > 0 else '(better →)'}")
+    axis.set_ylabel(f"{METRICS[y.metric].words} ({'lower' if y.sign > 0 else 'higher'} is better)")
 
 
 @drawn
@@ -124,7 +124,7 @@ def draw_importances(tuning: Tuning) -> Any:
     names = sorted(total, key=lambda name: total[name])[-_MOST_SETTINGS:]
     for axis, (target, shares) in zip(axes, known, strict=True):
         axis.barh(names, [shares.get(name, 0.0) for name in names], color=_FRONT, height=0.65)
-        axis.set_title(MEASURES[target.metric].words)
+        axis.set_title(METRICS[target.metric].words)
         axis.set_xlabel("share of the variance")
         axis.grid(axis="y", visible=False)
     return figure

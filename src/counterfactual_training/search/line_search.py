@@ -105,6 +105,7 @@ class _Line:
         rows.value = rows.value.masked_fill(((x < lower) | (x > upper)).any(-1), torch.inf)
         # As in the plain search, the target class by argmax counts even below τ.
         self.there = (rows.confidence >= self.threshold) | (logits.argmax(-1) == y)
+        self.snapped = torch.zeros_like(self.there)
         places = int(torch.as_tensor(steps).max()) + 1
         self.path = x.reshape(1, -1, x.shape[-1]).repeat(places, 1, 1) if record else None
 
@@ -217,6 +218,7 @@ class _Line:
         changed = mask & (points != rows.x_cf).any(-1)
         rows.set(changed, x_cf=points, **self.look(rows, points)[1])
         self.arrive(rows, changed)
+        self.snapped = changed
         return self._hold(mask)
 
     def _hold(self, mask: Tensor) -> Tensor:
@@ -281,7 +283,7 @@ class _Line:
             x_cf=rows.x_cf,
             x_adv=rows.x_adv,
             converged=converged,
-            num_steps=rows.moves.clamp_max(self.limit),
+            num_steps=(rows.moves - self.snapped.long()).clamp_max(self.limit),  # a place on the path, but no update
             status=status.masked_fill_(self.there, int(Status.ALREADY_THERE)),
             confidence=rows.confidence,
             binding=status.new_zeros(*status.shape, 0, dtype=torch.int8),

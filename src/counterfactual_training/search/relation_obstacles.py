@@ -14,36 +14,67 @@ _WORTHWHILE = 0.95
 
 
 def binding_limits(constraints: Constraints, relations: Relations, x: Tensor, x_cf: Tensor, wish: Tensor) -> Tensor:
-    """The linear relation ``(n, d)`` that stops each column on the way of its wish ``(n, d)``; −1 where none does.
+    """The relation ``(n, d)`` that stops each column on the way of its wish ``(n, d)``; −1 where none does.
 
     A relation stops a column that has no room left, if no other column of it can make room without losing as much as
-    is gained.
+    is gained. Relations are numbered as in :attr:`Relations.all_texts`.
     """
+    binding = torch.full(x.shape, -1, dtype=torch.long, device=x.device)
     bounds = constraints.bounds(x)
+    free = [end > _NONE_LEFT * (1 + x_cf.abs()) for end in (bounds.upper - x_cf, x_cf - bounds.lower)]
+    least = _next_step(constraints, x_cf, wish)
     low, high = relations.limits(x, 0.0)
     value = x_cf @ relations.normals.mT
-    binding = torch.full(x.shape, -1, dtype=torch.long, device=x.device)
-    up, down = (end > _NONE_LEFT * (1 + x_cf.abs()) for end in (bounds.upper - x_cf, x_cf - bounds.lower))
-    for i, normal in enumerate(relations.normals):
-        way = (normal * wish).sign()  # which limit a wish leads to
-        # Room to the limit that the wish runs into, in units of ``normal · z``.
-        room = torch.where(way > 0, (high - value)[:, i : i + 1], (value - low)[:, i : i + 1])
-        least = _next_step(constraints, x_cf, wish) * normal.abs()
-        full = (normal != 0) & (way != 0) & (room < least)
-        # Other columns could move the value away from its upper limit or its lower one, each at a loss of its own.
-        # Gain per unit of room, so that gains and losses of different columns can be compared.
-        rate = wish / normal.where(normal != 0, 1.0)
-        from_high = torch.where(normal > 0, down, up) & (normal != 0)
-        from_low = torch.where(normal > 0, up, down) & (normal != 0)
-        loss = torch.where(
-            way > 0,
-            _least_of_others(rate.masked_fill(~from_high, torch.inf)),
-            _least_of_others((-rate).masked_fill(~from_low, torch.inf)),
-        )
-        easing = loss < _WORTHWHILE * rate.abs()
+    limits = [(i, normal, (high - value)[:, i], (value - low)[:, i], 0.0) for i, normal in enumerate(relations.normals)]
+    behind = len(relations.texts) + len(relations.implications)
+    for i, follower in enumerate(relations.followers, behind):
+        # What may not change itself stops its inputs. Near x_cf it is as good as linear.
+        only = torch.zeros_like(x_cf).index_fill_(-1, torch.tensor([follower.column], device=x.device), 1.0)
+        least_value, most_value = follower.limits(x)
+        value = x_cf[:, follower.column]
+        # A change that rounding hides is none.
+        hidden = 2 * follower.rounding / follower.scale
+        limits.append((i, relations.through(only, x_cf), most_value - value, value - least_value, hidden))
+    for i, normal, above, below, hidden in limits:
         # The first relation that stops a column is named; one is enough to explain it.
-        binding = torch.where(full & ~easing & (binding < 0), i, binding)
+        stopped = _stopped(normal, wish, above.unsqueeze(-1), below.unsqueeze(-1), least, hidden, *free)
+        binding = torch.where(stopped & (binding < 0), i, binding)
     return binding
+
+
+def _stopped(
+    normal: Tensor,
+    wish: Tensor,
+    above: Tensor,
+    below: Tensor,
+    least: Tensor,
+    hidden: float,
+    up: Tensor,
+    down: Tensor,
+) -> Tensor:
+    """Mask ``(n, d)`` of the columns that a limit on ``normal · z`` keeps from their wish.
+
+    Args:
+        normal: ``(d,)``, or one per row.
+        above, below: ``(n, 1)`` room to the upper and to the lower limit, in units of ``normal · z``.
+        least: ``(n, d)`` the smallest change of each column.
+        hidden: room that is no room, in units of ``normal · z``.
+        up, down: masks ``(n, d)`` of the columns that may still rise and fall.
+    """
+    way = (normal * wish).sign()  # which limit a wish leads to
+    room = torch.where(way > 0, above, below)
+    full = (normal != 0) & (way != 0) & (room < least * normal.abs() + hidden)
+    # Other columns could move the value away from its upper limit or its lower one, each at a loss of its own.
+    # Gain per unit of room, so that gains and losses of different columns can be compared.
+    rate = wish / normal.where(normal != 0, 1.0)
+    from_high = torch.where(normal > 0, down, up) & (normal != 0)
+    from_low = torch.where(normal > 0, up, down) & (normal != 0)
+    loss = torch.where(
+        way > 0,
+        _least_of_others(rate.masked_fill(~from_high, torch.inf)),
+        _least_of_others((-rate).masked_fill(~from_low, torch.inf)),
+    )
+    return full & ~(loss < _WORTHWHILE * rate.abs())
 
 
 def _least_of_others(values: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ class SearchResult:
         x_adv: like ``x_cf``; the nascent one: the last iterate within ε of the factual (Eq. 4).
         converged: ``(..., n)`` whether x_cf satisfies the threshold τ.
         num_steps: ``(..., n)`` updates made: 0 for rows already there and where no feature may move at all; snapping
-            discrete features is no update. A line search counts its moves, and a snap is one.
+            discrete features is no update.
         status: ``(..., n)`` values of :class:`Status`.
         confidence: ``(..., n)`` probability of the target class at x_cf.
         binding: ``(..., n, d)`` values of :class:`Binding`: for rows that did not converge, which constraint keeps

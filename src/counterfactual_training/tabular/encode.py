@@ -126,7 +126,7 @@ class Encoder(TransformerMixin, BaseEstimator):
             if len(factuals) != len(z):
                 raise InputError(f"like has {len(factuals)} rows for {len(z)} points.")
             index = factuals.index
-            arrays = self._read(factuals)
+            arrays = self._read(factuals, warn=False)  # whoever encoded them has been told
             own = {name: (factuals[name], v) for name, v in zip(self.schema_.names, arrays, strict=True)}
         parts = zip(self.columns_, self.slices_.items(), strict=True)
         frame = pd.DataFrame({n: self._decode(c, z[:, part], precision, own.get(n)) for c, (n, part) in parts})
@@ -233,11 +233,11 @@ class Encoder(TransformerMixin, BaseEstimator):
                 "fill them in: Encoder(missing='impute') uses the training median or most frequent category."
             )
 
-    def _read(self, frame: pd.DataFrame) -> list[np.ndarray]:
+    def _read(self, frame: pd.DataFrame, warn: bool = True) -> list[np.ndarray]:
         """Each column as numbers ``(n,)``; one error reports everything that is wrong."""
         opening = "The data does not fit the columns learned from"
         arrays = read_columns(self.schema_.features, frame, opening, unseen=self.unseen != "error", strict=False)
-        if self.unseen == "warn":
+        if self.unseen == "warn" and warn:
             said = [unseen_categories(f, frame[f.name], v) for f, v in zip(self.schema_, arrays, strict=True)]
             if problems := [problem for problem in said if problem is not None]:
                 head = "Categories that training never saw count as no category"

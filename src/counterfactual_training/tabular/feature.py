@@ -48,7 +48,7 @@ class Feature:
         allowed: the only values a counterfactual may change it to.
         forbidden: changes ``(from, to)`` that are impossible, such as ``("Masters", "HS-grad")``. ``to`` may be a list.
         step: advice names multiples of this number, such as limits in hundreds.
-        max_change: the largest change, in the column's units (for an ordinal, in ranks).
+        max_change: the largest change, in the column's units (for an ordinal, in ranks); at least a step.
         difficulty: how much dearer than usual a change of this column is; counts in the cost of advice and in the
             choice of the columns to change.
         special: codes such as −9 for "no record": states of their own beside the number, never an aim. A cell that
@@ -206,7 +206,14 @@ class Feature:
         return step
 
     def _max_change(self) -> float:
-        return self._positive("max_change")
+        most = self._positive("max_change")
+        # From one multiple of the step to the next is further: advice could only round what a row holds.
+        if self.step is not None and most < self.step * (1 - 1e-9):
+            raise ConstraintError(
+                f"The max_change {most:g} of {self.name!r} is smaller than its step {self.step:g}, so no step fits: "
+                f"state a smaller step, or a max_change of {self.step:g} or more; to hold the column, lock it."
+            )
+        return most
 
     def _difficulty(self) -> float:
         return self._positive("difficulty")

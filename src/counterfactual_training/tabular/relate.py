@@ -117,7 +117,23 @@ def _follower(rule: Follows, placed: Mapping[str, tuple[Column, int]]) -> Follow
     affine = {name: (start, column.center, column.scale) for name, (column, start) in placed.items()}
     start, center, scale = affine[rule.column]
     inputs = {name: affine[name] for name in rule.expression.columns}
-    return Follower(start, rule.expression, inputs, center, scale, _rounding(placed[rule.column][0]))
+    column = placed[rule.column][0]
+    feature = column.feature
+    lower, upper = ((end - center) / scale for end in feature.limits)
+    return Follower(
+        start,
+        rule.expression,
+        inputs,
+        center,
+        scale,
+        _rounding(column),
+        rule.text,
+        lower,
+        upper,
+        (feature.max_change or np.inf) / scale,
+        feature.mutability in ("both", "increase"),
+        feature.mutability in ("both", "decrease"),
+    )
 
 
 def _code(

@@ -102,6 +102,15 @@ class RelationBook:
     def following(self) -> tuple[str, ...]:
         return tuple(rule.column for rule in self.follows)
 
+    def sources(self, column: str) -> tuple[str, ...]:
+        """The columns that one which follows is computed from in the end, none of which follows others itself."""
+        rules = {rule.column: rule for rule in self.follows}
+        if column not in rules:
+            return (column,)
+        return tuple(
+            dict.fromkeys(source for name in rules[column].expression.columns for source in self.sources(name))
+        )
+
     @cached_property
     def flat(self) -> tuple[Linear, ...]:
         """The linear relations in terms of columns that do not follow others; those that stay linear then."""
@@ -157,6 +166,7 @@ def read_relations(texts: Sequence[str], features: Sequence[Feature]) -> Relatio
         if said.sign != "=" or said.left.op != "column":
             linear.append(_linear(text, said))
         elif said.right.columns:
+            _check_free(text, by_name[said.left.value])
             follows.append(Follows(text, said.left.value, said.right))
         else:
             name = said.left.value
@@ -178,6 +188,16 @@ def _linear(text: str, said: Comparison) -> Linear:
     if not weights:
         raise ConstraintError(f"The relation {text!r} says nothing about any column.")
     return Linear(text, weights, {">=": "<=", ">": "<"}.get(said.sign, said.sign), -sign * found[1])
+
+
+def _check_free(text: str, feature: Feature) -> None:
+    """Raise for rules that name the values of a column: one that is computed takes those that come out."""
+    for field in ("step", "allowed"):
+        if getattr(feature, field) is not None:
+            raise ConstraintError(
+                f"The relation {text!r} computes {feature.name!r}, so its {field} cannot be kept; leave it out, or "
+                "state one for what it follows. Its mutability, domain and max_change are kept."
+            )
 
 
 def _requirement(text: str, given: Condition, needed: Condition, by_name: Mapping[str, Feature]) -> Requires:

@@ -38,7 +38,7 @@ from counterfactual_training.tabular.schema_file import (
     split_relations,
     write_features,
 )
-from counterfactual_training.text import align
+from counterfactual_training.text import align, one_line
 
 # What a user states about columns: a table per column, or a file that holds one.
 Stated = Mapping[str, Any] | str | Path | None
@@ -165,7 +165,8 @@ class Schema:
 
     def __str__(self) -> str:
         table = self.table()
-        return "\n".join([*align([list(table.columns), *table.to_numpy().tolist()]), *self.relations])
+        lines = align([list(table.columns), *table.to_numpy().tolist()])
+        return "\n".join([*lines, *map(one_line, self.relations)])
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON: a table per column, in order; and the list of relations, if there are any."""

@@ -171,10 +171,8 @@ class Read(NamedTuple):
     std: Tensor
 
     def box(self, num_std: float) -> Domain:
-        """Eq. 12."""
-        lower = torch.minimum(self.mean - num_std * self.std, self.low)
-        upper = torch.maximum(self.mean + num_std * self.std, self.high)
-        return Domain(lower.to(self.example), upper.to(self.example), inferred=True)
+        """The box of Eq. 12."""
+        return Domain.around(self.mean, self.std, self.low, self.high, num_std).to(self.example)
 
     @classmethod
     def all(cls, source: Dataset | DataLoader, block: int = 1024) -> Read:

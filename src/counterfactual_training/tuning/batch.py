@@ -40,6 +40,8 @@ class Task:
         num_seeds: trainings per trial, whose measures are averaged.
         gate: of the setting to improve; fitted to the trained model before it is measured.
         class_weight: as for :func:`train`.
+        held_out: rows and classes that a training logs its loss on, and may stop by; by default those of the measure.
+        callbacks: makes those of a training, so that trials train as what is fitted afterwards does.
     """
 
     make_model: Callable[[int], nn.Module]
@@ -50,6 +52,8 @@ class Task:
     num_seeds: int = 1
     gate: str = "none"
     class_weight: Any = None
+    held_out: tuple[Tensor, Tensor] | None = None
+    callbacks: Callable[[], Sequence[Callback]] = tuple
 
     def tried(self, settings: Mapping[str, Choice]) -> tuple[Setting, str]:
         """The starting setting and gate with some values changed."""
@@ -66,7 +70,7 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class TrainedTrial:
-    """The models of one trial, one per seed, and why its training stopped early, if it did."""
+    """The models of one trial, one per seed, and why it was given up, if it was."""
 
     models: list[nn.Module]
     histories: list[History]
@@ -80,16 +84,19 @@ def train_batch(task: Task, settings: Sequence[Setting], watch: Watch | None = N
     for place, setting in enumerate(settings):
         groups[setting.config.num_counterfactuals].append(place)
     trained: dict[int, TrainedTrial] = {}
-    validation = (task.measure.x, task.measure.y)
+    validation = task.held_out or (task.measure.x, task.measure.y)
     for places in groups.values():
         every = [(settings[place], settings[place].config.seed + i) for place in places for i in range(task.num_seeds)]
         fleet = Fleet([Member(task.make_model(seed), setting.seeded(seed)) for setting, seed in every])
         watcher = _Watcher(places, task.num_seeds, watch)
-        options: dict[str, Any] = {"callbacks": [watcher], "class_weight": task.class_weight, "progress": False}
+        callbacks = [*task.callbacks(), watcher]
+        options: dict[str, Any] = {"callbacks": callbacks, "class_weight": task.class_weight, "progress": False}
         results = iter(fleet.train(task.x, task.y, validation=validation, **options))
-        for place in places:
+        for first, place in enumerate(places):
             own = list(islice(results, task.num_seeds))
-            stopped = watcher.reasons.get(place) or next((r.history.stopped for r in own if r.history.stopped), None)
+            members = zip(range(first * task.num_seeds, len(every)), own, strict=False)
+            diverged = (result.history.stopped for member, result in members if member not in watcher.sound)
+            stopped = watcher.reasons.get(place) or next((reason for reason in diverged if reason), None)
             trained[place] = TrainedTrial([r.model for r in own], [r.history for r in own], stopped)
     return [trained[place] for place in range(len(settings))]
 
@@ -100,6 +107,10 @@ class _Watcher(Callback):
     def __init__(self, places: Sequence[int], num_seeds: int, watch: Watch | None) -> None:
         self.places, self.num_seeds, self.watch = places, num_seeds, watch
         self.reasons: dict[int, str] = {}
+        self.sound: set[int] = set()  # members that a callback stopped; others that stop have diverged
+
+    def on_stop(self, run: Run, i: int) -> None:
+        self.sound.add(run.members[i])
 
     def on_epoch_end(self, run: Run) -> None:
         running: dict[int, list[int]] = defaultdict(list)

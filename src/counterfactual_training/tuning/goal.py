@@ -54,7 +54,7 @@ VALIDATION = EvaluationProtocol(
 # Enough to tell a hopeless trial from a promising one.
 GLANCE = replace(VALIDATION, name="glance", num_individuals=150, lambda_energy=(1.0,))
 
-METRICS = (*(name for name in COUNTERFACTUAL if name != "implausibility_mmd"), "accuracy", "robust_accuracy")
+MEASURED = (*(name for name in COUNTERFACTUAL if name != "implausibility_mmd"), "accuracy", "robust_accuracy")
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class Measure:
         return replace(self, protocol=self.glance)(trials)
 
     def __call__(self, trials: Sequence[Sequence[nn.Module]], quiet: bool = True) -> list[dict[str, float]]:
-        """:data:`METRICS` of each trial, averaged over its models; ``quiet`` mutes measurement warnings."""
+        """:data:`MEASURED` of each trial, averaged over its models; ``quiet`` mutes measurement warnings."""
         models = [model for trial in trials for model in trial]
         if not models:
             return []
@@ -178,7 +178,7 @@ class Measure:
             # Small groups concern IP* only, which is not used here.
             warnings.filterwarnings("ignore", "" if quiet else "small_groups", MeasurementWarning)
             table = evaluate(models, (self.x, self.y), self.protocol, self.constraints, search_gated)
-        numbers = summarise(table).unstack("metric").reindex(columns=list(METRICS)).sort_index()
+        numbers = summarise(table).unstack("metric").reindex(columns=list(MEASURED)).sort_index()
         ends = np.cumsum([len(trial) for trial in trials])
         parts = np.split(numbers.to_numpy(dtype=np.float64), ends[:-1])
-        return [dict(zip(METRICS, part.mean(0).tolist(), strict=True)) for part in parts]
+        return [dict(zip(MEASURED, part.mean(0).tolist(), strict=True)) for part in parts]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from counterfactual_training.errors import InputError
-from counterfactual_training.tuning.goal import METRICS, Goal, Limits, Metrics, excess, front
+from counterfactual_training.tuning.goal import MEASURED, Goal, Limits, Metrics, excess, front
 from counterfactual_training.tuning.space import Choice
 from counterfactual_training.tuning.study import TuningTrial
 
@@ -84,7 +84,7 @@ class Tuning:
                 "best": bool(self.complete) and trial.number == self.best.number,
                 "front": trial.number in on_front,
                 "allowed": trial.state == "COMPLETE" and excess(trial.violations) == 0,
-                **{name: trial.metrics.get(name, float("nan")) for name in METRICS},
+                **{name: trial.metrics.get(name, float("nan")) for name in MEASURED},
                 **trial.settings,
                 "seconds": trial.seconds,
                 "reason": trial.reason,
