@@ -51,8 +51,16 @@ def frames(folder: Path) -> dict[str, Callable[[], Rows]]:
         data = load_breast_cancer(as_frame=True)
         return data.data, np.where(data.target == 1, "benign", "malignant").astype(object), None
 
+    def wide(columns: int) -> Rows:
+        rng = np.random.default_rng(0)
+        x = rng.normal(size=(1000, 5000))
+        # Without columns that count, labels are drawn.
+        yes = x[:, :columns].sum(1) > 0 if columns else rng.random(len(x)) > 0.5
+        return pd.DataFrame(x).add_prefix("x"), np.where(yes, "yes", "no").astype(object), None
+
     found: dict[str, Callable[[], Rows]] = {name: partial(paper, name) for name in PAPER}
     found |= {name: partial(_further, folder, name) for name in TABLES}
+    found |= {"wide, by four columns": partial(wide, 4), "wide, at random": partial(wide, 0)}
     return found | {"breast cancer": cancer}
 
 

@@ -7,6 +7,7 @@ from torch import nn
 from counterfactual_training import cnn, linear, mlp
 from counterfactual_training.errors import InputError
 from counterfactual_training.models import bend
+from counterfactual_training.models.classifiers import Asinh
 
 
 def test_linear_is_one_layer():
@@ -34,6 +35,19 @@ def test_glorot_weights_and_zero_biases():
     assert float(layer.weight.detach().abs().max()) <= bound
     assert float(layer.weight.detach().std()) == pytest.approx(bound / 3**0.5, rel=0.05)
     assert bool((layer.bias == 0).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_asinh_is_that_of_torch(dtype):
+    large = 10 ** torch.linspace(-30, 30, 61, dtype=dtype)
+    x = torch.cat([large, -large, torch.tensor([0.0, torch.inf, -torch.inf], dtype=dtype)]).requires_grad_()
+    found, expected = Asinh()(x), torch.asinh(x)
+    torch.testing.assert_close(found, expected, rtol=4 * torch.finfo(dtype).eps, atol=0)
+    slopes = [torch.autograd.grad(values.sum(), x, retain_graph=True)[0] for values in (found, expected)]
+    assert torch.equal(*slopes)
+    assert torch.equal(torch.func.vmap(Asinh())(x), found)
+    with torch.no_grad():
+        assert torch.equal(Asinh()(x), found)
 
 
 def test_leading_dimensions_pass_through():

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from counterfactual_training.advice.black_box import Background
 from counterfactual_training.advice.blind import search_blind
+from counterfactual_training.advice.narrow import search_narrow
 from counterfactual_training.advice.points import DIGITS, Counterfactuals, Factuals, floor_of
 from counterfactual_training.advice.refine import Shortener, swap_categories
 from counterfactual_training.advice.singles import single_changes
@@ -32,7 +33,7 @@ _AIM_HIGHER = 0.4
 # Few rows need the last attempt; it may take this many times the steps.
 _PATIENCE = 4
 # Rows of many columns are first searched in the few that promise most: nobody can change hundreds.
-_SUPPORTS = (8, 32, 128)
+_SUPPORTS = (8, 32, 128, 512)
 # Encoded columns, up to which one column after the other is tried.
 _WIDEST_WALK = 512
 # Shares of a change that are tried if rounding all of it breaks a relation between columns.
@@ -139,7 +140,7 @@ class Finder(AdviceSpace):
             # Rows that few columns do not help get more columns in the next round.
             part = factuals.take(rows) if most is None else self._holding(factuals.take(rows), y[rows], most)
             # Falling back is for the last round, which has to answer whatever it takes.
-            points, taken, confidence = self._descend(part, y[rows], generator, fall_back and most is None)
+            points, taken, confidence = self.descend(part, y[rows], generator, fall_back and most is None)
             steps[rows] += taken
             # The last round has all columns, so its best effort stands.
             done = confidence >= (threshold + DIGITS if most is not None else -1.0)
@@ -177,7 +178,7 @@ class Finder(AdviceSpace):
         """The rows with all but their most promising features held."""
         return factuals.holding(~promising(self, factuals, y, most)[:, self.owner.to(y.device)])
 
-    def _descend(
+    def descend(
         self, factuals: Factuals, y: Tensor, generator: Generator, fall_back: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Points ``(n, d)`` found by gradients and along real rows, the steps taken, and the confidence reached."""
@@ -234,10 +235,11 @@ class Finder(AdviceSpace):
         return shortener(x_cf, x, y, floor)
 
     def _search(self, factuals: Factuals, y: Tensor, generator: Generator) -> SearchResult:
-        return search(
-            self.searched, factuals.x, y, generator, self._free,
-            held=factuals.held, difficulty=self.weights, diagnose=False,
-        )  # fmt: skip
+        x, held, rules = factuals.x, factuals.held, self._free.to(factuals.x)
+        found = search_narrow(self.model, self.gate, x, y, generator, rules, held, self.weights)
+        if found is not None:
+            return found
+        return search(self.searched, x, y, generator, rules, held=held, difficulty=self.weights, diagnose=False)
 
     def _flip_the_implausible(
         self, found: Counterfactuals, factuals: Factuals, y: Tensor, generator: Generator, *how: bool

@@ -15,7 +15,8 @@ from counterfactual_training.tabular.dtypes import restore_numbers
 from counterfactual_training.tabular.frame import to_float
 from counterfactual_training.threads import sensible_threads
 
-_CHUNK = 65_536
+# Rows that a model sees at once, and values in them: of wide rows, more would not stay in the processor's cache.
+_CHUNK, _VALUES = 65_536, 2**20
 # A probability is trusted to this many digits: the same row in another batch may differ in the last bit.
 DIGITS = 1e-6
 # … and a small one to this share.
@@ -30,7 +31,7 @@ class Factuals:
         source: all rows asked about, in the user's units.
         place: ``(n,)`` positions of these rows among them. A frame of thousands of columns is slow to cut.
         x: ``(n, d)`` in model space.
-        numbers: ``(n, m)`` the columns read as numbers.
+        numbers: the columns read as numbers ``(…, m)``, of all rows asked about: these would be slow to copy as well.
         held: mask ``(n, d)`` of single cells that may not change; ``None`` holds none.
     """
 
@@ -50,7 +51,7 @@ class Factuals:
         # The frame itself is not cut: ``place`` says which of its rows these are.
         index = rows.cpu().numpy()
         held = None if self.held is None else self.held[rows]
-        return Factuals(self.source, self.place[index], self.x[rows], self.numbers[index], held)
+        return Factuals(self.source, self.place[index], self.x[rows], self.numbers, held)
 
     def holding(self, mask: Tensor) -> Factuals:
         """The same rows with more cells ``(n, d)`` held."""
@@ -88,8 +89,29 @@ class Counterfactuals:
 
 def in_blocks(module: nn.Module, x: Tensor) -> Tensor:
     """The module's output for rows x, in eval mode, block by block, on the CPU."""
-    with evaluating(module), torch.no_grad(), sensible_threads(module, x[:_CHUNK]):
-        return torch.cat([module(part).cpu() for part in x.split(_CHUNK)])
+    block = max(1, min(_CHUNK, _VALUES * max(1, len(x)) // max(1, x.numel())))
+    with evaluating(module), torch.no_grad(), sensible_threads(module, x[:block]):
+        return torch.cat([module(part).cpu() for part in x.split(block)])
+
+
+def columns_of(owner: Tensor, num_features: int) -> Tensor:
+    """The encoded columns ``(m, w)`` of each feature, given the feature that owns each ``(d,)``.
+
+    Features with fewer columns than others repeat their last one.
+    """
+    width = torch.bincount(owner, minlength=num_features)
+    places = torch.arange(int(width.max()), device=owner.device).minimum(width.unsqueeze(-1) - 1)
+    return owner.argsort(stable=True)[(width.cumsum(0) - width).unsqueeze(-1) + places]
+
+
+def take_back(points: Tensor, x: Tensor, place: Tensor, columns: Tensor) -> Tensor:
+    """Put the factuals' values x ``(p, d)`` back into points ``(p, d)``, in the columns ``(a, w)`` at places ``(a,)``.
+
+    Writes single cells: comparing all columns with the ones to change takes much longer where there are thousands.
+    """
+    cells = place.unsqueeze(-1), columns
+    points[cells] = x[cells]
+    return points
 
 
 def stored(column: Column, numbers: np.ndarray) -> np.ndarray:

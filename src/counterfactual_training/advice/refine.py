@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from counterfactual_training.advice.points import columns_of, take_back
 from counterfactual_training.constraints import Constraints
 
 # Probability (n,) of the targets (n,) at rows (n, d).
@@ -17,7 +19,9 @@ Reaches = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 _HALVINGS = 5
 # Values of all points that are looked at together; bounds memory.
-_TOGETHER = 2**22
+TOGETHER = 2**22
+# Changes that are tried at a time: one after the other, as if none of those before could go, and as if all could.
+_AHEAD = 16
 
 
 def swap_categories(
@@ -150,28 +154,63 @@ class Shortener:
             size = self._by_feature((own[0] - own[1]).abs()) / self.difficulty
             # Only those that can go alone are tried in turn; of wide rows that is a small part.
             size = size.masked_fill(~self._superfluous(*own, places[open_rows], size > 0), torch.inf)
-            undone_any = torch.zeros_like(open_rows, dtype=torch.bool)
-            most = int(size.isfinite().sum(-1).max())
-            for feature in size.argsort(dim=-1)[:, :most].unbind(-1):
-                here = size.gather(-1, feature.unsqueeze(-1)).squeeze(-1).isfinite().nonzero().squeeze(-1)
-                rows = open_rows[here]
-                undone = torch.where(self.owner == feature[here].unsqueeze(-1), x[rows], x_cf[rows])
-                # Asked again: another change may have been taken back since.
-                undone, kept = self._tried(undone, y_target[rows], floor[rows], places[rows])
-                x_cf[rows[kept]] = undone[kept]
-                undone_any[here[kept]] = True
+            gone = self._undo_in_turn(*own, places[open_rows], size)
+            undone_any = (gone != own[0]).any(-1)
+            x_cf[open_rows] = gone
             # Without one feature, another that was needed before may be superfluous.
             open_rows = open_rows[undone_any]
         return x_cf
+
+    def _undo_in_turn(
+        self, x_cf: Tensor, x: Tensor, y_target: Tensor, floor: Tensor, places: Tensor, size: Tensor
+    ) -> Tensor:
+        """Try features in the order of their size ``(n, m)``, one after the other, each from where the last one led.
+
+        Looks ahead instead of waiting for every single answer: mostly one run of features can go, then a run cannot.
+        """
+        x_cf, order, number = x_cf.clone(), size.argsort(dim=-1), size.isfinite().sum(-1)
+        turn = torch.zeros_like(number)
+        while len(live := (turn < number).nonzero().squeeze(-1)):
+            for rows in live.split(max(1, TOGETHER // (2 * _AHEAD * x.shape[-1]))):
+                ahead = turn[rows].unsqueeze(-1) + torch.arange(_AHEAD, device=x.device)
+                feature = order[rows].gather(-1, ahead.clamp_max(order.shape[-1] - 1))
+                own = x_cf[rows], x[rows], y_target[rows], floor[rows], places[rows]
+                together, alone, points = self._look_ahead(*own, feature, ahead < number[rows].unsqueeze(-1))
+                # The first feature is the same in both, so that one of the runs is empty.
+                can, cannot = (mask.long().cumprod(-1).sum(-1) for mask in (together, ~alone))
+                turn[rows] = torch.minimum(turn[rows] + can + cannot, number[rows])
+                some = (can > 0).nonzero().squeeze(-1)
+                x_cf[rows[some]] = points[some, can[some] - 1]
+        return x_cf
+
+    def _look_ahead(
+        self, x_cf: Tensor, x: Tensor, y_target: Tensor, floor: Tensor, places: Tensor, feature: Tensor, real: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Of features ``(n, a)``, where ``real``: whether each can go with all before it, whether it can go alone; and
+        the points ``(n, a, d)`` without it and all before it."""
+        (n, ahead), d = feature.shape, x.shape[-1]
+        row = torch.arange(n, device=x.device).repeat_interleave(2 * ahead)
+        # The first half of each row's points is without more and more features, the second half without one each.
+        steps = torch.arange(ahead, device=x.device)
+        without = torch.cat([steps <= steps.unsqueeze(-1), steps == steps.unsqueeze(-1)])
+        point, step = without.nonzero(as_tuple=True)
+        place = (torch.arange(n, device=x.device).unsqueeze(-1) * 2 * ahead + point).flatten()
+        points = take_back(x_cf[row], x[row], place, self._columns[feature[:, step].flatten()])
+        asked = real.repeat(1, 2).flatten().nonzero().squeeze(-1)
+        own = row[asked]
+        points[asked], fine = self._tried(points[asked], y_target[own], floor[own], places[own])
+        found = torch.zeros_like(row, dtype=torch.bool).index_put((asked,), fine).view(n, 2, ahead)
+        return found[:, 0], found[:, 1], points.view(n, 2, ahead, d)[:, 0]
 
     def _superfluous(
         self, x_cf: Tensor, x: Tensor, y_target: Tensor, floor: Tensor, places: Tensor, moved: Tensor
     ) -> Tensor:
         """Mask ``(n, m)`` of the changes that can be undone alone: all in few looks, because wide rows have many."""
         found = torch.zeros_like(moved)
-        for pairs in moved.nonzero().split(max(1, _TOGETHER // x.shape[-1])):
+        for pairs in moved.nonzero().split(max(1, TOGETHER // x.shape[-1])):
             row, feature = pairs.unbind(-1)
-            undone = torch.where(self.owner == feature.unsqueeze(-1), x[row], x_cf[row])
+            place = torch.arange(len(row), device=row.device)
+            undone = take_back(x_cf[row], x[row], place, self._columns[feature])
             found[row, feature] = self._tried(undone, y_target[row], floor[row], places[row])[1]
         return found
 
@@ -197,6 +236,10 @@ class Shortener:
         x_cf = x_cf.clone()
         x_cf[rows] = best
         return x_cf
+
+    @cached_property
+    def _columns(self) -> Tensor:
+        return columns_of(self.owner, len(self.pixels))
 
     def _by_feature(self, values: Tensor) -> Tensor:
         sums = values.new_zeros(len(values), len(self.pixels)).index_add_(1, self.owner, values)

@@ -60,7 +60,7 @@ class Related:
             known = np.isfinite(computed)
             # Encoded and decoded again, so that the value is what a cell of this column can hold.
             z = torch.as_tensor(column.encode(np.where(known, computed, 0.0))).to(printed)
-            own, place = factuals.numbers[:, self._place[rule.column]], self.encoder.slices_[rule.column]
+            own, place = factuals.numbers[factuals.place, self._place[rule.column]], self.encoder.slices_[rule.column]
             numbers, same = column.decode_like(z.cpu().double().numpy(), precision, own)
             code = torch.as_tensor(column.encode(stored(column, numbers))).to(printed)
             # What cannot be computed, or comes out as it was, keeps the factual's code bit by bit.
@@ -96,7 +96,7 @@ class Related:
         z, precision = points.detach().cpu().double().numpy(), torch.finfo(points.dtype).eps
         found = {}
         for name in self.book.columns if names is None else names:
-            column, own = self.columns[name], factuals.numbers[:, self._place[name]]
+            column, own = self.columns[name], factuals.numbers[factuals.place, self._place[name]]
             numbers = own
             # The factuals' numbers are known exactly; decoding would cost their last digits.
             if points is not factuals.x:

@@ -156,13 +156,15 @@ class AdviceSpace(Bar):
             places = [self.encoder.slices_[column.feature.name] for column in columns]
             if len(here) == 1:
                 rows = moved[:, places[0]].any(-1).nonzero().squeeze(-1)
-                own, cells = factuals.numbers[rows.cpu().numpy(), here[0]], (rows, places[0])
+                own = factuals.numbers[factuals.place[rows.cpu().numpy()], here[0]]
+                cells = (rows, places[0])
                 printed[cells] = _print(columns[0], points[cells], x[cells], own)
             elif here:
                 # Numbers that are printed alike, all at once: a frame may have thousands of columns.
                 starts = torch.tensor([place.start for place in places], device=x.device)
                 rows, at = moved[:, starts].nonzero(as_tuple=True)
-                own, cell = factuals.numbers[rows.cpu().numpy(), np.array(here)[at.cpu().numpy()]], (rows, starts[at])
+                row, cell = factuals.place[rows.cpu().numpy()], (rows, starts[at])
+                own = factuals.numbers[row, np.array(here)[at.cpu().numpy()]]
                 column = stack_columns(columns, at.cpu().numpy())
                 printed[cell] = _print(column, points[cell].unsqueeze(-1), x[cell].unsqueeze(-1), own).squeeze(-1)
         return printed if self.related is None else self.related.follow(printed, factuals)

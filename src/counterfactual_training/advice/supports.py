@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from counterfactual_training.advice.points import Factuals
+from counterfactual_training.advice.points import Factuals, columns_of, floor_of, take_back
+from counterfactual_training.advice.refine import TOGETHER
 from counterfactual_training.search import Generator
 
 if TYPE_CHECKING:
@@ -64,11 +65,16 @@ def _try(
     """Search some rows in the features of their support ``(r, m)`` only, and keep what needs fewer or costs less."""
     part, goal = factuals.take(rows), y[rows]
     held = part.holding(~support[:, finder.owner.to(y.device)])
-    points, _ = finder.together(held, goal, generator, fall_back=False, sparsify=True)
+    points, _, gained = finder.descend(held, goal, generator, fall_back=False)
+    # Only answers are shortened: a best effort replaces none.
+    bar = float(generator.decision_threshold)
+    arrived = (gained >= bar).nonzero().squeeze(-1)
+    rows, part, goal, points = rows[arrived], held.take(arrived), goal[arrived], points[arrived]
+    points = finder.shorten(points, part, goal, floor_of(gained[arrived], bar))
     gained = finder.confidence(points, goal)
     cost, now = finder.cost(points, part.x), finder.cost(x_cf[rows], part.x)
     fewer = finder.num_changes(points, part.x) < finder.num_changes(x_cf[rows], part.x)
-    better = torch.where(fewer, cost <= _DEARER * now, cost < now) & (gained >= float(generator.decision_threshold))
+    better = torch.where(fewer, cost <= _DEARER * now, cost < now) & (gained >= bar)
     x_cf[rows[better]], confidence[rows[better]] = points[better], gained[better]
 
 
@@ -83,13 +89,16 @@ def vital_columns(finder: Finder, factuals: Factuals, y: Tensor, x_cf: Tensor, m
 
 def _lost_without(finder: Finder, factuals: Factuals, y: Tensor, x_cf: Tensor, moved: Tensor) -> Tensor:
     """How much probability ``(n, m)`` each change of x_cf contributes: what is lost if it alone is taken back."""
-    owner, now = finder.owner.to(x_cf.device), finder.probability(x_cf, y)
+    now = finder.probability(x_cf, y)
     # Below every real value, so that unchanged features come last.
     lost = torch.full_like(moved, -1.0)
-    for feature in (moved > 0).any(0).nonzero().squeeze(-1).tolist():
-        rows = (moved[:, feature] > 0).nonzero().squeeze(-1)
-        without = torch.where(owner == feature, factuals.x[rows], x_cf[rows])
-        lost[rows, feature] = now[rows] - finder.probability(without, y[rows])
+    # Of all columns in few looks, because wide rows have many.
+    columns = columns_of(finder.owner.to(x_cf.device), len(finder.difficulty))
+    for pairs in (moved > 0).nonzero().split(max(1, TOGETHER // x_cf.shape[-1])):
+        row, feature = pairs.unbind(-1)
+        place = torch.arange(len(row), device=row.device)
+        without = take_back(x_cf[row], factuals.x[row], place, columns[feature])
+        lost[row, feature] = now[row] - finder.probability(without, y[row])
     return lost
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 # Columns tried per row, at most; and points on either side of a number where there are many questions.
 MOST, FEW_POINTS = 32, 8
-# Values of all columns of points looked at together; bounds memory.
-VALUES = 2**24
+# Values of all columns of points looked at together; bounds memory, and larger pieces would take longer to move.
+VALUES = 2**21
 
 
 class Tries(NamedTuple):
@@ -116,7 +116,7 @@ def _numbers(
     values = torch.cat([edge.unsqueeze(-1) + (end - edge).unsqueeze(-1) * shares for end in ends], -1)
     points = x.unsqueeze(1).repeat(1, values.shape[1], 1)
     places = column.view(-1, 1, 1).expand(-1, values.shape[1], 1)
-    return points.scatter(-1, places, values.unsqueeze(-1)), values != own
+    return points.scatter_(-1, places, values.unsqueeze(-1)), values != own
 
 
 def _categories(x: Tensor, group: OneHotGroup, allowed: Tensor) -> tuple[Tensor, Tensor]:

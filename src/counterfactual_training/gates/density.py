@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -133,11 +134,29 @@ class Density(Calibrated):
     def scores(self, x: Tensor, leave_out: Tensor | None = None) -> Tensor:
         """log p̂ ``(..., n, k)`` of rows ``(..., n, *features)`` up to a constant; ``leave_out`` ``(n, m)`` kernels."""
         x = x.flatten(x.dim() - self.feature_dims)
-        free, *given = (self._at(x, kernels, leave_out) for kernels in self._ready())
-        if not given:
-            return torch.logsumexp(free, -1)
-        # log p̂(free, given) − log p̂(given): kernels far from a row in its given features do not count.
-        return torch.logsumexp(free + given[0], -1) - torch.logsumexp(given[0], -1)
+        return _conditional(*(self._at(x, kernels, leave_out) for kernels in self._ready()))
+
+    def around(self, x: Tensor, columns: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        """This gate at points that differ from rows x ``(n, d)`` in some columns ``(c,)`` only, none of them given.
+
+        Takes the row ``(a,)`` of each point and its values ``(a, c)`` in these columns: of a few columns of many, the
+        change of a distance takes much less time than the distance.
+        """
+        free, *given = self._ready()
+        place = (free.columns.cumsum(0) - 1)[columns]
+        weights, growth, middle = free.weights[:, place].mT, free.weights[:, -2], free.middle[place]
+        own, whole = x[:, columns] - middle, self._distance(x, free)
+        fixed = [self._at(x, kernels, None) for kernels in given]
+
+        def judge(row: Tensor, values: Tensor) -> Tensor:
+            before, after = own[row], values - middle
+            step = after - before
+            # ‖after‖² − ‖before‖², without the digits that a difference of squares loses.
+            longer = (step * (after + before)).sum(-1, keepdim=True)
+            logs = self._logs(whole[row] + step @ weights + longer * growth, free)
+            return self.passes(_conditional(logs, *(part[row] for part in fixed)))
+
+        return judge
 
     def _at(self, x: Tensor, kernels: _Kernels, leave_out: Tensor | None) -> Tensor:
         """Log kernels ``(..., n, k, m)`` at x ``(..., n, d)``.
@@ -145,13 +164,23 @@ class Density(Calibrated):
         A search calls this at every step, so ‖x − c‖² / νh² is a single matrix product. x and c are centred, because
         the squares of a large offset would leave no digits for the distance.
         """
-        x = (x[..., kernels.columns] - kernels.middle).clamp(-_FARTHEST, _FARTHEST)
+        out = self._logs(self._distance(x, kernels), kernels)
+        return out if leave_out is None else out.masked_fill(leave_out.unsqueeze(-2), _NOTHING)
+
+    def _distance(self, x: Tensor, kernels: _Kernels) -> Tensor:
+        """‖x − c‖² / νh² ``(..., n, k·m)``."""
+        # Usually all columns: then there is nothing to cut, which takes long in wide rows.
+        x = x if len(kernels.middle) == x.shape[-1] else x[..., kernels.columns]
+        x = (x - kernels.middle).clamp(-_FARTHEST, _FARTHEST)
         norm = x.square().sum(-1, keepdim=True)
         points = torch.cat([x, norm, torch.ones_like(norm)], -1)
+        return points @ kernels.weights.mT
+
+    def _logs(self, distance: Tensor, kernels: _Kernels) -> Tensor:
+        """Log kernels ``(..., n, k, m)`` at these distances ``(..., n, k·m)``."""
         # Rounding can make the distance to a kernel's own centre negative, and log1p NaN.
-        distance = (points @ kernels.weights.mT).unflatten(-1, kernels.peak.shape).clamp_min(0.0)
-        out = torch.add(kernels.peak, torch.log1p(distance), alpha=-(_HEAVY + x.shape[-1]) / 2)
-        return out if leave_out is None else out.masked_fill(leave_out.unsqueeze(-2), _NOTHING)
+        distance = distance.unflatten(-1, kernels.peak.shape).clamp_min(0.0)
+        return torch.add(kernels.peak, torch.log1p(distance), alpha=-(_HEAVY + len(kernels.middle)) / 2)
 
     def _ready(self) -> list[_Kernels]:
         """Kernels in the free columns and, if there are any, in the given ones; cached for the current tensors."""
@@ -202,6 +231,14 @@ class Density(Calibrated):
             sizes.append(len(rows))
         classes = torch.arange(len(by_class)).repeat_interleave(torch.tensor(sizes))
         return torch.cat(scores), classes.to(self.width.device)
+
+
+def _conditional(free: Tensor, given: Tensor | None = None) -> Tensor:
+    """log p̂ ``(..., n, k)`` from log kernels ``(..., n, k, m)`` in free columns and, if there are any, given ones."""
+    if given is None:
+        return torch.logsumexp(free, -1)
+    # log p̂(free, given) − log p̂(given): kernels far from a row in its given features do not count.
+    return torch.logsumexp(free + given, -1) - torch.logsumexp(given, -1)
 
 
 def _widths(rows: Tensor, spread: Tensor) -> Tensor:

@@ -250,7 +250,8 @@ class Encoder(TransformerMixin, BaseEstimator):
             numbers, same = column.decode(z, precision, unseen=self.unseen != "error"), np.zeros(len(z), dtype=bool)
         else:
             if own[0].dtype == column.dtype and column.is_unchanged(z, own[1]).all():  # most columns of wide frames
-                return own[0].reset_index(drop=True)
+                # Without an index, or pandas would align thousands of them; but it would guess what bare objects are.
+                return own[0].reset_index(drop=True) if own[0].dtype == object else own[0].array
             numbers, same = column.decode_like(z, precision, own[1])
         if not column.feature.is_category:
             numbers = numbers if own is None else np.where(same, own[1], numbers)
