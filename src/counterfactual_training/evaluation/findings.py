@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from counterfactual_training.evaluation.attacks import input_gradient
+from counterfactual_training.search.perturbations import input_gradient
 from counterfactual_training.evaluation.protocol import EvaluationProtocol, draw_individuals
 from counterfactual_training.search import evaluating
 
