@@ -1,8 +1,8 @@
 """Find x′: one loop, and the published methods as recipes for it."""
 
 from counterfactual_training.search.generator import Generator
-from counterfactual_training.search.perturbations import fgsm, pgd
 from counterfactual_training.search.penalties import Distance, Energy, Penalty, SearchState
+from counterfactual_training.search.perturbations import fgsm, pgd
 from counterfactual_training.search.recipes import (
     GENERATORS,
     ecco,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +52,7 @@ class Batch(NamedTuple):
     x: Tensor  # (..., n, *features)
     y: Tensor  # (..., n)
     weight: Tensor | None = None  # (..., n) what each row counts in the class loss
-    explanations: CounterfactualBatch | None = None
+    explanations: Any = None  # counterfactuals, or whatever a regime found
     shares: tuple[float, float, float] = (1.0, 1.0, 1.0)
 
     def explained(self, explanations: CounterfactualBatch, contrast: float, adversarial: float) -> Batch:

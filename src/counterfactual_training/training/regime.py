@@ -129,7 +129,7 @@ class RegimeLoss(Objective):
     def needs_counterfactuals(self) -> bool:
         return self.regime.find is not None
 
-    needs_divergence = needs_adversarial = property(lambda self: True)  # type: ignore[assignment]  # terms are recorded
+    needs_divergence = needs_adversarial = property(lambda self: True)  # the history shows all terms
 
     def __call__(
         self, model: nn.Module, x: Tensor, y: Tensor, explanations: Any = None, weight: Tensor | None = None

@@ -1,7 +1,7 @@
 """Published training regimes as recipes. All honour the constraints: no attack, sample or target moves what may not.
 
-Formulas are for a batch of rows x with classes y; f are the logits, LSE f(x) their logsumexp, P the projection onto what
-the constraints allow. Numbers with a unit are in the units of the inputs, which should have a common scale.
+Formulas are for a batch of rows x with classes y; f are the logits, LSE f(x) their logsumexp, P the projection onto
+what the constraints allow. Numbers such as ε are in the units of the inputs, which should have a common scale.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.nn.functional import cosine_similarity, kl_div, softplus
 from counterfactual_training.core.energy import mean_rows
 from counterfactual_training.core.losses import class_loss
 from counterfactual_training.core.precision import at_least_single
-from counterfactual_training.errors import InputError, lookup
+from counterfactual_training.errors import InputError, check_name
 from counterfactual_training.search.perturbations import ascend, input_gradient
 from counterfactual_training.training.objective import Batch, LossTerms, make_objective
 from counterfactual_training.training.regime import Memory, Regime, Round
@@ -81,9 +81,9 @@ def jem(
 ) -> Regime:  # fmt: skip
     """JEM (Grathwohl et al. 2020): ``CE + w (LSE f(x̃) − LSE f(x)) + ridge (LSE² f(x) + LSE² f(x̃))``.
 
-    Samples x̃ start from a replay buffer, or anew from the box of the training rows, and follow ``x̃ ← P(x̃ + a ∇LSE + σ
-    N(0, 1))``. Two things keep it stable: no feature moves by more than ``clip`` in a step, and the ridge keeps energies
-    small (as ECCCo.jl does on tables). Immutable features of a sample are those of its row.
+    Samples x̃ start from a replay buffer, or anew from the box of the training rows, and follow
+    ``x̃ ← P(x̃ + a ∇LSE + σ N(0, 1))``. Two things keep it stable: no feature moves by more than ``clip`` in a step, and
+    the ridge keeps energies small (as ECCCo.jl does on tables). Immutable features of a sample are those of its row.
     """
     _check(weight=weight, steps=steps, buffer=buffer, clip=clip)
 
@@ -124,10 +124,8 @@ def jem(
 
 
 @cache
-def dat(
-    epsilon: float = 0.1, steps: int = 10, sample_size: float = 0.1, most: int = 40, auc: float = 0.8
-) -> Regime:
-    """DAT (dual adversarial training, 2025): ``CE(f(x*), y) + BCE(LSE f(x), 1) + BCE(LSE f(x̃), 0)``, x* as in :func:`pgd`.
+def dat(epsilon: float = 0.1, steps: int = 10, sample_size: float = 0.1, most: int = 40, auc: float = 0.8) -> Regime:
+    """DAT (arXiv 2510.13872): ``CE(f(x*), y) + BCE(LSE f(x), 1) + BCE(LSE f(x̃), 0)``, with x* as in :func:`pgd`.
 
     x̃ climbs LSE f by normalised steps from points of the box with independent columns; it may take one step more
     whenever the energy tells batch and samples apart (AUC ≥ 0.8). Bounded, where JEM's divergence is not.
@@ -226,8 +224,8 @@ def cat(weight: float = 1.0, share: float = 0.25, augment: Pairs | None = None) 
     """Counterfactual adversarial training (Luu and Inoue 2023): ``CE(f(x), y) + λ CE(f(x′), y⁺)``.
 
     x′ are counterfactuals of the share of rows with the highest entropy, those that arrived. Meant for fine-tuning: let
-    ``burn_in`` of the config train the model first. ``augment(round)`` may bring other pairs: rows ``(..., m, *features)``,
-    their classes and weights ``(..., m)``.
+    ``burn_in`` of the config train the model first. ``augment(round)`` may bring other pairs: rows
+    ``(..., m, *features)``, their classes and weights ``(..., m)``.
     """
     _check(weight=weight, share=share)
 
@@ -299,7 +297,8 @@ def make_regime(name: str, **numbers: Any) -> Setting:
         if numbers:
             raise InputError(f"{name!r} has no numbers of its own; change its generator, objective or config.")
         return SETTINGS[name]
-    recipe = lookup("regime", name, {**dict.fromkeys(SETTINGS), **RECIPES})
+    check_name("regime", name, REGIMES)
+    recipe = RECIPES[name]
     # CAT fine-tunes: without a trained model, entropy says nothing.
     config = TrainConfig(burn_in=0.5) if name == "cat" else TrainConfig(burn_in=0.0)
     return Setting(regime=recipe(**numbers), config=config)
