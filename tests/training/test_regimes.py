@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -224,7 +227,7 @@ def test_gradient_supervision_aligns_gradients_with_the_way_to_other_rows():
         now = Round(model, x, y, ct.Constraints.build(3), ct.ecco(), _rows(x, y), {}, 0, torch.Generator())
         found = regimes.gradient_supervision().find(now)
         terms = regimes.gradient_supervision().loss(model, ct.training.objective.Batch(x, y), found)
-        aligned[name] = float(terms.total - terms.class_loss)
+        aligned[name] = (terms.total - terms.class_loss).item()
     assert aligned["gradient_supervision"] < aligned["conventional"] - 0.05
 
 
@@ -273,6 +276,20 @@ def test_a_regime_of_ones_own_trains_and_is_recorded():
     last = result.history.records[-1]
     assert last["loss"] == pytest.approx(last["class_loss"] + last["adversarial"])
     assert last["adversarial"] > 0
+
+
+def test_the_page_on_regimes_runs_and_lists_all(monkeypatch):
+    page = (Path(__file__).parents[2] / "docs" / "regimes.md").read_text()
+    calls, own = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    x, y = blobs(dtype=torch.float32)
+    loan = ct.loan(200)
+    classifier = partial(ct.CounterfactualClassifier, epochs=1, mutability={}, progress=False)
+    monkeypatch.setattr(ct, "CounterfactualClassifier", classifier)
+    scope = {"ct": ct, "frame": loan.frame, "labels": loan.labels, "x": x, "y": y, "constraints": None}
+    for code in (calls, own):
+        short = code.replace("x, y, ", "x, y, config=ct.TrainConfig(epochs=1), ")
+        exec(compile(short, "regimes.md", "exec"), scope | {"model": network().float()})  # noqa: S102
+    assert set(re.findall(r"`(\w+)`", page)) >= set(REGIMES)
 
 
 def test_bad_input_is_named():
