@@ -14,7 +14,9 @@ import counterfactual_training as ct
 from counterfactual_training.cli import main
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
-DATAFRAME, FOREIGN, MODULE, OWN_LOOP, CALLBACKS, FLEET, GATE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+DATAFRAME, FOREIGN, MODULE, OWN_LOOP, CALLBACKS, FLEET, GATE, REGIME = re.findall(
+    r"```python\n(.*?)```", README, re.DOTALL
+)
 COMMANDS = [line.split("#")[0].strip() for line in README.splitlines() if re.match(r"ct \w+", line)]
 
 
@@ -51,6 +53,9 @@ def test_your_own_network_and_loop(tmp_path, monkeypatch):
     assert [r.history.last("epoch") for r in scope["results"]] == [2] * 15
     exec(compile(GATE, "README.md", "exec"), scope)  # noqa: S102
     assert scope["gated"](x).shape == (300, 3) and scope["found"].x_cf.shape == x.shape
+    assert len(REGIME.strip().splitlines()) < 20
+    short = REGIME.replace("constraints=constraints)\n", "constraints=constraints, config=ct.TrainConfig(epochs=1))\n")
+    exec(compile(short, "README.md", "exec"), scope | {"cross_entropy": torch.nn.functional.cross_entropy})  # noqa: S102
 
 
 @pytest.mark.parametrize("command", COMMANDS)

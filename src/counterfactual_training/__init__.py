@@ -34,9 +34,7 @@ if TYPE_CHECKING:
         PUBLISHED,
         EvaluationProtocol,
         evaluate,
-        fgsm,
         implausibility,
-        pgd,
         summarise,
     )
     from counterfactual_training.gates import Gate, GateConfig, Gated, fit_gate, search_gated
@@ -48,9 +46,11 @@ if TYPE_CHECKING:
         SearchState,
         Status,
         ecco,
+        fgsm,
         generic,
         line,
         make_generator,
+        pgd,
         register_generator,
         revise,
         search,
@@ -66,14 +66,18 @@ if TYPE_CHECKING:
         EarlyStopping,
         Fleet,
         History,
+        LossTerms,
         Member,
         Objective,
+        Regime,
+        Round,
         Run,
         Schedule,
         Setting,
         TrainConfig,
         TrainResult,
         make_objective,
+        make_regime,
         preset,
         train,
     )
@@ -110,11 +114,14 @@ __all__ = [
     "Generator",
     "History",
     "InputError",
+    "LossTerms",
     "Member",
     "MissingExtraError",
     "ModelError",
     "Objective",
     "OneHotGroup",
+    "Regime",
+    "Round",
     "Run",
     "Schedule",
     "Schema",
@@ -139,6 +146,7 @@ __all__ = [
     "loan",
     "make_generator",
     "make_objective",
+    "make_regime",
     "mlp",
     "pgd",
     "preset",
@@ -158,18 +166,18 @@ _MODULES = {
     "errors": "ConstraintError CounterfactualTrainingError FileError InputError MissingExtraError ModelError",
     "advice": "Explanation",
     "estimator": "CounterfactualClassifier Explainer explain",
-    "evaluation": "PAIRED PUBLISHED EvaluationProtocol evaluate fgsm implausibility pgd summarise",
+    "evaluation": "PAIRED PUBLISHED EvaluationProtocol evaluate implausibility summarise",
     "gates": "Gate GateConfig Gated fit_gate search_gated",
     "models": "cnn fit_vae linear mlp",
     "search": (
-        "Binding Generator SearchResult SearchState Status ecco generic line make_generator "
+        "Binding Generator SearchResult SearchState Status ecco fgsm generic line make_generator pgd "
         "register_generator revise search"
     ),
     "tabular": "Encoder Feature Schema",
     "training": (
         "AccuracyBudget AverageWeights BestEpoch Callback ClipGradient CounterfactualBatch EarlyStopping "
-        "Fleet History Member Objective Run Schedule Setting TrainConfig TrainResult make_objective preset "
-        "train"
+        "Fleet History LossTerms Member Objective Regime Round Run Schedule Setting TrainConfig TrainResult "
+        "make_objective make_regime preset train"
     ),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}

@@ -11,8 +11,9 @@ from torch import nn
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError, ModelError
-from counterfactual_training.evaluation.attacks import fgsm, input_gradient, pgd, random_perturbation, robust_accuracy
+from counterfactual_training.evaluation.attacks import robust_accuracy
 from counterfactual_training.evaluation.performance import accuracy
+from counterfactual_training.search.perturbations import fgsm, input_gradient, pgd, random_perturbation
 
 ATTACKS = {
     "fgsm": fgsm,

@@ -26,7 +26,7 @@ from counterfactual_training.search import Generator
 from counterfactual_training.tabular.encode import Encoder, Missing, Unseen
 from counterfactual_training.tabular.model_space import device_and_dtype, encode_rows
 from counterfactual_training.tabular.schema import Schema
-from counterfactual_training.training import Callback, History, Objective, Setting
+from counterfactual_training.training import Callback, History, Objective, Regime, Setting
 
 ModelFactory = Callable[[int, int], nn.Module]
 
@@ -84,6 +84,8 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
             network trained on counterfactuals, for images), ``"both"`` or ``"none"``. Predictions do not depend on it.
         preset: ``"default"``; ``"cheap_recourse"`` (cheaper counterfactuals, under an accuracy budget); the paper's
             ``"as_run"`` or ``"as_printed"``; or a :class:`Setting`, for the paper's network.
+        regime: another way to train the preset's network: ``"conventional"``, ``"ct"``, ``"pgd"``, ``"trades"``,
+            ``"jem"``, … (:data:`REGIMES`), or a :class:`Regime`.
         mutability: by column, ``"both" | "none" | "increase" | "decrease"``, or 0, +1, −1 as in ``monotonic_cst``.
         domain: by column, where advice may lead: ``(lower, upper)`` in its own units, ``None`` where open. Rows outside
             may stay there or move towards it.
@@ -148,6 +150,7 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         scaling: parameters.Scaling | None = None,
         gate: str | None = None,
         preset: str | Setting = "default",
+        regime: str | Regime | None = None,
         mutability: Mapping[str, object] | Sequence[object] | None = None,
         domain: Mapping[str, tuple[Any, Any]] | None = None,
         schema: Schema | Mapping[str, Any] | str | Path | None = None,
@@ -209,13 +212,14 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         generator: Generator | None = None,
         objective: Objective | None = None,
         preset: Setting | None = None,
+        regime: Regime | None = None,
     ) -> CounterfactualClassifier:
         """Read a saved classifier, on the CPU.
 
-        A file holds only text and numbers: pass a model, generator, objective or preset of your own again, as to the
-        constructor.
+        A file holds only text and numbers: pass a model, generator, objective, preset or regime of your own again, as
+        to the constructor.
         """
-        objects = {"model": model, "generator": generator, "objective": objective, "preset": preset}
+        objects = {"model": model, "generator": generator, "objective": objective, "preset": preset, "regime": regime}
         return load_classifier(path, cls, objects)
 
     @classmethod

@@ -22,7 +22,7 @@ from counterfactual_training.models import VAE, mlp, shape_of
 from counterfactual_training.persistence import load_file, load_weights, save_file
 from counterfactual_training.search import GENERATORS
 from counterfactual_training.tabular.encode import Encoder
-from counterfactual_training.training import OBJECTIVES, History
+from counterfactual_training.training import OBJECTIVES, REGIMES, History
 
 _KIND = "counterfactual classifier"
 _MODEL, _VAE, _GATE, _ORIGIN = "model.", "vae.", "gate.", "origin."
@@ -33,6 +33,7 @@ _NAMED: Mapping[str, tuple[str, ...] | Mapping[str, Any]] = {
     "generator": GENERATORS,
     "objective": OBJECTIVES,
     "preset": (),
+    "regime": REGIMES,
 }
 
 
@@ -212,7 +213,8 @@ def _to_json(name: str, value: Any) -> Any:
 
 
 def _need_objects(params: dict[str, Any], objects: Mapping[str, Any], source: str) -> None:
-    own = {name: params[name]["object"] for name in _NAMED if "object" in params[name]}
+    # Older files lack some names.
+    own = {name: params[name]["object"] for name in _NAMED if "object" in params.get(name, ())}
     absent = [name for name in own if objects.get(name) is None]
     if absent:
         said = " and ".join(f"a {name} of your own ({own[name]})" for name in absent)

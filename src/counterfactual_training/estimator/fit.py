@@ -315,6 +315,11 @@ def tuning_task(prepared: PreparedFit, validation_share: float, num_seeds: int) 
 
 def checked_space(prepared: PreparedFit, params: Mapping[str, Any], space: Any) -> Any:
     """The space to search, without the settings that this classifier cannot pass on to a training."""
+    if prepared.setting.regime is not None:
+        raise InputError(
+            f"tune varies the settings of Counterfactual Training; {prepared.setting.regime.name!r} has none of them. "
+            "Compare its numbers with GridSearchCV: regime=[make_regime(…).regime, …]."
+        )
     if not prepared.setting.objective.needs_counterfactuals:
         raise InputError(
             "This classifier trains without counterfactuals, so there is nothing to tune. preset='as_run', the paper's "

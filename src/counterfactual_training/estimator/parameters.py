@@ -19,7 +19,17 @@ from counterfactual_training.models import VAE, linear, mlp, shape_of
 from counterfactual_training.search import GENERATORS, Generator, LatentSpace, line
 from counterfactual_training.search.recipes import make_alike
 from counterfactual_training.tabular.encode import Encoder
-from counterfactual_training.training import Callback, Objective, Setting, TrainConfig, make_objective, preset
+from counterfactual_training.training import (
+    REGIMES,
+    Callback,
+    Objective,
+    Regime,
+    Setting,
+    TrainConfig,
+    make_objective,
+    make_regime,
+    preset,
+)
 from counterfactual_training.training.callbacks import PrintLoss
 from counterfactual_training.training.setting import OF_OBJECTIVE, in_parts
 
@@ -90,7 +100,11 @@ PRESETS = {
 def make_preset(params: Params) -> Preset:
     """The preset, with what is stated about the network, the encoder, the gate and the rows to hold out."""
     # Parameters of the same name as a field of the preset replace it.
-    found = replace(_named_preset(params), **_stated(params, [f.name for f in fields(Preset) if f.name in params]))
+    stated = _stated(params, [f.name for f in fields(Preset) if f.name in params])
+    found = replace(_named_preset(params), **stated)
+    # A budget weighs accuracy itself, and returns to the last epoch within it.
+    if base_setting(params).budget is not None and "early_stopping" not in stated:
+        found = replace(found, early_stopping=False)
     check_name("scaling", found.scaling, get_args(Scaling))
     check_name("gate", found.gate, (*GATES, "none"))
     return found
@@ -98,11 +112,21 @@ def make_preset(params: Params) -> Preset:
 
 def base_setting(params: Params) -> Setting:
     """The preset's training setting, before anything else that is stated."""
-    found = _named_preset(params).setting
+    found = _trained_by(params["regime"], _named_preset(params).setting)
     # Constraints are in model space, which depends on the encoder that is yet to be fitted.
     if found.constraints is not None:
         raise InputError("A preset's constraints have no effect: state mutability, domain or schema, column by column.")
     return found if params["num_std"] is None else replace(found, num_std=float(params["num_std"]))
+
+
+def _trained_by(regime: str | Regime | None, usual: Setting) -> Setting:
+    """The setting of a regime; without one, the preset's own."""
+    if regime is None:
+        return usual
+    if isinstance(regime, Regime):
+        return replace(usual, regime=regime, budget=None)
+    check_name("regime", regime, (*REGIMES, "or a Regime"))
+    return make_regime(regime)
 
 
 def _named_preset(params: Params) -> Preset:
@@ -157,6 +181,9 @@ def make_setting(
     if params["epochs"] == 0:
         raise InputError("epochs=0 would leave the random weights that training starts from; state at least 1.")
     base, num_rows = base_setting(params), len(x_train)
+    beside = _stated(params, ("objective", *OF_OBJECTIVE)) if base.regime is not None else {}
+    if base.regime is not None and beside:
+        raise InputError(f"{next(iter(beside))} has no effect: the regime {base.regime.name!r} has a loss of its own.")
     config = replace(
         base.config,
         batch_size=_size(params, "batch_size", usual_batch_size(num_rows)),
@@ -283,7 +310,8 @@ def _params_of(generator: Generator) -> dict[str, Any]:
     numbers = Setting(generator).numbers()
     params = {name: numbers.get(name) for name in (*_SEARCH, *WEIGHTS)} | {"generator": generator.name}
     if generator.name in GENERATORS:
-        again = make_training_generator({**params, "preset": "as_run", "num_std": None}, vae=vae_of(generator))
+        alike = {**params, "preset": "as_run", "regime": None, "num_std": None}
+        again = make_training_generator(alike, vae=vae_of(generator))
         # Only if the parameters lead back to this very generator; else the object itself is the parameter.
         if _content(again) == _content(generator):
             return params

@@ -1,6 +1,6 @@
 """Evaluation of any torch classifier."""
 
-from counterfactual_training.evaluation.attacks import fgsm, pgd, robust_accuracy
+from counterfactual_training.evaluation.attacks import robust_accuracy
 from counterfactual_training.evaluation.attribution import integrated_gradients
 from counterfactual_training.evaluation.counterfactuals import counterfactual_table, counterfactual_tables
 from counterfactual_training.evaluation.evaluate import evaluate, summarise
@@ -26,12 +26,10 @@ __all__ = [
     "counterfactual_table",
     "counterfactual_tables",
     "evaluate",
-    "fgsm",
     "floor_table",
     "implausibility",
     "implausibility_mmd",
     "integrated_gradients",
-    "pgd",
     "robust_accuracy",
     "scale_of",
     "stepfree_table",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import Dataset
-from counterfactual_training.evaluation.attacks import Attack, fgsm, pgd, random_perturbation, robust_accuracy
+from counterfactual_training.evaluation.attacks import Attack, robust_accuracy
 from counterfactual_training.evaluation.attribution import NUM_SAMPLES, protected_sensitivity
 from counterfactual_training.evaluation.counterfactuals import (
     Data,
@@ -31,6 +31,7 @@ from counterfactual_training.evaluation.performance import (
 )
 from counterfactual_training.evaluation.protocol import PAIRED, EvaluationProtocol
 from counterfactual_training.search import search
+from counterfactual_training.search.perturbations import fgsm, pgd, random_perturbation
 
 
 def evaluate(

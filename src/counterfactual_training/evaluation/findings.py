@@ -10,9 +10,9 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from counterfactual_training.evaluation.attacks import input_gradient
 from counterfactual_training.evaluation.protocol import EvaluationProtocol, draw_individuals
 from counterfactual_training.search import evaluating
+from counterfactual_training.search.perturbations import input_gradient
 
 # Fewer valid counterfactuals than this, or fewer in a group of IP*, are too few for a mean.
 _FEW_VALID, _SMALL_GROUP = 30, 20

@@ -107,12 +107,3 @@ def check_labels(logits: Tensor, y: Tensor) -> Tensor:
     if y.numel() and not 0 <= int(y.min()) <= int(y.max()) < k:
         raise InputError(f"Classes must lie in 0..{k - 1}, got {int(y.min())}..{int(y.max())}.")
     return at_least_single(logits)
-
-
-def check_broadcast(name: str, value: Tensor, x: Tensor) -> None:
-    """Refuse a value that does not broadcast to the shape of x."""
-    try:
-        value.expand_as(x)
-    except RuntimeError:
-        sizes = f"{name} {tuple(value.shape)} does not broadcast to x {tuple(x.shape)}"
-        raise InputError(f"{sizes}; give one per feature.") from None

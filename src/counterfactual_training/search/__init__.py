@@ -2,6 +2,7 @@
 
 from counterfactual_training.search.generator import Generator
 from counterfactual_training.search.penalties import Distance, Energy, Penalty, SearchState
+from counterfactual_training.search.perturbations import fgsm, pgd
 from counterfactual_training.search.recipes import (
     GENERATORS,
     ecco,
@@ -30,9 +31,11 @@ __all__ = [
     "Status",
     "ecco",
     "evaluating",
+    "fgsm",
     "generic",
     "line",
     "make_generator",
+    "pgd",
     "register_generator",
     "revise",
     "search",

@@ -116,3 +116,12 @@ def check_tensor(output: Any) -> Tensor:
         f"The model returned {described}; expected a tensor of logits (n, num_classes). "
         "Wrap it in a module whose forward returns that tensor alone."
     )
+
+
+def check_broadcast(name: str, value: Tensor, x: Tensor) -> None:
+    """Refuse a value that does not broadcast to the shape of x."""
+    try:
+        value.expand_as(x)
+    except RuntimeError:
+        sizes = f"{name} {tuple(value.shape)} does not broadcast to x {tuple(x.shape)}"
+        raise InputError(f"{sizes}; give one per feature.") from None

@@ -18,6 +18,8 @@ from counterfactual_training.training.objective import (
     Objective,
     make_objective,
 )
+from counterfactual_training.training.regime import Regime, Round
+from counterfactual_training.training.regimes import REGIMES, make_regime
 from counterfactual_training.training.run import History, Run, TrainResult
 from counterfactual_training.training.setting import AS_PRINTED, AS_RUN, CHEAP_RECOURSE, Setting, TrainConfig, preset
 from counterfactual_training.training.train import train
@@ -27,6 +29,7 @@ __all__ = [
     "AS_RUN",
     "CHEAP_RECOURSE",
     "OBJECTIVES",
+    "REGIMES",
     "AccuracyBudget",
     "AverageWeights",
     "BestEpoch",
@@ -40,12 +43,15 @@ __all__ = [
     "LossTerms",
     "Member",
     "Objective",
+    "Regime",
+    "Round",
     "Run",
     "Schedule",
     "Setting",
     "TrainConfig",
     "TrainResult",
     "make_objective",
+    "make_regime",
     "preset",
     "train",
 ]

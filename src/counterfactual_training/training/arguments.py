@@ -177,7 +177,7 @@ def check_modes(model: nn.Module, setting: Setting, data: TrainingRows, ranks: R
         advice = "To keep parts frozen call model.train() first, then .eval() on these parts."
         warnings.warn(f"{text} {advice}", stacklevel=3)
     # Counterfactuals share the forward pass of their batch, so only conventional batches can have a single row.
-    plain = setting.config.burn_in_epochs > 0 or not setting.objective.needs_counterfactuals
+    plain = setting.config.burn_in_epochs > 0 or not setting.loss.needs_counterfactuals
     least, where = data.smallest_batch(setting.config.batch_size), ""
     if ranks is not None and ranks.size > 1 and not data.divided:
         least, where = least // ranks.size, f" on one of {ranks.size} processes"
@@ -216,6 +216,8 @@ def check_optimizer(
 
 def check_ranks(run: Run) -> None:
     """Raise unless all processes have the same rows and settings; each takes its part of them."""
+    if run.ranks.size > 1 and run.regime is not None:
+        raise InputError(f"The regime {run.regime.name!r} looks at whole batches: train on one process.")
     if run.ranks.size > 1 and len(set(run.ranks.every(fingerprint_of_given(run)))) > 1:
         raise InputError(
             "The processes were given different rows or settings. Give all of them the whole training set and one "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import ModelError
 from counterfactual_training.search import SearchResult, Status, evaluating, search
 from counterfactual_training.training.objective import Batch, CounterfactualBatch
+from counterfactual_training.training.regime import Find, Round
 from counterfactual_training.training.run import Run
 from counterfactual_training.training.sampling import Streams, draw_rows, draw_targets, each
 from counterfactual_training.training.setting import Immature
@@ -47,7 +49,7 @@ def explain(run: Run, sizes: list[int], rng: Streams, tally: Tally) -> Iterator[
         blocks = torch.arange(num).split(sizes)
         mine = torch.cat([block[own] for block, (own, _) in zip(blocks, parts, strict=True)])
         sizes = [own.stop - own.start for own, _ in parts]
-    found = _searched(run, num, rng, tally, mine)
+    found = _guarded(run, rng, tally, lambda active: explain_round(run, num, rng, active, mine))
     if found is None:
         return None
     explanations, told = found
@@ -58,14 +60,28 @@ def explain(run: Run, sizes: list[int], rng: Streams, tally: Tally) -> Iterator[
     return zip(batches, contrast, adversarial, strict=True)
 
 
+def find_by_regime(run: Run, find: Find, batch: Batch, rng: Streams, tally: Tally) -> Any:
+    """What a regime trains on beside the batch, at the current weights; ``None`` if no member is left."""
+    now = (batch.x, batch.y, run.constraints, run.generator, run.data, run.memory, run.epoch, rng)
+
+    def found(_: Tensor | None) -> Any:
+        with evaluating(run.model):
+            return find(Round(run.model, *now))
+
+    return _guarded(run, rng, tally, found)
+
+
 def _shares(run: Run, weights: list[Tensor | None], even: list[float]) -> list[float]:
     """This process's part of each batch relative to an even share; by weight, where rows have weights."""
     given = [w.sum() * (share > 0) for w, share in zip(weights, even, strict=True) if w is not None]
     return even if run.ranks.size == 1 or not given else run.ranks.relative(torch.stack(given))
 
 
-def _searched(run: Run, num: int, rng: Streams, tally: Tally, mine: Tensor | None) -> Found | None:
-    """Counterfactuals of all members; those whose models have become unusable are stopped, and the search repeated."""
+def _guarded(run: Run, rng: Streams, tally: Tally, find: Callable[[Tensor | None], Any]) -> Any:
+    """What is found for all members; those whose models have become unusable are stopped, and it is tried again.
+
+    ``find`` gets a mask ``(members,)`` of those that train with what it finds; ``None`` if there is one model.
+    """
     rngs = [rng] if isinstance(rng, torch.Generator) else rng
     states = [own.get_state() for own in rngs]
     run.ranks.share_buffers(run.model)
@@ -73,7 +89,7 @@ def _searched(run: Run, num: int, rng: Streams, tally: Tally, mine: Tensor | Non
         mask = torch.tensor(active, device=run.device) if run.lead else None
         error, found = None, None
         try:
-            found = explain_round(run, num, rng, mask, mine)
+            found = find(mask)
         except ModelError as caught:
             error = caught
         if not run.ranks.any(error is not None, run.device):

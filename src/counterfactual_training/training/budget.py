@@ -110,7 +110,7 @@ class AccuracyBudget(Callback):
 
     def _bound(self, run: Run) -> list[int]:
         """Members in the stack with a budget and with counterfactual terms."""
-        needs = [i for i in run.slots if run.settings[i].objective.needs_counterfactuals]
+        needs = [i for i in run.slots if run.settings[i].loss.needs_counterfactuals]
         return [i for i in needs if self._of(run, i) < math.inf]
 
 

@@ -63,6 +63,8 @@ def _add_given(digest: Digest, run: Run) -> None:
     for setting in run.settings:
         config = asdict(setting.config) | {"threads": None}  # a run may go on with other threads
         digest.add([config, setting.generator, setting.constraints, setting.objective, setting.budget])
+        if setting.regime is not None:  # files written before there were regimes stay valid
+            digest.add(setting.regime)
     digest.add([data.y, data.weight])
     # Reading all fetched rows would cost another epoch: their classes and the first rows must do.
     if isinstance(data, FetchedRows):

@@ -134,7 +134,7 @@ class Fleet:
         for i in alone:
             arguments.check_modes(self.models[i], settings[i], data)
         kinds = [generator_structure(setting.generator) for setting in settings]
-        rules = [constraint_structure(stated(setting)) for setting in settings]
+        rules = [(constraint_structure(stated(own)), *_regime_structure(own)) for own in settings]
         groups: list[list[int]] = []
         # Generators with the most energies first: then a group accepts all that are compatible with its first member.
         for i in sorted(set(everyone) - set(alone), key=lambda i: (-len(kinds[i][3]), i)):
@@ -160,6 +160,11 @@ def _in_halves(
     half = len(group) // 2
     warnings.warn(f"No memory for {len(group)} members at once: training {half} at a time.", stacklevel=from_outside())
     return _in_halves(train, group[:half], most) | _in_halves(train, group[half:], most)
+
+
+def _regime_structure(setting: Setting) -> tuple[object, ...]:
+    """Equal for members that one loss can train: of one regime, found for from the same epoch on."""
+    return () if setting.regime is None else (id(setting.regime), setting.config.burn_in_epochs)
 
 
 def _with_own_code(settings: Sequence[Setting]) -> list[int]:

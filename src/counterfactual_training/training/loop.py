@@ -11,7 +11,7 @@ import torch
 
 from counterfactual_training.errors import InputError
 from counterfactual_training.threads import sensible_threads
-from counterfactual_training.training.batches import explain, mini_batches
+from counterfactual_training.training.batches import explain, find_by_regime, mini_batches
 from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.distributed import shares
 from counterfactual_training.training.learner import Gradients
@@ -78,20 +78,25 @@ def _explained(run: Run, rng: Streams, tally: Tally) -> Iterator[list[Batch]]:
     count = run.data.num_batches(config.batch_size)
     sizes = shares(max(config.num_counterfactuals, count), count)  # counterfactuals for each batch
     explaining = any(tally.explaining)
-    per_batch = explaining and config.refresh == "batch"
+    find = run.regime.find if explaining and run.regime is not None else None
+    per_batch = explaining and (find is not None or config.refresh == "batch")
     found = explain(run, sizes, rng, tally) if explaining and not per_batch else None
     group: list[Batch] = []
     for size, batch in zip_longest(sizes, batches):
         if size is None or batch is None:
             how = "fewer" if batch is None else "more"
             raise InputError(f"The DataLoader gives {how} batches than its len(), {count}; correct its sampler's.")
-        if per_batch:
+        if find is not None and explaining:
+            found = find_by_regime(run, find, batch, rng, tally)
+        elif per_batch:
             found = explain(run, [size], rng, tally)
         if explaining and found is None:  # all members that search have stopped; others may train conventionally
             if not run.running:
                 return
             explaining = per_batch = False
-        group.append(batch if found is None else batch.explained(*next(found)))
+        if found is not None:
+            batch = batch.explained(*next(found)) if find is None else batch._replace(explanations=found)
+        group.append(batch)
         # With one search per batch, the search needs the weights after the update before it.
         full = per_batch or len(group) * batch.x.numel() > _GROUP_VALUES
         if full and len(group) % config.accumulate == 0:

@@ -5,9 +5,9 @@ Beyond the paper, with weights of 0 unless asked for: λ_contrast·logistic cont
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +52,7 @@ class Batch(NamedTuple):
     x: Tensor  # (..., n, *features)
     y: Tensor  # (..., n)
     weight: Tensor | None = None  # (..., n) what each row counts in the class loss
-    explanations: CounterfactualBatch | None = None
+    explanations: Any = None  # counterfactuals, or whatever a regime found
     shares: tuple[float, float, float] = (1.0, 1.0, 1.0)
 
     def explained(self, explanations: CounterfactualBatch, contrast: float, adversarial: float) -> Batch:
@@ -71,6 +71,14 @@ class LossTerms:
     logits: Tensor  # (..., n, k) of the mini-batch
     contrast: Tensor | None = None  # only where they have a weight
     recourse: Tensor | None = None
+
+    @classmethod
+    def sum(cls, logits: Tensor, **terms: Tensor) -> LossTerms:
+        """The sum of terms ``(...)``, of a regime's own loss; the history shows those that have the names above."""
+        values = list(terms.values())
+        total, none = sum(values[1:], values[0]), torch.zeros_like(values[0])
+        shown = {name: terms.get(name, none) for name in ("class_loss", "divergence", "ridge", "adversarial")}
+        return cls(total, logits=logits, **shown)
 
 
 class RowTerms(NamedTuple):
@@ -122,7 +130,8 @@ class Objective:
     lambda_recourse: Number = 0.0
 
     def __post_init__(self) -> None:
-        for name, weight in vars(self).items():
+        for name in (own.name for own in fields(Objective)):  # a subclass may have others that are not weights
+            weight = getattr(self, name)
             values = weight.flatten().tolist() if isinstance(weight, Tensor) else [weight]
             if any(not 0 <= value < float("inf") for value in values):
                 raise InputError(f"{name} must be a finite number of at least 0, got {weight}.")

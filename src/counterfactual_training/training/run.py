@@ -80,6 +80,7 @@ class Run:
         lead: ``()`` for one model, ``(rows of the stack,)`` in a fleet.
         model: the model; in a fleet the stack.
         parameters: the trained tensors, each ``(*lead, …)``.
+        memory: what a regime remembers, such as JEM's replay buffer; tensors ``(*lead, …)``.
         strength: of each member, a factor of all weights of Eq. 2 but that of the class loss; callbacks may change it.
         gradients: of the next update, one per tensor of ``parameters``; ``None`` where a parameter has none.
         optimizer: in a fleet with one parameter group per member.
@@ -109,9 +110,12 @@ class Run:
         self.ranks = Ranks.from_model(models[0])
         model = StackedModel(models) if stack or len(models) > 1 else models[0]
         rates = [setting.config.learning_rate for setting in self.settings]
-        self.learner = Learner(model, self.settings[0].objective, data.num_classes, rates, optimizer)
+        self.learner = Learner(model, self.settings[0].loss, data.num_classes, rates, optimizer)
         self.model, self.optimizer = self.learner.model, self.learner.optimizer
         self.device = self.learner.parameters[0].device
+        self.regime = self.settings[0].regime  # the members of a stack share it
+        remember = self.regime.remember if self.regime is not None else None
+        self.memory = {} if remember is None else remember(data, self.learner.lead)
         self.good = self._weights()  # weights after each member's last sound epoch, by row of the stack
         self.ended: dict[int, dict[str, Tensor]] = {}  # final weights of stopped members of a fleet
         self._restack()
@@ -170,14 +174,14 @@ class Run:
     def explaining(self) -> list[bool]:
         """For each row of the stack, whether it trains with counterfactuals in this epoch."""
         running, settings = self.running, self.settings
-        search = [i for i in running if settings[i].objective.needs_counterfactuals]
+        search = [i for i in running if settings[i].loss.needs_counterfactuals]
         return [i in search and self.epoch >= settings[i].config.burn_in_epochs for i in self.slots]
 
     def objective_for(self, explaining: Sequence[bool]) -> Objective:
         """Eq. 2 at the members' strength; in a fleet, with weights of 0 for members without counterfactuals."""
         # A lone model without counterfactuals gets batches without them, so its weights may stay.
         factors = [self.strength[i] * (on or not self.lead) for i, on in zip(self.slots, explaining, strict=True)]
-        if all(factor == 1 for factor in factors):
+        if all(factor == 1 for factor in factors) or self.regime is not None:
             return self.objective
         factor: Number = torch.tensor(factors, device=self.device) if self.lead else factors[0]
         # Fields of Objective only: a subclass may have others that are not weights.
@@ -243,6 +247,7 @@ class Run:
         self.learner.keep(rows)
         self.good = {name: value[rows] for name, value in self.good.items()}
         self.bad_updates = [self.bad_updates[place] for place in places]
+        self.memory = {name: value[rows.to(value.device)] for name, value in self.memory.items()}
         self.data = self.data.for_members(places)
         self.validation = self.validation and self.validation.for_members(places)
         self.slots = list(slots)
@@ -268,6 +273,7 @@ class Run:
             "model": self.model.state_dict(),
             "good": self.good,
             "ended": self.ended,
+            "memory": self.memory,
             "optimizer": self.optimizer.state_dict(),
         }
 
@@ -282,6 +288,7 @@ class Run:
         self.good = {name: value.to(self.good[name]) for name, value in state["good"].items()}
         self.ended, self.bad_updates = state["ended"], state["bad_updates"]
         self.strength, self.epoch = state["strength"], state["epoch"]
+        self.memory = {name: state["memory"][name].to(value) for name, value in self.memory.items()}
         told = zip(state["records"], state["stopped"], strict=True)
         self.histories = [History(records, reason) for records, reason in told]
 
@@ -304,13 +311,15 @@ class Run:
         self.lead, self.parameters = self.learner.lead, self.learner.parameters
         settings = [self.settings[i] for i in self.slots]
         first = settings[0]
-        self.generator, self.constraints, self.objective = first.generator, stated(first), first.objective
+        self.generator, self.constraints, self.objective = first.generator, stated(first), first.loss
         if self.lead:
             like = self.parameters[0].detach()
             self.generator = stack_generators([own.generator for own in settings], like)
             self.constraints = stack_constraints([stated(own) for own in settings])
-            weights = {name: [getattr(own.objective, name) for own in settings] for name in vars(first.objective)}
-            self.objective = replace(first.objective, **{name: like.new_tensor(v) for name, v in weights.items()})
+            if first.regime is None:  # members of one regime share it with all its numbers
+                names = vars(first.objective)
+                weights = {name: like.new_tensor([getattr(own.objective, name) for own in settings]) for name in names}
+                self.objective = replace(first.objective, **weights)
 
 
 def stated(setting: Setting) -> Constraints:

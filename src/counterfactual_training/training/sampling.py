@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from counterfactual_training.training.setting import TargetRule
-
+TargetRule = Literal["not_predicted", "not_true", "uniform", "prior"]
 Streams = torch.Generator | Sequence[torch.Generator]  # one rng, or one per member of a fleet
 
 

@@ -17,10 +17,11 @@ from counterfactual_training.defaults import BURN_IN, EPOCHS, LEARNING_RATE, SEE
 from counterfactual_training.errors import InputError, check_name, lookup
 from counterfactual_training.search import Generator, ecco
 from counterfactual_training.training.objective import Objective, make_objective
+from counterfactual_training.training.regime import Regime, RegimeLoss
+from counterfactual_training.training.sampling import TargetRule
 
 Value = float | int
 Refresh = Literal["epoch", "batch"]
-TargetRule = Literal["not_predicted", "not_true", "uniform", "prior"]
 AdversarialLabel = Literal["true", "predicted"]
 Immature = Literal["replace", "drop", "keep"]
 
@@ -114,6 +115,7 @@ class Setting:
         generator: of the counterfactuals.
         constraints: by default a box inferred from the training rows (Eq. 12).
         objective: the weights of Eq. 2.
+        regime: what to train on instead of counterfactuals and Eq. 2, such as attacks; ``None`` is this paper's method.
         config: all other settings.
         num_std: n_σ of the inferred box.
         budget: the share of training accuracy that counterfactuals may cost, relative to a conventional twin
@@ -129,15 +131,23 @@ class Setting:
     num_std: float = 2.0
     budget: float | None = None
     project_categories: bool = False
+    regime: Regime | None = None
 
     def __post_init__(self) -> None:
         if self.budget is not None and not 0 < self.budget < 1:
             raise InputError(f"budget is a share of the training rows between 0 and 1, got {self.budget!r}.")
+        if self.budget is not None and self.regime is not None:
+            raise InputError(f"A budget weakens the terms of Eq. 2, and {self.regime.name!r} has a loss of its own.")
+
+    @property
+    def loss(self) -> Objective:
+        """What is minimised: the regime's loss, or Eq. 2."""
+        return self.objective if self.regime is None else RegimeLoss(regime=self.regime)
 
     def conventional(self) -> Setting:
         """The same run without counterfactuals: the baseline."""
         objective = make_objective("vanilla", lambda_class=float(self.objective.lambda_class))
-        return replace(self, objective=objective, budget=None)
+        return replace(self, objective=objective, budget=None, regime=None)
 
     def seeded(self, seed: int) -> Setting:
         return replace(self, config=replace(self.config, seed=seed))
@@ -172,6 +182,7 @@ class Setting:
             "generator": {"name": self.generator.name, **self.generator.numbers()},
             "objective": dict(vars(self.objective)),
             "training": asdict(self.config),
+            **({} if self.regime is None else {"regime": {"name": self.regime.name, **self.regime.numbers}}),
         }
 
 

@@ -97,7 +97,7 @@ class Tally:
         """Means over the batches of the updates made; NaN without any."""
         counts = np.repeat(made, self.run.config.accumulate, 0)[: len(terms)]  # an update's fate is that of its batches
         # A stack computes every term for all rows; a member's record shows only those of its own objective.
-        objectives = [self.run.settings[i].objective for i in self.run.slots]
+        objectives = [self.run.settings[i].loss for i in self.run.slots]
         contrast = np.array([own.needs_divergence for own in objectives]) & self.explaining
         adversarial = np.array([own.needs_adversarial for own in objectives]) & self.explaining
         always = np.ones_like(contrast)

@@ -18,6 +18,8 @@ from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.distributed import Ranks, unwrapped
 from counterfactual_training.training.loop import fit
 from counterfactual_training.training.objective import Objective, make_objective
+from counterfactual_training.training.regime import Regime
+from counterfactual_training.training.regimes import make_regime
 from counterfactual_training.training.run import Run, TrainResult
 from counterfactual_training.training.setting import Setting, TrainConfig, preset
 
@@ -34,6 +36,7 @@ def train(
     config: TrainConfig | None = None,
     *,
     setting: Setting | str | None = None,
+    regime: Regime | str | None = None,
     validation: arguments.Validation | None = None,
     sample_weight: Tensor | None = None,
     class_weight: arguments.ClassWeight | None = None,
@@ -57,6 +60,7 @@ def train(
         objective: the weights of Eq. 2, or a name from :data:`OBJECTIVES`.
         config: all other settings.
         setting: these four together, or the name of a preset; arguments given beside it take precedence.
+        regime: how to train otherwise: a :class:`Regime`, or a name from :data:`REGIMES`.
         validation: rows and classes whose loss and accuracy are logged every epoch, for callbacks only.
         sample_weight: ``(n,)`` weights of the rows in class loss and adversarial loss.
         class_weight: one number per class for the same losses, or ``"balanced"``.
@@ -72,6 +76,8 @@ def train(
     inner, ranks = unwrapped(model), Ranks.from_model(model)
     data = arguments.training_rows([inner], x, y, sample_weight, class_weight)
     held = arguments.validation_rows([inner], validation, data)
+    if regime is not None:
+        setting = _with_regime(setting, regime)
     stated = _stated(setting, generator, constraints, objective, config, x if isinstance(x, Tensor) else None)
     chosen = arguments.with_constraints(stated, data)
     arguments.check_modes(inner, chosen, data, ranks)
@@ -83,6 +89,15 @@ def train(
     arguments.check_ranks(run)
     fit(run, None if checkpoint is None else Checkpoint(checkpoint, run))
     return run.results()[0]
+
+
+def _with_regime(setting: Setting | str | None, regime: Regime | str) -> Setting:
+    """The setting, trained by a regime; a name may also stand for a whole setting, such as ``"as_printed"``."""
+    base = preset(setting) if isinstance(setting, str) else setting
+    if isinstance(regime, Regime):
+        return replace(base or Setting(), regime=regime)
+    chosen = make_regime(regime)
+    return chosen if base is None else replace(base, regime=chosen.regime, objective=chosen.objective)
 
 
 def _stated(

@@ -1,0 +1,352 @@
+"""Published training regimes as recipes. All honour the constraints: no attack, sample or target moves what may not.
+
+Formulas are for a batch of rows x with classes y; f are the logits, LSE f(x) their logsumexp, P the projection onto
+what the constraints allow. Numbers such as ε are in the units of the inputs, which should have a common scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity, kl_div, softplus
+
+from counterfactual_training.core.energy import mean_rows
+from counterfactual_training.core.losses import class_loss
+from counterfactual_training.core.precision import at_least_single
+from counterfactual_training.errors import InputError, check_name
+from counterfactual_training.search.perturbations import ascend, input_gradient
+from counterfactual_training.training.objective import Batch, LossTerms, make_objective
+from counterfactual_training.training.regime import Memory, Regime, Round
+from counterfactual_training.training.rows import FetchedRows, TrainingRows
+from counterfactual_training.training.setting import AS_PRINTED, AS_RUN, CHEAP_RECOURSE, Setting, TrainConfig
+
+# |L| beyond which an energy model counts as diverged; the authors of JEM stop there.
+_DIVERGED = 1e8
+# Rows among which gradient supervision looks for a neighbour.
+_CANDIDATES = 2000
+
+
+@cache  # members of a fleet with the same numbers share one regime, and so train as one
+def pgd(epsilon: float = 0.1, steps: int = 10, step_size: float | None = None) -> Regime:
+    """Adversarial training (Madry et al. 2018): ``CE(f(x*), y)``, x* by ascent of the loss in the ε-ball.
+
+    The step size is 2.5 ε / steps by default. The history's accuracy is that under attack.
+    """
+    _check(epsilon=epsilon, steps=steps)
+    rate = step_size or 2.5 * epsilon / steps
+
+    def find(now: Round) -> Tensor:
+        box = now.box(epsilon)
+        start = (now.x + epsilon * (2 * now.uniform() - 1)).clamp(*box)
+        return ascend(lambda x: input_gradient(now.model, x, now.y), start, box, steps, rate)
+
+    def loss(model: nn.Module, batch: Batch, x_adv: Tensor) -> LossTerms:
+        logits = at_least_single(model(x_adv))
+        return LossTerms.sum(logits, adversarial=class_loss(logits, batch.y, batch.weight))
+
+    return Regime("pgd", loss, find, numbers={"epsilon": epsilon, "steps": steps, "step_size": rate})
+
+
+@cache
+def trades(beta: float = 1.0, epsilon: float = 0.1, steps: int = 10, step_size: float | None = None) -> Regime:
+    """TRADES (Zhang et al. 2019): ``CE(f(x), y) + β KL(p(x) ‖ p(x*))``, x* maximises the KL in the ε-ball."""
+    _check(beta=beta, epsilon=epsilon, steps=steps)
+    rate = step_size or 2.5 * epsilon / steps
+
+    def find(now: Round) -> Tensor:
+        box, clean = now.box(epsilon), at_least_single(now.model(now.x)).softmax(-1)
+        # At x itself the KL has no slope, hence the noise.
+        start = (now.x + 1e-3 * now.normal()).clamp(*box)
+        # ∂KL/∂f(x*) = p(x*) − p(x).
+        return ascend(lambda x: _pulled(now.model, x, lambda f: f.softmax(-1) - clean), start, box, steps, rate)
+
+    def loss(model: nn.Module, batch: Batch, x_adv: Tensor) -> LossTerms:
+        logits, attacked = _logits(model, batch.y, batch.x, x_adv)
+        gap = kl_div(attacked.log_softmax(-1), logits.log_softmax(-1), reduction="none", log_target=True).sum(-1)
+        fit = class_loss(logits, batch.y, batch.weight)
+        return LossTerms.sum(logits, class_loss=fit, adversarial=beta * mean_rows(gap, batch.weight))
+
+    return Regime("trades", loss, find, numbers={"beta": beta, "epsilon": epsilon, "steps": steps, "step_size": rate})
+
+
+@cache
+def jem(
+    weight: float = 1.0, ridge: float = 0.1, steps: int = 20, step_size: float = 1.0, noise: float = 0.01,
+    clip: float = 0.1, buffer: int = 10_000, restart: float = 0.05,
+) -> Regime:  # fmt: skip
+    """JEM (Grathwohl et al. 2020): ``CE + w (LSE f(x̃) − LSE f(x)) + ridge (LSE² f(x) + LSE² f(x̃))``.
+
+    Samples x̃ start from a replay buffer, or anew from the box of the training rows, and follow
+    ``x̃ ← P(x̃ + a ∇LSE + σ N(0, 1))``. Two things keep it stable: no feature moves by more than ``clip`` in a step, and
+    the ridge keeps energies small (as ECCCo.jl does on tables). Immutable features of a sample are those of its row.
+    """
+    _check(weight=weight, steps=steps, buffer=buffer, clip=clip)
+
+    def remember(data: TrainingRows, lead: torch.Size) -> Memory:
+        lower, upper = _span(data)
+        rng = torch.Generator().manual_seed(0)  # the same for all members; they differ from the first batch on
+        features = lower.shape[data.y.dim() :]
+        start = lower + (upper - lower) * torch.rand(buffer, *features, generator=rng).to(lower)
+        return {"buffer": start.expand(*lead, buffer, *features).clone()}
+
+    def find(now: Round) -> Tensor:
+        held, rows = now.memory["buffer"], now.y.shape[-1]
+        places = now.choose(held.shape[now.y.dim() - 1], rows)
+        lower, upper = _span(now.data)
+        fresh = lower + (upper - lower) * now.uniform()
+        start = torch.where(now.per_row(now.uniform(rows) < restart), fresh, _taken(held, places))
+        fixed = now.immutable
+        x = torch.where(fixed, now.x, start)
+        for _ in range(steps):
+            step = step_size * _pulled(now.model, x, lambda f: f.softmax(-1)) + noise * now.normal()
+            x = torch.where(fixed, x, (x + step.clamp(-clip, clip)).clamp(lower, upper))
+        now.memory["buffer"] = _put(held, places, x)
+        return x
+
+    def loss(model: nn.Module, batch: Batch, sampled: Tensor) -> LossTerms:
+        logits, others = _logits(model, batch.y, batch.x, sampled)
+        real, fake = logits.logsumexp(-1), others.logsumexp(-1)
+        divergence = mean_rows(fake - real)
+        # Not a number: such updates are skipped, and a run of them stops training at its last sound weights.
+        divergence = torch.where(divergence.abs() > _DIVERGED, torch.nan, divergence)
+        return LossTerms.sum(
+            logits, class_loss=class_loss(logits, batch.y, batch.weight),
+            divergence=weight * divergence, ridge=ridge * mean_rows(real.square() + fake.square()),
+        )  # fmt: skip
+
+    numbers = {"weight": weight, "ridge": ridge, "steps": steps, "step_size": step_size, "noise": noise, "clip": clip}
+    return Regime("jem", loss, find, remember, {**numbers, "buffer": buffer, "restart": restart})
+
+
+@cache
+def dat(epsilon: float = 0.1, steps: int = 10, sample_size: float = 0.1, most: int = 40, auc: float = 0.8) -> Regime:
+    """DAT (arXiv 2510.13872): ``CE(f(x*), y) + BCE(LSE f(x), 1) + BCE(LSE f(x̃), 0)``, with x* as in :func:`pgd`.
+
+    x̃ climbs LSE f by normalised steps from points of the box with independent columns; it may take one step more
+    whenever the energy tells batch and samples apart (AUC ≥ 0.8). Bounded, where JEM's divergence is not.
+    """
+    _check(epsilon=epsilon, steps=steps, most=most)
+    attack = pgd(epsilon, steps).find
+
+    def remember(data: TrainingRows, lead: torch.Size) -> Memory:
+        return {"steps": torch.ones(lead)}
+
+    def find(now: Round) -> tuple[Tensor, Tensor]:
+        lower, upper = _span(now.data)
+        allowed = now.memory["steps"].to(now.x.device)
+        fixed = now.immutable
+        x = torch.where(fixed, now.x, lower + (upper - lower) * now.uniform())
+        for step in range(int(allowed.max())):
+            slope = _pulled(now.model, x, lambda f: f.softmax(-1)).masked_fill(fixed, 0.0)
+            length = now.per_row(slope.flatten(now.y.dim()).norm(dim=-1).clamp_min(1e-12))
+            going = (step < allowed).reshape(*allowed.shape, *[1] * (x.dim() - allowed.dim()))
+            x = torch.where(going, (x + sample_size * slope / length).clamp(lower, upper), x)
+        x = torch.where(fixed, now.x, x)  # a row outside the box keeps what may not change
+        real, fake = (now.model(rows).logsumexp(-1) for rows in (now.x, x))
+        above = (real.unsqueeze(-1) > fake.unsqueeze(-2)).float().mean((-1, -2))
+        now.memory["steps"] = torch.where(above >= auc, (allowed + 1).clamp_max(most), allowed)
+        return attack(now), x  # type: ignore[misc]  # pgd always has one
+
+    def loss(model: nn.Module, batch: Batch, found: tuple[Tensor, Tensor]) -> LossTerms:
+        attacked, clean, sampled = _logits(model, batch.y, found[0], batch.x, found[1])
+        told_apart = mean_rows(softplus(-clean.logsumexp(-1)) + softplus(sampled.logsumexp(-1)))
+        return LossTerms.sum(clean, adversarial=class_loss(attacked, batch.y, batch.weight), divergence=told_apart)
+
+    numbers = {"epsilon": epsilon, "steps": steps, "sample_size": sample_size, "most": most, "auc": auc}
+    return Regime("dat", loss, find, remember, numbers)
+
+
+@cache
+def ross(weight: float = 0.8, reach: float = 0.75, target: int = 1) -> Regime:
+    """Recourse training (Ross, Lakkaraju and Bastani 2021): ``CE(f(x), y) + λ CE(f(x + δ*), target)``.
+
+    δ* minimises the linearised loss of the target over the changes that are allowed, none of which exceeds ``reach``:
+    over a box that is ``P(−reach · sign ∇)``. (The authors' code minimises the negative; this follows the paper.)
+    """
+    _check(weight=weight, reach=reach)
+
+    def find(now: Round) -> Tensor:
+        if not 0 <= target < now.data.num_classes:
+            raise InputError(f"target is one of the classes 0..{now.data.num_classes - 1}, got {target}.")
+        wanted = torch.full_like(now.y, target)
+        # One step of gradient descent by its sign, as far as one may go.
+        return ascend(lambda x: -input_gradient(now.model, x, wanted), now.x, now.box(reach), 1, reach)
+
+    def loss(model: nn.Module, batch: Batch, moved: Tensor) -> LossTerms:
+        logits, after = _logits(model, batch.y, batch.x, moved)
+        fit, wanted = class_loss(logits, batch.y, batch.weight), torch.full_like(batch.y, target)
+        return LossTerms.sum(logits, class_loss=fit, recourse=weight * class_loss(after, wanted, batch.weight))
+
+    return Regime("ross", loss, find, numbers={"weight": weight, "reach": reach, "target": target})
+
+
+@cache
+def gradient_supervision(weight: float = 1.0) -> Regime:
+    """Gradient supervision (Teney et al. 2020): ``CE + λ mean(1 − cos(∇ₓ f_{y⁺}, x⁺ − x))``.
+
+    x⁺ is the nearest row of another class, among 2,000 training rows; differences that mutability forbids do not count.
+    Needs second derivatives.
+    """
+    _check(weight=weight)
+
+    def find(now: Round) -> tuple[Tensor, Tensor]:
+        places = now.choose(now.data.num_rows, min(now.data.num_rows, _CANDIDATES))
+        others, labels, _ = now.data.at(places)
+        lead = now.y.dim()
+        distance = torch.cdist(now.x.flatten(lead), others.flatten(lead))
+        distance = distance.masked_fill(now.y.unsqueeze(-1) == labels.unsqueeze(-2), torch.inf)
+        nearest = distance.argmin(-1)
+        change = (_taken(others, nearest) - now.x).flatten(lead)
+        return now.constraints.to(change).mask_step(change), labels.gather(-1, nearest)
+
+    def loss(model: nn.Module, batch: Batch, found: tuple[Tensor, Tensor]) -> LossTerms:
+        (change, y_target), leaf = found, batch.x.detach().requires_grad_()
+        logits = at_least_single(model(leaf))
+        chosen = logits.gather(-1, y_target.unsqueeze(-1)).sum()
+        (slope,) = torch.autograd.grad(chosen, leaf, create_graph=True)
+        apart = 1 - cosine_similarity(slope.flatten(batch.y.dim()), change, dim=-1)
+        fit = class_loss(logits, batch.y, batch.weight)
+        return LossTerms.sum(logits, class_loss=fit, alignment=weight * mean_rows(apart, batch.weight))
+
+    return Regime("gradient_supervision", loss, find, numbers={"weight": weight})
+
+
+Pairs = Callable[[Round], tuple[Tensor, Tensor, Tensor]]
+
+
+@cache
+def cat(weight: float = 1.0, share: float = 0.25, augment: Pairs | None = None) -> Regime:
+    """Counterfactual adversarial training (Luu and Inoue 2023): ``CE(f(x), y) + λ CE(f(x′), y⁺)``.
+
+    x′ are counterfactuals of the share of rows with the highest entropy, those that arrived. Meant for fine-tuning: let
+    ``burn_in`` of the config train the model first. ``augment(round)`` may bring other pairs: rows
+    ``(..., m, *features)``, their classes and weights ``(..., m)``.
+    """
+    _check(weight=weight, share=share)
+
+    def searched(now: Round) -> tuple[Tensor, Tensor, Tensor]:
+        logs = at_least_single(now.model(now.x)).log_softmax(-1)
+        entropy = -(logs.exp() * logs).sum(-1)
+        most = entropy.topk(max(1, round(share * entropy.shape[-1])), -1).indices
+        part = replace(now, x=_taken(now.x, most), y=now.y.gather(-1, most))
+        y_target = part.targets()
+        found = part.search(y_target)
+        return found.x_cf, y_target, found.converged.to(now.x)
+
+    def loss(model: nn.Module, batch: Batch, found: tuple[Tensor, Tensor, Tensor]) -> LossTerms:
+        x_cf, y_target, counted = found
+        logits, after = _logits(model, batch.y, batch.x, x_cf)
+        fit = class_loss(logits, batch.y, batch.weight)
+        return LossTerms.sum(logits, class_loss=fit, augmented=weight * class_loss(after, y_target, counted))
+
+    return Regime("cat", loss, augment or searched, numbers={"weight": weight, "share": share})
+
+
+@cache
+def misob(strength: float = 0.2, target: int = 1, warm_up: int = 2) -> Regime:
+    """MISOB (2025): rows weigh ``1 + .2 n s_i / Σs``, with s the cost of recourse of rows that are wrongly denied.
+
+    Lowers the burden of recourse without knowing who belongs to which group; the first epochs train conventionally.
+    """
+    _check(strength=strength)
+
+    def find(now: Round) -> Tensor:
+        if now.epoch < warm_up:
+            return torch.ones_like(now.y, dtype=now.x.dtype)
+        denied = (now.y == target) & (now.model(now.x).argmax(-1) != target)
+        # Rows that are not denied ask for the class they have, and are done before the search starts.
+        found = now.search(torch.where(denied, target, now.model(now.x).argmax(-1)))
+        cost = (found.x_cf - now.x).abs().flatten(now.y.dim()).sum(-1) * denied
+        return 1 + strength * cost.shape[-1] * cost / cost.sum(-1, keepdim=True).clamp_min(1e-12)
+
+    def loss(model: nn.Module, batch: Batch, burden: Tensor) -> LossTerms:
+        logits = at_least_single(model(batch.x))
+        weight = burden if batch.weight is None else burden * batch.weight
+        return LossTerms.sum(logits, class_loss=class_loss(logits, batch.y, weight))
+
+    return Regime("misob", loss, find, numbers={"strength": strength, "target": target, "warm_up": warm_up})
+
+
+RECIPES: dict[str, Callable[..., Regime]] = {
+    recipe.__name__: recipe for recipe in (pgd, trades, jem, dat, ross, gradient_supervision, cat, misob)
+}
+# Training that differs from others in numbers alone: Eq. 2 with other weights and settings.
+SETTINGS: dict[str, Setting] = {
+    "conventional": Setting(objective=make_objective("vanilla")),
+    "ct": AS_RUN,
+    "as_printed": AS_PRINTED,
+    "cheap_recourse": CHEAP_RECOURSE,
+    "ct_divergence": Setting(objective=make_objective("divergence")),
+    "ct_adversarial": Setting(objective=make_objective("adversarial")),
+}
+REGIMES = (*SETTINGS, *RECIPES)
+
+
+def make_regime(name: str, **numbers: Any) -> Setting:
+    """The setting of a regime by name; numbers are those of its recipe.
+
+    >>> make_regime("trades", beta=6.0).regime.numbers["beta"]
+    6.0
+    """
+    if name in SETTINGS:
+        if numbers:
+            raise InputError(f"{name!r} has no numbers of its own; change its generator, objective or config.")
+        return SETTINGS[name]
+    check_name("regime", name, REGIMES)
+    recipe = RECIPES[name]
+    # CAT fine-tunes: without a trained model, entropy says nothing.
+    config = TrainConfig(burn_in=0.5) if name == "cat" else TrainConfig(burn_in=0.0)
+    return Setting(regime=recipe(**numbers), config=config)
+
+
+# ---- what recipes share ----------------------------------------------------------------------------------------------
+
+
+def _logits(model: nn.Module, y: Tensor, *rows: Tensor) -> list[Tensor]:
+    """Logits ``(..., n, k)`` of several sets of rows by one forward pass, so that batch statistics see all of them."""
+    dim = y.dim() - 1
+    joined = at_least_single(model(torch.cat(rows, dim)))
+    return list(joined.split([part.shape[dim] for part in rows], dim))
+
+
+def _pulled(model: nn.Module, x: Tensor, weights: Callable[[Tensor], Tensor]) -> Tensor:
+    """``Σ_k w_k ∇ₓ f_k(x)``, like x, with weights ``(..., n, k)`` of the logits there; ``softmax`` gives ∇ₓ LSE f."""
+    leaf = x.detach().requires_grad_()
+    with torch.enable_grad():
+        logits = at_least_single(model(leaf))
+    (slope,) = torch.autograd.grad(logits, leaf, weights(logits.detach()))
+    return slope
+
+
+def _span(data: TrainingRows) -> tuple[Tensor, Tensor]:
+    """The box of all training rows, each ``(..., 1, *features)``."""
+    if isinstance(data, FetchedRows):
+        shape = (1, *data.first(1)[0].shape[1:])
+        return data.read.low.reshape(shape), data.read.high.reshape(shape)
+    return data.x.amin(data.y.dim() - 1, keepdim=True), data.x.amax(data.y.dim() - 1, keepdim=True)
+
+
+def _taken(rows: Tensor, places: Tensor) -> Tensor:
+    """``rows[..., places, *]``: rows ``(..., N, *features)`` at places ``(..., n)``."""
+    if places.dim() == 1:
+        return rows[places]
+    return rows[torch.arange(len(rows), device=rows.device).unsqueeze(-1), places]
+
+
+def _put(rows: Tensor, places: Tensor, values: Tensor) -> Tensor:
+    """A copy of the rows with others in these places."""
+    rows = rows.clone()
+    index: Any = places if places.dim() == 1 else (torch.arange(len(rows), device=rows.device).unsqueeze(-1), places)
+    rows[index] = values.to(rows)
+    return rows
+
+
+def _check(**numbers: float) -> None:
+    for name, number in numbers.items():
+        if not 0 < number < float("inf"):
+            raise InputError(f"{name} must be positive and finite, got {number!r}.")

@@ -1,0 +1,62 @@
+"""Every regime trains the classifier, and what it makes can be asked, cloned and saved."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import counterfactual_training as ct
+from counterfactual_training.errors import InputError
+from counterfactual_training.training.regimes import RECIPES, REGIMES, trades
+
+LOAN = ct.loan(400)
+QUICK = {"epochs": 3, "random_state": 0, "progress": False, "mutability": {"age": "none"}}
+
+
+@pytest.mark.parametrize("name", REGIMES)
+def test_a_classifier_trains_by_any_regime(name, tmp_path):
+    model = clone(ct.CounterfactualClassifier(regime=name, **QUICK)).fit(LOAN.frame, LOAN.labels)
+    assert model.score(LOAN.frame, LOAN.labels) > 0.6
+    withheld = LOAN.frame[model.predict(LOAN.frame) == "loan withheld"].head(5)
+    told = model.explain(withheld, target="loan granted")
+    assert (told.frame["age"] == withheld["age"]).all()
+    model.save(tmp_path / "model.safetensors")
+    again = ct.CounterfactualClassifier.load(tmp_path / "model.safetensors")
+    assert again.regime == name
+    np.testing.assert_array_equal(again.predict_proba(LOAN.frame), model.predict_proba(LOAN.frame))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_regime_changes_the_network(name):
+    """It is no name that nobody reads; the first epochs of MISOB are conventional."""
+    params = {**QUICK, "mutability": {}, "burn_in": 0.0, "max_steps": 100, "epochs": 5}
+    labels = np.where(np.arange(400) % 10 == 0, LOAN.labels[::-1], LOAN.labels)  # some people are wrongly denied
+    plain, other = (
+        ct.CounterfactualClassifier(regime=regime, **params).fit(LOAN.frame, labels).predict_proba(LOAN.frame)
+        for regime in ("conventional", name)
+    )
+    assert np.abs(plain - other).max() > 1e-6
+
+
+def test_a_regime_of_ones_own_is_passed_again(tmp_path):
+    model = ct.CounterfactualClassifier(regime=trades(beta=3.0), **QUICK).fit(LOAN.frame, LOAN.labels)
+    model.save(tmp_path / "model.safetensors")
+    with pytest.raises(ct.FileError, match="regime of your own"):
+        ct.CounterfactualClassifier.load(tmp_path / "model.safetensors")
+    again = ct.CounterfactualClassifier.load(tmp_path / "model.safetensors", regime=trades(beta=3.0))
+    np.testing.assert_array_equal(again.predict(LOAN.frame), model.predict(LOAN.frame))
+
+
+def test_restarts_of_a_regime_train_as_one_fleet():
+    model = ct.CounterfactualClassifier(regime="pgd", n_restarts=2, **QUICK).fit(LOAN.frame, LOAN.labels)
+    assert len(model.history_.records) > 0
+
+
+def test_bad_input_is_named():
+    with pytest.raises(InputError, match="'trades'"):
+        ct.CounterfactualClassifier(regime="trade", **QUICK).fit(LOAN.frame, LOAN.labels)
+    with pytest.raises(InputError, match="lambda_div has no effect"):
+        ct.CounterfactualClassifier(regime="pgd", lambda_div=0.3, **QUICK).fit(LOAN.frame, LOAN.labels)
+    with pytest.raises(InputError, match="tune varies the settings of Counterfactual Training"):
+        ct.CounterfactualClassifier(regime="pgd", **QUICK).tune(LOAN.frame, LOAN.labels)
