@@ -15,7 +15,7 @@ from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.search import Generator, SearchResult, search
 from counterfactual_training.search.perturbations import Box, attack_box
 from counterfactual_training.training.objective import Batch, LossTerms, Objective
-from counterfactual_training.training.rows import TrainingRows
+from counterfactual_training.training.rows import FetchedRows, TrainingRows
 from counterfactual_training.training.sampling import Streams, draw_targets, each
 
 # What outlives a batch, by name: tensors ``(*lead, …)``, saved with every checkpoint.
@@ -88,9 +88,42 @@ class Round:
         rows = (self.model, self.x, y_target, self.generator, self.constraints, self.rng)
         return search(*rows, diagnose=False, threads=threads)
 
+    def slope(self, x: Tensor, weights: Callable[[Tensor], Tensor]) -> Tensor:
+        """``Σ_k w_k ∇ₓ f_k(x)``, like x, with weights ``(..., n, k)`` of the logits there; softmax gives ∇ₓ LSE f."""
+        leaf = x.detach().requires_grad_()
+        with torch.enable_grad():
+            logits = at_least_single(self.model(leaf))
+        (slope,) = torch.autograd.grad(logits, leaf, weights(logits.detach()))
+        return slope
+
     def _draw(self, draw: Callable[..., Tensor], shape: tuple[int, ...]) -> Tensor:
         own = shape or self.x.shape[self.y.dim() - 1 :]
         return each(lambda rng: draw(own, generator=rng), self.rng).to(self.x)
+
+
+def span(data: TrainingRows) -> Box:
+    """The smallest and the largest value of each feature in the training rows, each ``(..., 1, *features)``."""
+    if isinstance(data, FetchedRows):
+        shape = (1, *data.first(1)[0].shape[1:])
+        return data.read.low.reshape(shape), data.read.high.reshape(shape)
+    return data.x.amin(data.y.dim() - 1, keepdim=True), data.x.amax(data.y.dim() - 1, keepdim=True)
+
+
+def take(rows: Tensor, places: Tensor) -> Tensor:
+    """Rows ``(..., N, *features)`` at places ``(..., n)``."""
+    return rows[_index(places)]
+
+
+def put(rows: Tensor, places: Tensor, values: Tensor) -> Tensor:
+    """A copy of the rows ``(..., N, *features)`` with others at places ``(..., n)``."""
+    rows = rows.clone()
+    rows[_index(places)] = values.to(rows)
+    return rows
+
+
+def _index(places: Tensor) -> Any:
+    lone = places.dim() == 1
+    return places if lone else (torch.arange(len(places), device=places.device).unsqueeze(-1), places)
 
 
 Find = Callable[[Round], Any]

@@ -21,8 +21,8 @@ from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import InputError, check_name
 from counterfactual_training.search.perturbations import ascend, input_gradient
 from counterfactual_training.training.objective import Batch, LossTerms, make_objective
-from counterfactual_training.training.regime import Memory, Regime, Round
-from counterfactual_training.training.rows import FetchedRows, TrainingRows
+from counterfactual_training.training.regime import Memory, Regime, Round, put, span, take
+from counterfactual_training.training.rows import TrainingRows
 from counterfactual_training.training.setting import AS_PRINTED, AS_RUN, CHEAP_RECOURSE, Setting, TrainConfig
 
 # |L| beyond which an energy model counts as diverged; the authors of JEM stop there.
@@ -63,7 +63,7 @@ def trades(beta: float = 1.0, epsilon: float = 0.1, steps: int = 10, step_size: 
         # At x itself the KL has no slope, hence the noise.
         start = (now.x + 1e-3 * now.normal()).clamp(*box)
         # ∂KL/∂f(x*) = p(x*) − p(x).
-        return ascend(lambda x: _pulled(now.model, x, lambda f: f.softmax(-1) - clean), start, box, steps, rate)
+        return ascend(lambda x: now.slope(x, lambda f: f.softmax(-1) - clean), start, box, steps, rate)
 
     def loss(model: nn.Module, batch: Batch, x_adv: Tensor) -> LossTerms:
         logits, attacked = _logits(model, batch.y, batch.x, x_adv)
@@ -88,7 +88,7 @@ def jem(
     _check(weight=weight, steps=steps, buffer=buffer, clip=clip)
 
     def remember(data: TrainingRows, lead: torch.Size) -> Memory:
-        lower, upper = _span(data)
+        lower, upper = span(data)
         rng = torch.Generator().manual_seed(0)  # the same for all members; they differ from the first batch on
         features = lower.shape[data.y.dim() :]
         start = lower + (upper - lower) * torch.rand(buffer, *features, generator=rng).to(lower)
@@ -97,15 +97,15 @@ def jem(
     def find(now: Round) -> Tensor:
         held, rows = now.memory["buffer"], now.y.shape[-1]
         places = now.choose(held.shape[now.y.dim() - 1], rows)
-        lower, upper = _span(now.data)
+        lower, upper = span(now.data)
         fresh = lower + (upper - lower) * now.uniform()
-        start = torch.where(now.per_row(now.uniform(rows) < restart), fresh, _taken(held, places))
+        start = torch.where(now.per_row(now.uniform(rows) < restart), fresh, take(held, places))
         fixed = now.immutable
         x = torch.where(fixed, now.x, start)
         for _ in range(steps):
-            step = step_size * _pulled(now.model, x, lambda f: f.softmax(-1)) + noise * now.normal()
+            step = step_size * now.slope(x, lambda f: f.softmax(-1)) + noise * now.normal()
             x = torch.where(fixed, x, (x + step.clamp(-clip, clip)).clamp(lower, upper))
-        now.memory["buffer"] = _put(held, places, x)
+        now.memory["buffer"] = put(held, places, x)
         return x
 
     def loss(model: nn.Module, batch: Batch, sampled: Tensor) -> LossTerms:
@@ -137,12 +137,12 @@ def dat(epsilon: float = 0.1, steps: int = 10, sample_size: float = 0.1, most: i
         return {"steps": torch.ones(lead)}
 
     def find(now: Round) -> tuple[Tensor, Tensor]:
-        lower, upper = _span(now.data)
+        lower, upper = span(now.data)
         allowed = now.memory["steps"].to(now.x.device)
         fixed = now.immutable
         x = torch.where(fixed, now.x, lower + (upper - lower) * now.uniform())
         for step in range(int(allowed.max())):
-            slope = _pulled(now.model, x, lambda f: f.softmax(-1)).masked_fill(fixed, 0.0)
+            slope = now.slope(x, lambda f: f.softmax(-1)).masked_fill(fixed, 0.0)
             length = now.per_row(slope.flatten(now.y.dim()).norm(dim=-1).clamp_min(1e-12))
             going = (step < allowed).reshape(*allowed.shape, *[1] * (x.dim() - allowed.dim()))
             x = torch.where(going, (x + sample_size * slope / length).clamp(lower, upper), x)
@@ -201,7 +201,7 @@ def gradient_supervision(weight: float = 1.0) -> Regime:
         distance = torch.cdist(now.x.flatten(lead), others.flatten(lead))
         distance = distance.masked_fill(now.y.unsqueeze(-1) == labels.unsqueeze(-2), torch.inf)
         nearest = distance.argmin(-1)
-        change = (_taken(others, nearest) - now.x).flatten(lead)
+        change = (take(others, nearest) - now.x).flatten(lead)
         return now.constraints.to(change).mask_step(change), labels.gather(-1, nearest)
 
     def loss(model: nn.Module, batch: Batch, found: tuple[Tensor, Tensor]) -> LossTerms:
@@ -233,7 +233,7 @@ def cat(weight: float = 1.0, share: float = 0.25, augment: Pairs | None = None) 
         logs = at_least_single(now.model(now.x)).log_softmax(-1)
         entropy = -(logs.exp() * logs).sum(-1)
         most = entropy.topk(max(1, round(share * entropy.shape[-1])), -1).indices
-        part = replace(now, x=_taken(now.x, most), y=now.y.gather(-1, most))
+        part = replace(now, x=take(now.x, most), y=now.y.gather(-1, most))
         y_target = part.targets()
         found = part.search(y_target)
         return found.x_cf, y_target, found.converged.to(now.x)
@@ -312,38 +312,6 @@ def _logits(model: nn.Module, y: Tensor, *rows: Tensor) -> list[Tensor]:
     dim = y.dim() - 1
     joined = at_least_single(model(torch.cat(rows, dim)))
     return list(joined.split([part.shape[dim] for part in rows], dim))
-
-
-def _pulled(model: nn.Module, x: Tensor, weights: Callable[[Tensor], Tensor]) -> Tensor:
-    """``Σ_k w_k ∇ₓ f_k(x)``, like x, with weights ``(..., n, k)`` of the logits there; ``softmax`` gives ∇ₓ LSE f."""
-    leaf = x.detach().requires_grad_()
-    with torch.enable_grad():
-        logits = at_least_single(model(leaf))
-    (slope,) = torch.autograd.grad(logits, leaf, weights(logits.detach()))
-    return slope
-
-
-def _span(data: TrainingRows) -> tuple[Tensor, Tensor]:
-    """The box of all training rows, each ``(..., 1, *features)``."""
-    if isinstance(data, FetchedRows):
-        shape = (1, *data.first(1)[0].shape[1:])
-        return data.read.low.reshape(shape), data.read.high.reshape(shape)
-    return data.x.amin(data.y.dim() - 1, keepdim=True), data.x.amax(data.y.dim() - 1, keepdim=True)
-
-
-def _taken(rows: Tensor, places: Tensor) -> Tensor:
-    """``rows[..., places, *]``: rows ``(..., N, *features)`` at places ``(..., n)``."""
-    if places.dim() == 1:
-        return rows[places]
-    return rows[torch.arange(len(rows), device=rows.device).unsqueeze(-1), places]
-
-
-def _put(rows: Tensor, places: Tensor, values: Tensor) -> Tensor:
-    """A copy of the rows with others in these places."""
-    rows = rows.clone()
-    index: Any = places if places.dim() == 1 else (torch.arange(len(rows), device=rows.device).unsqueeze(-1), places)
-    rows[index] = values.to(rows)
-    return rows
 
 
 def _check(**numbers: float) -> None:

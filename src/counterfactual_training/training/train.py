@@ -56,7 +56,7 @@ def train(
             ``(x, y, weight)``, or its ``DataLoader``, which then makes the batches.
         y: ``(n,)`` class indices.
         generator: of the counterfactuals, or its name.
-        constraints: of the search and the loss; by default a box inferred from x (Eq. 12).
+        constraints: of search and loss; by default a box inferred from x (Eq. 12).
         objective: the weights of Eq. 2, or a name from :data:`OBJECTIVES`.
         config: all other settings.
         setting: these four together, or the name of a preset; arguments given beside it take precedence.
@@ -76,10 +76,8 @@ def train(
     inner, ranks = unwrapped(model), Ranks.from_model(model)
     data = arguments.training_rows([inner], x, y, sample_weight, class_weight)
     held = arguments.validation_rows([inner], validation, data)
-    if regime is not None:
-        setting = _with_regime(setting, regime)
-    stated = _stated(setting, generator, constraints, objective, config, x if isinstance(x, Tensor) else None)
-    chosen = arguments.with_constraints(stated, data)
+    base, x_train = _base(setting, regime), x if isinstance(x, Tensor) else None
+    chosen = arguments.with_constraints(_stated(base, generator, constraints, objective, config, x_train), data)
     arguments.check_modes(inner, chosen, data, ranks)
     listeners = arguments.listeners(callbacks, [chosen], progress)
     if optimizer is not None:
@@ -91,9 +89,11 @@ def train(
     return run.results()[0]
 
 
-def _with_regime(setting: Setting | str | None, regime: Regime | str) -> Setting:
+def _base(setting: Setting | str | None, regime: Regime | str | None) -> Setting:
     """The setting, trained by a regime; a name may also stand for a whole setting, such as ``"as_printed"``."""
     base = preset(setting) if isinstance(setting, str) else setting
+    if regime is None:
+        return base or Setting()
     if isinstance(regime, Regime):
         return replace(base or Setting(), regime=regime)
     chosen = make_regime(regime)
@@ -101,7 +101,7 @@ def _with_regime(setting: Setting | str | None, regime: Regime | str) -> Setting
 
 
 def _stated(
-    setting: Setting | str | None,
+    base: Setting,
     generator: Generator | str | None,
     constraints: Constraints | None,
     objective: Objective | str | None,
@@ -109,7 +109,6 @@ def _stated(
     x_train: Tensor | None,
 ) -> Setting:
     """The setting, with the arguments given beside it in place of its parts."""
-    base = preset(setting) if isinstance(setting, str) else setting or Setting()
     return replace(
         base,
         generator=make_generator(generator or base.generator, x_train=x_train),

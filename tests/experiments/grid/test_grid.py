@@ -88,11 +88,11 @@ def test_an_objective_is_its_weights():
 @pytest.mark.parametrize("name", sorted(set(KEYS) - {"objective.name", "generator.name"}))
 def test_every_setting_decides_the_identity(name):
     """Nothing that changes numbers may be left out of it."""
-    later = {"alone": False, "training.threads": 1, "training.accumulate": 1, "training.positives": 1}
+    later = {"alone": False, "regime": "ct", "training.threads": 1, "training.accumulate": 1, "training.positives": 1}
     settings = {**later, **published(PAPER["LS"])}
     value = settings[name]
     choices = {"refresh": "batch", "target_rule": "prior", "adversarial_label": "predicted", "immature": "drop"}
-    words = {**choices, "activation": "tanh", "gate": "density"}
+    words = {**choices, "activation": "tanh", "gate": "density", "regime": "pgd"}
     last = name.rpartition(".")[2]
     if isinstance(value, bool):
         other = not value

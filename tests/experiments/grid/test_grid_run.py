@@ -110,6 +110,16 @@ def test_gates_change_where_advice_ends_and_not_who_is_accepted(tmp_path):
     assert run_grid(work, tmp_path, HERE, "", io.StringIO()).before == 4  # and the baseline, which has no gate
 
 
+def test_regimes_are_an_axis(tmp_path):
+    text = 'regime = ["ct", "pgd", "ross"]\n' + TINY.replace("[2, 4]", "4").replace("epochs = 1", "epochs = 3")
+    work = prepared(text)
+    assert run_grid(work, tmp_path, HERE, "", io.StringIO()).failures == {}
+    assert [point.cell.model for point in work.points] == ["full", "pgd", "ross"]
+    assert len({point.baseline for point in work.points}) == 1
+    summary = GridResults.load(work.grids[0], work.points, Store(tmp_path)).summary.set_index("regime")
+    assert summary["implausibility"].nunique() == 3 and summary["accuracy"].between(0.5, 1).all()
+
+
 def test_a_gated_conventional_model_is_compared_with_one_without(tmp_path, fake):
     work = prepared('gate = ["none", "density"]\n' + TINY.replace("[2, 4]", "4") + '[objective]\nname = "vanilla"\n')
     run_grid(work, tmp_path, HERE, "", io.StringIO())

@@ -104,7 +104,9 @@ class Cell:
 
     @property
     def objective(self) -> str:
-        """Name of the objective that has these weights."""
+        """Name of the objective that has these weights, or of a regime with a loss of its own."""
+        if "regime" in self.values:
+            return self.values["regime"]
         if self.is_conventional:
             return "vanilla"
         if not self.values["objective.lambda_adv"]:

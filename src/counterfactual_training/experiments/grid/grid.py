@@ -127,7 +127,9 @@ class Grid:
         """One combination of the grid's values, the rest by default."""
         settings = {**default, **chosen}
         # A gate is fitted to a model: those that differ in their gate only train from the same seed.
-        conventional = {k: v for k, v in settings.items() if k != "gate"} | {"objective.name": "vanilla"}
+        conventional = {k: v for k, v in settings.items() if k not in ("gate", "regime")} | {
+            "objective.name": "vanilla"
+        }
         # Seven hexadecimal digits: a seed that every library takes.
         own = int(digest({"seed": seed, "data": data, **conventional})[:7], 16) if self.own_seeds else seed
         cells = [Cell.from_settings(data, own, s, self._measurement_of(data)) for s in (settings, conventional)]

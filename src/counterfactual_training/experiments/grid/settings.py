@@ -19,8 +19,12 @@ from counterfactual_training.models.vae import VAE
 from counterfactual_training.search import GENERATORS, Generator, ecco, make_generator
 from counterfactual_training.search.generator import NUMBERS
 from counterfactual_training.training import OBJECTIVES, Objective, Setting, TrainConfig, make_objective
+from counterfactual_training.training.regimes import RECIPES
 
 Settings = dict[str, Any]
+
+# The regime whose loss is Eq. 2; conventional training is Eq. 2 too, with weights of 0.
+CT = "ct"
 
 _PENALTIES = tuple(name for name in ecco().numbers() if name not in NUMBERS)
 # Of TrainConfig. They are part of every cell's identity, so no name may be added here: stored results would be lost.
@@ -83,6 +87,7 @@ KEYS: dict[str, Key] = {
     "protected": Key(bool),
     "alone": Key(bool),
     "gate": Key(str, _among("gate", ["none", *GATES])),
+    "regime": Key(str, _among("regime", [CT, *RECIPES])),
     "model.hidden": Key(tuple, _widths),
     "model.activation": Key(str, _among("activation", ACTIVATIONS)),
     "generator.name": Key(str, _among("generator", GENERATORS)),
@@ -121,9 +126,15 @@ def canonical(settings: Settings) -> Settings:
     that came later (gates, models trained alone, a few of :class:`TrainConfig`) are left out at their default, so that
     results stored before are still found.
     """
-    later = {"gate": "none", "alone": False, **{f"training.{name}": getattr(_DEFAULT, name) for name in _LATER}}
+    later = {
+        "gate": "none",
+        "alone": False,
+        "regime": CT,
+        **{f"training.{name}": getattr(_DEFAULT, name) for name in _LATER},
+    }
     out = {name: value for name, value in settings.items() if name not in later or value != later[name]}
-    objective = _objective(settings)
+    own_loss = settings.get("regime", CT) != CT
+    objective = Objective() if own_loss else _objective(settings)  # which has no effect on a loss of its own
     out.pop("objective.name", None)
     out |= {f"objective.{name}": float(getattr(objective, name)) for name in _WEIGHTS}
     if not objective.needs_counterfactuals:
@@ -138,7 +149,7 @@ def canonical(settings: Settings) -> Settings:
 
 def is_conventional(settings: Settings) -> bool:
     """Whether the model is trained without counterfactuals."""
-    return not _objective(settings).needs_counterfactuals
+    return settings.get("regime", CT) == CT and not _objective(settings).needs_counterfactuals
 
 
 def setting_of(
@@ -151,7 +162,9 @@ def setting_of(
     """What these settings mean for :func:`train`; ``x_train`` or ``vae`` serve generators that need a VAE."""
     given = {name: settings[f"training.{name}"] for name in (*_TRAINING, *_LATER) if f"training.{name}" in settings}
     config = TrainConfig(**given, seed=seed)
-    return Setting(_generator(settings, x_train, vae), constraints, _objective(settings), config)
+    name = settings.get("regime", CT)
+    regime = None if name == CT else RECIPES[name]()
+    return Setting(_generator(settings, x_train, vae), constraints, _objective(settings), config, regime=regime)
 
 
 def _objective(settings: Settings) -> Objective:
