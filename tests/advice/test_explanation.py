@@ -62,14 +62,13 @@ def test_a_low_threshold_that_does_not_change_the_decision(by_hand, sentence):
     assert explanation.prediction.tolist() == ["denied"]
 
 
-def test_of_many_changes_the_largest_are_said(make_finder, sentence):
+def test_all_changes_are_said_or_the_largest(make_finder, sentence):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(50, 30)), columns=[f"c{i}" for i in range(30)])
     finder = make_finder(frame, [0.2] * 30, -6.0, num_std=2.0)
     explanation = sentence(finder, frame.head(1))
-    assert explanation.changes()[0].count(" from ") <= 30 and "more changes" in explanation.changes()[0]
-    assert explanation.changes(most=3)[0].count("(from ") == 3
-    assert explanation.changes(most=None)[0].count("(from ") == explanation.summary["num_changed"].iloc[0]
+    assert explanation.changes()[0].count("(from ") == explanation.summary["num_changed"].iloc[0] > 12
+    assert explanation.changes(most=3)[0].count("(from ") == 3 and "more changes" in explanation.changes(most=3)[0]
 
 
 def test_summary_and_differences(fitted, rejected):

@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -58,6 +59,17 @@ def test_the_id_is_left_out_and_rules_hold(people, capsys):
     assert {row["target"] for row in document["rows"]} == {"no"}  # what --positive named
     moved = {name for row in document["rows"] for name in row["changes"]}
     assert moved and moved <= {"debt", "late", "home"}
+
+
+def test_the_first_rows_are_explained_if_none_are_named(people, capsys, tmp_path):
+    csv, model = people
+    lines = Path(csv).read_text(encoding="utf-16").splitlines()
+    for num in (1, 7):
+        file = tmp_path / f"{num}.csv"
+        file.write_text("\n".join(lines[: num + 1]) + "\n", encoding="utf-16")
+        assert main(["explain", model, "--data", str(file)]) == 0
+        said = capsys.readouterr().out
+        assert said.count("Row ") >= min(num, 3) and ("3 of 7 rows; --rows 0-6 explains all." in said) == (num == 7)
 
 
 def test_rules_of_a_question_are_flags(people, capsys):

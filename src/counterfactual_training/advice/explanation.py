@@ -96,7 +96,8 @@ class Explanation:
     @property
     def converged(self) -> np.ndarray:
         """``(n,)`` whether what was asked for is reached, plausibly if there is a gate."""
-        return np.isin(self.status.astype(str), ("converged", "already_there"))
+        there = (self.status == "already_there") & (self.confidence >= (self.asked or 0.0))
+        return there | (self.status == "converged")
 
     @property
     def summary(self) -> pd.DataFrame:
@@ -141,8 +142,8 @@ class Explanation:
         names = ["row", *([] if options is None else ["option"]), "column", "before", "after", "change", "unit"]
         return pd.DataFrame(records, columns=names)
 
-    def changes(self, most: int | None = 12) -> list[str]:
-        """One plain sentence per row; of more than ``most`` changes, only the largest are named."""
+    def changes(self, most: int | None = None) -> list[str]:
+        """One plain sentence per row; of more than ``most`` changes, such as of pixels, only the largest are named."""
         options = self._options
         names = [
             f"Row {say_row(self._label(i))}"
@@ -218,8 +219,10 @@ class Explanation:
         sure = say_confidence(self.confidence[i], max(2, len(asked.partition(".")[2])))
         moved, arrives = self._moved(i, most), self.prediction[i] == self.target[i]
         if self.status[i] == "already_there":
-            below = f", below the {asked} asked for" if self.confidence[i] < (self.asked or 0.0) else ""
-            return f"the decision already is {target} (confidence {sure}{below}); nothing needs to change."
+            there = f"the decision already is {target} (confidence {sure}"
+            if self.confidence[i] < (self.asked or 0.0):
+                return f"{there}, below the {asked} asked for); nothing needs to change for it."
+            return f"{there}); nothing needs to change."
         if self.status[i] in ("converged", "implausible") and not arrives:  # a confidence below one half was asked for
             head = f"with {moved}, the probability of {target} would be" if moved else f"the probability of {target} is"
             return f"{head} {sure}, as asked for{self._doubt(i)}."

@@ -15,7 +15,7 @@ from counterfactual_training.tabular.column import Column
 from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.tabular.frame import UNSEEN
 from counterfactual_training.tabular.relate import breaks, kept, mismatched
-from counterfactual_training.tabular.relations import RelationBook
+from counterfactual_training.tabular.relations import Follows, RelationBook
 from counterfactual_training.tabular.rounding import round_to
 
 # Rows named per relation that they break.
@@ -53,7 +53,7 @@ class Related:
             before = self._numbers(factuals.x, factuals, rule.columns)
             expected = rule.value(before)
             # A factual that does not match keeps its distance: correcting it is not what a person is asked to change.
-            off = mismatched(rule, column, before) & np.isfinite(expected)
+            off = mismatched(rule, column, before) & np.isfinite(expected) & ~self._filled_in(rule, printed, factuals)
             computed = np.where(off, before[rule.column] + computed - expected, computed)
             # As the data write it: a column of four decimals gets no fifth one.
             computed = computed if column.decimals is None else round_to(computed, column.decimals)
@@ -68,6 +68,18 @@ class Related:
             printed[:, place] = torch.where(new.unsqueeze(-1), code, factuals.x[:, place])
         return printed
 
+    def _filled_in(self, rule: Follows, printed: Tensor, factuals: Factuals) -> np.ndarray:
+        """Mask ``(n,)`` of rows that did not match only because of blanks, all of which the points fill."""
+        blank = {name: self._blank(name, factuals) for name in rule.columns}
+        left = [
+            blank[name] & (printed[:, s] == factuals.x[:, s]).all(-1).cpu().numpy()
+            for name, s in ((name, self.encoder.slices_[name]) for name in rule.expression.columns)
+        ]
+        return np.any(list(blank.values()), 0) & ~np.any(left, 0)
+
+    def _blank(self, name: str, factuals: Factuals) -> np.ndarray:
+        return np.isnan(factuals.numbers[factuals.place, self._place[name]])
+
     def kept(self, printed: Tensor, factuals: Factuals) -> Tensor:
         """Mask ``(n,)`` of printed points that break no relation more than their factuals do."""
         before, after = self._numbers(factuals.x, factuals), self._numbers(printed, factuals)
@@ -77,7 +89,8 @@ class Related:
         """Which rows break which relation as they are."""
         values, said = self._numbers(factuals.x, factuals), []
         for text, names, broken in breaks(self.book, self.columns, values):
-            rows = np.flatnonzero(broken)
+            # What fills a blank in for the model is nothing that the row says.
+            rows = np.flatnonzero(broken & ~np.any([self._blank(name, factuals) for name in names], 0))
             for i in rows[:_NAMED].tolist():
                 cells = ", ".join(f"{name} {self._say(factuals, name, i)}" for name in names)
                 said.append(f'Row {factuals.frame.index[i]} breaks "{text}" already ({cells}).')

@@ -57,18 +57,17 @@ def single_changes(finder: Finder, factuals: Factuals, y: Tensor, floor: Tensor)
         floor: ``(n,)`` confidence to reach.
     """
     x = factuals.x
-    owner, difficulty = finder.owner.to(x.device), finder.difficulty.to(x)
-    wide = len(difficulty) > MOST
+    num_features = len(finder.difficulty)
+    wide = num_features > MOST
     # Wide rows would need thousands of points each.
     tried = promising(finder, factuals, y, _FEW if wide else MOST)
-    best = torch.full((len(x), len(difficulty)), -1.0, dtype=x.dtype, device=x.device)
+    best = torch.full((len(x), num_features), -1.0, dtype=x.dtype, device=x.device)
     num_points = FEW_POINTS if wide else _POINTS
     alone = finder if finder.gate is None else replace(finder, gate=None)
     row, changed, point = _nearest(alone, factuals, y, floor, tried, num_points, best)
     if finder.gate is not None:
         row, changed, point = _passing(finder, factuals, y, floor, row, changed, point, num_points, best)
-    cost = ((point - x[row]).abs() * difficulty[owner]).sum(-1)
-    return Singles(row, changed, point, cost, best)
+    return Singles(row, changed, point, finder.cost(point, x[row]), best)
 
 
 def _passing(

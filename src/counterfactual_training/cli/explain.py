@@ -14,6 +14,8 @@ from counterfactual_training.errors import InputError, check_name, lookup
 if TYPE_CHECKING:
     from counterfactual_training.tabular.schema import Schema
 
+# Rows explained if none are named.
+_FIRST = 3
 DESCRIPTION = "Search counterfactual explanations for chosen rows and describe them in words."
 EPILOG = """\
 examples:
@@ -25,7 +27,7 @@ examples:
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    parser.add_argument("--rows", default="0,1,2", help="numbers of rows from 0, such as 0,1,2 or 0-9")
+    parser.add_argument("--rows", help="numbers of rows from 0, such as 0,1,2 or 0-9 (default: the first three)")
     wanted = "the wanted class (default: the one named by `ct train --positive`, else the next most probable one)"
     parser.add_argument("--target", metavar="CLASS", help=wanted)
     parser.add_argument("--confidence", type=float, metavar="P", help="probability to reach (default: the decision)")
@@ -49,7 +51,9 @@ def run(arguments: argparse.Namespace) -> None:
     from counterfactual_training.cli.saved_models import open_model
 
     opened = open_model(arguments.model)
-    people = pick_rows(opened.rows(arguments.data), arguments.rows)
+    rows = opened.rows(arguments.data)
+    # A file of new cases may hold a single one.
+    people = rows.head(_FIRST).reset_index(drop=True) if arguments.rows is None else pick_rows(rows, arguments.rows)
     classifier = opened.classifier
     explanation = classifier.explain(
         people,
@@ -71,7 +75,9 @@ def run(arguments: argparse.Namespace) -> None:
         "confidence": explanation.asked,
         "rows": explanation.records(),
     }
-    emit(arguments, document, f"{explanation}\n\n" + "\n".join(explanation.changes()))
+    rest = f"\n\n{len(people)} of {len(rows)} rows; --rows 0-{len(rows) - 1} explains all."
+    more = rest if arguments.rows is None and len(rows) > len(people) else ""
+    emit(arguments, document, f"{explanation}\n\n" + "\n".join(explanation.changes()) + more)
 
 
 def _domains(items: Sequence[str] | None, schema: Schema) -> dict[str, Any] | None:

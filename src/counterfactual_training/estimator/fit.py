@@ -36,6 +36,8 @@ from counterfactual_training.tuning.tuner import StudyStatus
 
 # Fewer rows than this held out: chance would decide when to stop, so training runs all epochs on all rows.
 _FEWEST = 10
+# A relation that more than this share of the training rows breaks is pointed out.
+_MOSTLY = 0.5
 # Share of the rows held out to choose a restart, or settings, by.
 VALIDATION_SHARE = 0.2
 
@@ -169,7 +171,7 @@ def _fitted_encoder(params: Mapping[str, Any], frame: pd.DataFrame, scaling: str
     )
     scale: Scale = "robust" if scaling == "robust" else True
     encoder = Encoder(schema, unseen=params["unseen"], missing=params["missing"], scale=scale).fit(frame)
-    hints = [codes_in_words(find_codes(encoder.schema_, frame))]
+    hints = [codes_in_words(find_codes(encoder.schema_, frame)), _broken_in_words(encoder, frame)]
     # Whoever states mutability has thought about it.
     if params["mutability"] is None:
         hints.append(unchangeable_in_words(encoder.schema_))
@@ -196,6 +198,13 @@ def validation_split(y: Tensor, share: float, seed: int, keep_single: bool = Fal
         take = min(max(round(share * len(rows)), 1), len(rows) - 1)
         held_out[rows[torch.randperm(len(rows), generator=rng)[:take]]] = True
     return (~held_out).nonzero().flatten(), held_out.nonzero().flatten()
+
+
+def _broken_in_words(encoder: Encoder, frame: pd.DataFrame) -> str | None:
+    """What to say about relations that most training rows break: nearly always a slip."""
+    shares = encoder.broken_relations(frame) if encoder.schema_.relations else {}
+    said = [f'"{text}" ({share:.0%})' for text, share in shares.items() if share > _MOSTLY]
+    return f"Most training rows break {', '.join(said)}: is the relation as you meant it?" if said else None
 
 
 def _stopping_rows(y: Tensor, share: float, seed: int) -> Tensor:

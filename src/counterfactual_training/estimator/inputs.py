@@ -168,7 +168,13 @@ def resolve_schema(
     """
     names = tuple(frame.columns)
     stated = {"mutability": mutability, "domain": domain, "special": special}
-    rules: dict[str, Any] = {name: by_column(given, names) for name, given in stated.items()}
+    try:
+        rules: dict[str, Any] = {name: by_column(given, names) for name, given in stated.items()}
+    except ConstraintError as error:
+        if names != tuple(f"x{j}" for j in range(len(names))):
+            raise
+        hint = "The rows came without names; a scikit-learn step keeps them after .set_output(transform='pandas')."
+        raise ConstraintError(f"{error} {hint}") from None
     rules["relations"] = relations
     # A complete schema is not inferred anew; only rules are laid over it.
     if isinstance(schema, Schema):

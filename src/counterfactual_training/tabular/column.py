@@ -127,8 +127,11 @@ class Column:
 
     @property
     def _unruled(self) -> bool:
-        """Whether the data decide which numbers advice names. Who states a rule means what lies between, too."""
-        return self.feature.domain is None and self.feature.step is None and self.feature.max_change is None
+        """Whether the data decide which numbers advice names. Who states a rule means what lies between, too, unless
+        it is a domain that ends at such numbers."""
+        ends = [end for end in self.feature.limits if np.isfinite(end)] if self.feature.domain is not None else []
+        named = all(end in self.values if self.values else self.spacing and end % self.spacing == 0 for end in ends)
+        return named and self.feature.step is None and self.feature.max_change is None
 
     @property
     def _resolution(self) -> float:

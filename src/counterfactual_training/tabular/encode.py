@@ -21,6 +21,7 @@ from counterfactual_training.tabular.dtypes import restore_categories, restore_n
 from counterfactual_training.tabular.feature import show
 from counterfactual_training.tabular.frame import UNSEEN, as_frame, match_columns, read, unseen_categories
 from counterfactual_training.tabular.infer import read_columns, report
+from counterfactual_training.tabular.relate import breaks
 from counterfactual_training.tabular.schema import Schema
 
 Unseen = Literal["error", "unknown", "warn"]
@@ -132,6 +133,17 @@ class Encoder(TransformerMixin, BaseEstimator):
         frame = pd.DataFrame({n: self._decode(c, z[:, part], precision, own.get(n)) for c, (n, part) in parts})
         frame.index = pd.RangeIndex(len(z)) if index is None else index
         return frame
+
+    def broken_relations(self, X: Any) -> dict[str, float]:  # noqa: N803
+        """By relation, the share of the rows that break it, among those without a blank in its columns; if any do."""
+        frame = self._accept(X)
+        values = dict(zip(self.schema_.names, self._read(frame, warn=False), strict=True))
+        columns = {column.feature.name: column for column in self.columns_}
+        found = {}
+        for text, names, broken in breaks(self.schema_.book, columns, values):
+            whole = ~np.any([np.isnan(values[name]) for name in names], 0)
+            found[text] = float(broken[whole].mean()) if whole.any() else 0.0
+        return {text: share for text, share in found.items() if share > 0}
 
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> np.ndarray:
         """Names of the encoded columns, such as ``education=Masters``."""
