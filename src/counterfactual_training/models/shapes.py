@@ -1,0 +1,65 @@
+"""Networks as plain numbers: what a file needs to make one of the same shape, without running anything it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from counterfactual_training.errors import ModelError, check_name
+from counterfactual_training.models.classifiers import Asinh, mlp, shape_of
+from counterfactual_training.models.embeddings import Embedding, Periodic, PiecewiseLinear, mlp_ple, mlp_plr
+from counterfactual_training.models.ensemble import Ensemble
+from counterfactual_training.models.neurotree import NeuroTrees, neurotree
+from counterfactual_training.models.tabm import TabM, tabm
+
+#: The networks that can be named, and what makes them of ``(num_features, num_classes)`` and plain numbers.
+NETWORKS: dict[str, Callable[..., nn.Module]] = {
+    "mlp": mlp,
+    "neurotree": neurotree,
+    "mlp-plr": mlp_plr,
+    "mlp-ple": mlp_ple,
+    "tabm": tabm,
+}
+# By the layer that makes the difference.
+_KINDS: dict[type[nn.Module], str] = {
+    NeuroTrees: "neurotree",
+    Periodic: "mlp-plr",
+    PiecewiseLinear: "mlp-ple",
+    TabM: "tabm",
+}
+# More members than anyone trains: a file must not keep us busy making them.
+_MOST_MEMBERS = 1000
+
+
+def describe(model: nn.Module) -> dict[str, Any]:
+    """What :func:`make_network` needs to make a network of this shape; raises for a network of another kind."""
+    if isinstance(model, Ensemble):
+        return {"kind": "ensemble", "size": len(model.members), "member": describe(model.members[0])}
+    layers = list(model) if isinstance(model, nn.Sequential) else [model]
+    squash = isinstance(layers[0], Asinh)
+    layer = layers[squash] if len(layers) > squash else layers[0]
+    kind = _KINDS.get(type(layer))
+    if kind is None or not isinstance(layer, NeuroTrees | Embedding | TabM):
+        return {"kind": "mlp", **shape_of(model)}
+    behind = layers[squash + 1 :]
+    return {
+        "kind": kind,
+        **(shape_of(nn.Sequential(*behind)) if behind else {}),
+        **layer.shape(),
+        "squash": squash,
+    }
+
+
+def make_network(shape: Mapping[str, Any], num_features: int, num_classes: int) -> nn.Module:
+    """A network that :func:`describe` described, with weights of its own; without a kind, it is an MLP."""
+    numbers = dict(shape)
+    kind = numbers.pop("kind", "mlp")
+    if kind != "ensemble":
+        check_name("network", kind, NETWORKS)
+        return NETWORKS[kind](num_features, num_classes, **numbers)
+    size, member = numbers["size"], numbers["member"]
+    if not 1 <= size <= _MOST_MEMBERS or member.get("kind") == "ensemble":
+        raise ModelError(f"An ensemble has from 1 to {_MOST_MEMBERS} members, none of them an ensemble; got {size}.")
+    return Ensemble([make_network(member, num_features, num_classes) for _ in range(size)])
