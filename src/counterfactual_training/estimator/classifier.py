@@ -62,8 +62,10 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
     gate still takes as given what could not change in ``fit``. Other rules need another ``fit``.
 
     Args:
-        model: ``"mlp"``, ``"linear"``, or a function ``(num_features, num_classes)`` that returns a module for logits.
-        hidden, activation: of ``"mlp"``: widths of the hidden layers; ``"relu"``, ``"swish"`` or ``"tanh"``.
+        model: ``"mlp"``, ``"linear"``, ``"mlp-plr"`` or ``"mlp-ple"`` (periodic or piecewise-linear embeddings of
+            numbers), ``"tabm"`` (an ensemble that shares weights), ``"neurotree"`` (smooth decision trees), or a
+            function ``(num_features, num_classes)`` that returns a module for logits.
+        hidden, activation: widths of the hidden layers, where there are any; ``"relu"``, ``"swish"`` or ``"tanh"``.
         objective: ``"vanilla"`` (class loss alone), ``"full"`` (Eq. 2), ``"divergence"``, ``"adversarial"``, or an
             :class:`Objective`.
         generator: of counterfactuals in training, and then of :meth:`explain`: ``"ecco"``, ``"generic"``, ``"revise"``,
@@ -73,7 +75,7 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         decision_threshold: τ, the probability of the target at which a search stops.
         max_steps, search_learning_rate: T and η of the searches in training; :meth:`explain` has its own T.
         epsilon: ε of the adversarial examples.
-        epochs, learning_rate: passes over the data, and the step size of Adam.
+        epochs, learning_rate: passes over the data, and the step size of Adam (``"neurotree"`` has its own default).
         batch_size: rows per update; ``"auto"`` is a hundredth of the rows, from 30 to 1000.
         num_counterfactuals: searched per epoch; ``"auto"`` is a quarter of the rows, from 100 to 5000.
         burn_in: share of the epochs, at the start, trained conventionally.
@@ -82,7 +84,7 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
             ``n_iter_no_change`` epochs without a lower loss on these rows, and keep the best epoch.
         class_weight: as in scikit-learn: a number by label, or ``"balanced"``. Rows held out are not weighted.
         scaling: of numbers: ``"standard"`` by mean and SD; ``"robust"`` by a mean and SD that a few outliers cannot
-            change, and ``"mlp"`` then takes the logarithm of outliers.
+            change, and networks then take the logarithm of outliers.
         gate: keeps advice among real rows of the target class: ``"density"`` (of each class, fast), ``"learned"`` (a
             network trained on counterfactuals, for images), ``"both"`` or ``"none"``. Predictions do not depend on it.
         preset: ``"default"``; ``"cheap_recourse"`` (cheaper counterfactuals, under an accuracy budget); the paper's

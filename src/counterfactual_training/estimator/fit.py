@@ -21,8 +21,8 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError, check_name, from_outside
 from counterfactual_training.estimator import parameters
 from counterfactual_training.estimator.inputs import resolve_schema
+from counterfactual_training.estimator.networks import seeded_model
 from counterfactual_training.gates import Gate, few_rows, gate_of
-from counterfactual_training.models import bend
 from counterfactual_training.search import Generator
 from counterfactual_training.tabular.encode import Encoder, Scale
 from counterfactual_training.tabular.model_space import device_and_dtype, encode_rows
@@ -140,12 +140,10 @@ def prepare(
         classes, y_index = start.classes, np.array([known.index(label) for label in classes.tolist()])[y_index]
     # Training may use the whole range of the data; advice later keeps to its bulk.
     rules = encoder.constraints(base.num_std, keep_sign=True, keep_outside=True)
-    plain_model = partial(_model, params, len(encoder.names_), len(classes))
-    # A model is made for its device and precision alone, because bends need the encoded rows first.
-    x = encode_rows(encoder, frame, device_and_dtype(plain_model(seed) if start is None else start.model))
-    # Bends are for our own network; what a user's function makes is left alone.
-    bent = preset.bent if params["model"] == "mlp" and preset.hidden else 0.0
-    make_model = partial(_bent, plain_model, x, bent) if start is None else partial(_copied, start.model)
+    new_model = partial(seeded_model, params, len(encoder.names_), len(classes))
+    # A model is made for its device and precision alone, because bends and bins need the encoded rows first.
+    x = encode_rows(encoder, frame, device_and_dtype(new_model(None, seed) if start is None else start.model))
+    make_model = partial(new_model, x) if start is None else partial(_copied, start.model)
     limits, vae = _training_constraints(rules, base.project_categories), start and parameters.vae_of(start.generator)
     setting = parameters.make_setting(params, x, limits, seed, vae)
     y = torch.as_tensor(y_index.astype(np.int64), device=x.device)
@@ -214,22 +212,8 @@ def _by_index(given: Any, classes: np.ndarray) -> dict[int, float] | str | None:
     return {labels.index(label): float(weight) for label, weight in given.items()}
 
 
-def _bent(make_model: Callable[[int], nn.Module], x: Tensor, share: float, seed: int) -> nn.Module:
-    model = make_model(seed)
-    if share and isinstance(model, nn.Sequential):
-        bend(model, x, share)
-    return model
-
-
 def _copied(model: nn.Module, seed: int) -> nn.Module:
     return copy.deepcopy(model)
-
-
-def _model(params: Mapping[str, Any], num_features: int, num_classes: int, seed: int) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):  # leaves the caller's randomness alone
-        torch.default_generator.manual_seed(seed)
-        model = parameters.make_model(params, num_features, num_classes)
-    return model.to(parameters.make_device(params["device"]))
 
 
 # ---- restarts --------------------------------------------------------------------------------------------------------
