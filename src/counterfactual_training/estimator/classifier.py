@@ -84,7 +84,8 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
             ``n_iter_no_change`` epochs without a lower loss on these rows, and keep the best epoch.
         class_weight: as in scikit-learn: a number by label, or ``"balanced"``. Rows held out are not weighted.
         scaling: of numbers: ``"standard"`` by mean and SD; ``"robust"`` by a mean and SD that a few outliers cannot
-            change, and networks then take the logarithm of outliers.
+            change, and networks then take the logarithm of outliers; ``"quantile"`` as robust, and networks then take
+            the rank among the training rows, as a normal score. ``"linear"`` and your own functions get plain numbers.
         gate: keeps advice among real rows of the target class: ``"density"`` (of each class, fast), ``"learned"`` (a
             network trained on counterfactuals, for images), ``"both"`` or ``"none"``. Predictions do not depend on it.
         preset: ``"default"``; ``"cheap_recourse"`` (cheaper counterfactuals, under an accuracy budget); the paper's

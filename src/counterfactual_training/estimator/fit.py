@@ -164,7 +164,8 @@ def _fitted_encoder(params: Mapping[str, Any], frame: pd.DataFrame, scaling: str
     schema = resolve_schema(
         frame, *(params[name] for name in ("schema", "mutability", "domain", "special", "relations"))
     )
-    scale: Scale = "robust" if scaling == "robust" else True
+    # Ranks are the network's affair: in a scale that is not linear, steps and relations would not be the user's.
+    scale: Scale = True if scaling == "standard" else "robust"
     encoder = Encoder(schema, unseen=params["unseen"], missing=params["missing"], scale=scale).fit(frame)
     hints = [codes_in_words(find_codes(encoder.schema_, frame))]
     # Whoever states mutability has thought about it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from counterfactual_training.errors import InputError, ModelError, check_name
 from counterfactual_training.estimator.parameters import Preset, make_preset
-from counterfactual_training.models import NETWORKS, bend, linear, mlp, varied
+from counterfactual_training.models import NETWORKS, Quantiles, behind_quantiles, bend, linear, mlp, varied
 
 MODELS = ("linear", *NETWORKS)
 # What a network is made of beside its inputs and outputs, as far as the classifier has parameters for it.
@@ -41,6 +42,8 @@ def make_model(params: Mapping[str, Any], num_features: int, num_classes: int, x
 
 
 def _named(spec: str, preset: Preset, num_features: int, num_classes: int, x: Tensor | None) -> nn.Module:
+    if preset.scaling == "quantile":
+        return _ranked(spec, preset, num_features, num_classes, x)
     # Robust scaling leaves outliers far out; without their logarithm they would dominate.
     squash = preset.scaling == "robust"
     if spec == "neurotree":
@@ -56,6 +59,14 @@ def _named(spec: str, preset: Preset, num_features: int, num_classes: int, x: Te
         return model
     own = {"columns": None if x is None else varied(x), "x": x}
     return NETWORKS[spec](num_features, num_classes, *layers, **{name: own[name] for name in _MADE_OF.get(spec, ())})
+
+
+def _ranked(spec: str, preset: Preset, num_features: int, num_classes: int, x: Tensor | None) -> nn.Module:
+    """A named network behind :class:`Quantiles`; its own bends and bins lie in their scores."""
+    quantiles = Quantiles(num_features) if x is None else Quantiles(num_features).to(x.dtype).fit(x)
+    scores = None if x is None else quantiles(x)
+    network = _named(spec, replace(preset, scaling="standard"), num_features, num_classes, scores)
+    return behind_quantiles(network, quantiles)
 
 
 def seeded_model(

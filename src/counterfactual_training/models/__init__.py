@@ -4,6 +4,7 @@ from counterfactual_training.models.classifiers import CNN, bend, cnn, linear, m
 from counterfactual_training.models.embeddings import mlp_ple, mlp_plr, varied
 from counterfactual_training.models.ensemble import Ensemble
 from counterfactual_training.models.neurotree import neurotree
+from counterfactual_training.models.quantiles import Quantiles, behind_quantiles
 from counterfactual_training.models.shapes import NETWORKS, describe, make_network
 from counterfactual_training.models.stack import StackedModel, check_stackable
 from counterfactual_training.models.tabm import tabm
@@ -14,7 +15,9 @@ __all__ = [
     "NETWORKS",
     "VAE",
     "Ensemble",
+    "Quantiles",
     "StackedModel",
+    "behind_quantiles",
     "bend",
     "check_stackable",
     "cnn",

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from counterfactual_training.errors import InputError, check_count
 from counterfactual_training.models.classifiers import Asinh, mlp
+from counterfactual_training.models.quantiles import knots
 
 
 class Embedding(nn.Module):
@@ -62,7 +63,7 @@ class Periodic(Embedding):
         columns: Sequence[int] | None = None,
         num_frequencies: int = 16,
         size: int = 8,
-        spread: float = 0.1,
+        spread: float = 0.3,
     ) -> None:
         check_count("num_frequencies", num_frequencies)
         check_count("size", size)
@@ -111,14 +112,8 @@ class PiecewiseLinear(Embedding):
     @torch.no_grad()
     def fit(self, x: Tensor) -> None:
         """Take the bins from rows x ``(n, d)``."""
-        shares = torch.linspace(0, 1, self.lower.shape[1] + 1, dtype=torch.float64)
-        # Every edge is a value that some row has; in double precision, because float32 cannot count many rows.
-        places = (shares * (len(x) - 1)).round().long().to(x.device)
         for i, column in enumerate(self.columns):
-            edges = x[:, column].sort().values[places].unique()
-            # Widths of rounding errors alone would make slopes that no one means.
-            apart = edges.diff() > 1e-6 * (edges[-1] - edges[0])
-            edges = torch.cat([edges[:1], edges[1:][apart]])
+            edges = knots(x[:, column], self.lower.shape[1])
             self.lower[i], self.rate[i] = edges[0], 0.0
             self.lower[i, : len(edges) - 1], self.rate[i, : len(edges) - 1] = edges[:-1], 1 / edges.diff()
 

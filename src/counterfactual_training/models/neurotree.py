@@ -74,7 +74,7 @@ def neurotree(
 ) -> nn.Sequential:
     """Smooth decision trees, see :class:`NeuroTrees`; ``squash`` puts :class:`Asinh` before them.
 
-    They want a larger learning rate than an MLP: their authors' is 0.01.
+    They want a larger learning rate than an MLP: their authors' is 0.01, with batches of 2,048 rows.
     """
     trees = NeuroTrees(num_features, num_classes, num_trees, depth)
     return nn.Sequential(Asinh(), trees) if squash else nn.Sequential(trees)

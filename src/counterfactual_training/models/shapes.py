@@ -12,6 +12,7 @@ from counterfactual_training.models.classifiers import Asinh, mlp, shape_of
 from counterfactual_training.models.embeddings import Embedding, Periodic, PiecewiseLinear, mlp_ple, mlp_plr
 from counterfactual_training.models.ensemble import Ensemble
 from counterfactual_training.models.neurotree import NeuroTrees, neurotree
+from counterfactual_training.models.quantiles import Quantiles, behind_quantiles
 from counterfactual_training.models.tabm import TabM, tabm
 
 #: The networks that can be named, and what makes them of ``(num_features, num_classes)`` and plain numbers.
@@ -38,6 +39,8 @@ def describe(model: nn.Module) -> dict[str, Any]:
     if isinstance(model, Ensemble):
         return {"kind": "ensemble", "size": len(model.members), "member": describe(model.members[0])}
     layers = list(model) if isinstance(model, nn.Sequential) else [model]
+    if isinstance(layers[0], Quantiles):
+        return {"quantiles": layers[0].num_bins, **describe(nn.Sequential(*layers[1:]))}
     squash = isinstance(layers[0], Asinh)
     layer = layers[squash] if len(layers) > squash else layers[0]
     kind = _KINDS.get(type(layer))
@@ -55,10 +58,11 @@ def describe(model: nn.Module) -> dict[str, Any]:
 def make_network(shape: Mapping[str, Any], num_features: int, num_classes: int) -> nn.Module:
     """A network that :func:`describe` described, with weights of its own; without a kind, it is an MLP."""
     numbers = dict(shape)
-    kind = numbers.pop("kind", "mlp")
+    kind, num_bins = numbers.pop("kind", "mlp"), numbers.pop("quantiles", None)
     if kind != "ensemble":
         check_name("network", kind, NETWORKS)
-        return NETWORKS[kind](num_features, num_classes, **numbers)
+        network = NETWORKS[kind](num_features, num_classes, **numbers)
+        return network if num_bins is None else behind_quantiles(network, Quantiles(num_features, num_bins))
     size, member = numbers["size"], numbers["member"]
     if not 1 <= size <= _MOST_MEMBERS or member.get("kind") == "ensemble":
         raise ModelError(f"An ensemble has from 1 to {_MOST_MEMBERS} members, none of them an ensemble; got {size}.")

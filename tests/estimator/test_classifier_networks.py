@@ -8,6 +8,7 @@ import counterfactual_training as ct
 from counterfactual_training.errors import FileError, InputError
 from counterfactual_training.estimator.fit import prepare
 from counterfactual_training.estimator.networks import MODELS
+from counterfactual_training.models import Quantiles
 from counterfactual_training.models.embeddings import PiecewiseLinear
 from counterfactual_training.persistence import load_file, save_file
 
@@ -64,7 +65,7 @@ def test_neuro_trees_have_their_own_rate_unless_one_is_stated(loans):
         classifier = ct.CounterfactualClassifier(**params)
         return prepare(classifier.get_params(deep=False), *loans, 0).setting.config.learning_rate
 
-    assert (rate(model="neurotree"), rate(model="tabm"), rate(model=ct.mlp)) == (0.01, 1e-3, 1e-3)
+    assert (rate(model="neurotree"), rate(model="tabm"), rate(model=ct.mlp)) == (0.003, 1e-3, 1e-3)
     assert rate(model="neurotree", learning_rate=0.05) == 0.05
     own = ct.Setting(config=ct.TrainConfig(learning_rate=0.3))
     assert rate(model="neurotree", preset=own) == 0.3
@@ -96,6 +97,37 @@ def test_altered_files_are_refused(model, altered, loans, make_quick, tmp_path):
     save_file(tmp_path / "c", KIND, tensors, content)
     with pytest.raises(FileError):
         ct.CounterfactualClassifier.load(tmp_path / "c")
+
+
+# ---- ranks as inputs -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_quantile_scaling_keeps_rules_relations_and_steps_in_the_users_units(model, make_quick, tmp_path):
+    frame, y = heavy()
+    frame["debt"] = np.round(frame["income"] * 0.5)
+    schema = {"income": {"step": 50}, "ratio": {"max_change": 0.25}}
+    rules = {"mutability": {"late": "decrease"}, "schema": schema, "relations": ["debt <= income"]}
+    classifier = make_quick(model=model, scaling="quantile", gate="none", epochs=20, **rules).fit(frame, y)
+    people = frame[classifier.predict(frame) == "bad"].head(20)
+    told = classifier.explain(people, target="good").frame
+    assert (told["late"] <= people["late"]).all() and (told["debt"] <= told["income"]).all()
+    assert ((told["ratio"] - people["ratio"]).abs() <= 0.25 + 1e-9).all()
+    assert ((told["income"] % 50 == 0) | (told["income"] == people["income"])).all()
+    z = classifier.encoder_.transform(frame)
+    assert classifier.encoder_.inverse_transform(z).equals(frame)
+    classifier.save(tmp_path / "c")
+    again = ct.CounterfactualClassifier.load(tmp_path / "c")
+    np.testing.assert_array_equal(again.predict_proba(frame), classifier.predict_proba(frame))
+
+
+def test_bends_lie_in_the_scores_that_the_layer_sees(make_quick):
+    classifier = make_quick(scaling="quantile", epochs=1)
+    model = prepare(classifier.get_params(deep=False), *heavy(), 0).model
+    assert isinstance(model[0], Quantiles)
+    bent = model[1].weight.count_nonzero(1) == 1
+    at = (model[1].bias / model[1].weight.sum(1))[bent]
+    assert int(bent.sum()) == 16 and float(at.detach().abs().max()) < 4
 
 
 # ---- heavy tails -----------------------------------------------------------------------------------------------------
