@@ -1,8 +1,11 @@
 """The classifier with every network it can name: rules hold, files hold it, restarts and gates work."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import counterfactual_training as ct
 from counterfactual_training.errors import FileError, InputError
@@ -97,6 +100,48 @@ def test_altered_files_are_refused(model, altered, loans, make_quick, tmp_path):
     save_file(tmp_path / "c", KIND, tensors, content)
     with pytest.raises(FileError):
         ct.CounterfactualClassifier.load(tmp_path / "c")
+
+
+# ---- ensembles -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["mlp", "mlp-ple"])
+def test_an_ensemble_averages_the_logits_of_models_trained_alone(model, loans, make_quick, tmp_path):
+    frame, y = loans
+    params = {"model": model, "hidden": (8,), "gate": "none", "epochs": 5}
+    classifier = make_quick(**params, n_ensemble=3, random_state=0).fit(frame, y)
+    seed = classifier._seed()
+    alone = []
+    for i in range(3):
+        prepared = prepare(classifier.get_params(deep=False), frame, y, seed)
+        one = replace(prepared, model=prepared.make_model(seed + i), setting=prepared.setting.seeded(seed + i))
+        one.train(False)
+        alone.append(one.model.eval()(classifier._encoded(frame)))
+    logits = (alone[0] + alone[1] + alone[2]) / 3
+    torch.testing.assert_close(classifier.model_(classifier._encoded(frame)), logits, atol=1e-4, rtol=1e-3)
+    classifier.save(tmp_path / "c")
+    again = ct.CounterfactualClassifier.load(tmp_path / "c")
+    np.testing.assert_array_equal(again.predict_proba(frame), classifier.predict_proba(frame))
+    assert again.explain(frame.head(3)).changes() == classifier.explain(frame.head(3)).changes()
+
+
+def test_an_ensemble_of_a_users_own_network_is_loaded_with_its_function(loans, make_quick, tmp_path):
+    frame, y = loans
+    classifier = make_quick(model=ct.linear, gate="none", epochs=1, n_ensemble=2).fit(frame, y)
+    classifier.save(tmp_path / "c")
+    again = ct.CounterfactualClassifier.load(tmp_path / "c", model=ct.linear)
+    np.testing.assert_array_equal(again.predict_proba(frame), classifier.predict_proba(frame))
+
+
+def test_an_ensemble_is_neither_chosen_from_nor_gone_on_with(loans, make_quick):
+    with pytest.raises(InputError, match=r"n_restarts=2 keeps one .* n_ensemble=3 keeps them all"):
+        make_quick(n_restarts=2, n_ensemble=3).fit(*loans)
+    with pytest.raises(InputError, match="partial_fit goes on with the weights of one model"):
+        make_quick(n_ensemble=2).partial_fit(*loans)
+    with pytest.raises(InputError, match="warm_start goes on with the weights of one model"):
+        make_quick(n_ensemble=2, warm_start=True, epochs=1, gate="none").fit(*loans).fit(*loans)
+    with pytest.raises(InputError, match="n_ensemble must be a whole number"):
+        make_quick(n_ensemble=0).fit(*loans)
 
 
 # ---- ranks as inputs -------------------------------------------------------------------------------------------------

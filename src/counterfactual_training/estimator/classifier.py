@@ -110,6 +110,7 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         device, random_state: the CPU by default; a number makes ``fit`` repeatable.
         n_restarts: trainings from different seeds, as one fleet. With more than one, a fifth of the rows is held out to
             keep the most plausible model among those within one standard error of the best accuracy.
+        n_ensemble: models from different seeds, as one fleet, whose logits are averaged (:class:`Ensemble`).
         warm_start: another ``fit`` goes on from the present weights, with the encoder as it is and the same classes.
         progress: show a bar; by default on a terminal.
         verbose: print the loss of every epoch instead.
@@ -122,7 +123,7 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         model_: the trained torch module.
         generator_: of the counterfactuals in training.
         gate_: judges how much a row looks like a real one of each class; ``None`` without a gate.
-        history_: metrics by epoch.
+        history_: metrics by epoch; of an ensemble's first member.
         tuning_: all trials, if :meth:`tune` made this classifier.
     """
 
@@ -168,6 +169,7 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         device: str | torch.device | None = None,
         random_state: int | np.random.RandomState | None = None,
         n_restarts: int = 1,
+        n_ensemble: int = 1,
         warm_start: bool = False,
         progress: bool | None = None,
         verbose: bool = False,

@@ -19,7 +19,7 @@ from counterfactual_training.errors import FileError, InputError, check_name
 from counterfactual_training.estimator.networks import MODELS, make_model
 from counterfactual_training.estimator.parameters import make_training_generator, vae_of
 from counterfactual_training.gates import Gate, make_gate
-from counterfactual_training.models import VAE, describe, make_network
+from counterfactual_training.models import VAE, Ensemble, describe, make_ensemble, make_network
 from counterfactual_training.persistence import load_file, load_weights, save_file
 from counterfactual_training.search import GENERATORS
 from counterfactual_training.tabular.encode import Encoder
@@ -61,6 +61,8 @@ def save_classifier(path: str | Path, classifier: Any, origin: Origin | None = N
     # The network as it was trained: parameters may have been set anew since then.
     if not callable(classifier.get_params(deep=False)["model"]):
         content["network"] = describe(classifier.model_)
+    elif isinstance(classifier.model_, Ensemble):
+        content["members"] = len(classifier.model_.members)
     if gate is not None:
         content["gate"] = gate.describe()
     # One mark per row: in a tensor, eight bytes each.
@@ -110,7 +112,9 @@ def _assembled(
         check_name("model", params["model"], MODELS)
     sizes = (len(encoder.names_), len(classes))
     spec = content.get("network")  # older files have none
-    make = partial(make_model, params) if spec is None else partial(make_network, spec)
+    make: Callable[[int, int], nn.Module] = partial(make_model, params) if spec is None else partial(make_network, spec)
+    if own and "members" in content:  # an ensemble of a user's own networks
+        make = partial(make_ensemble, make, content["members"])
     model = _model(make, *sizes, own, _under(_MODEL, tensors), source)
     vae = None if content["vae"] is None else _vae(content["vae"], len(encoder.names_), _under(_VAE, tensors), source)
     history = History(list(content["history"]["records"]), content["history"]["stopped"])

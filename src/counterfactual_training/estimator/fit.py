@@ -23,6 +23,7 @@ from counterfactual_training.estimator import parameters
 from counterfactual_training.estimator.inputs import resolve_schema
 from counterfactual_training.estimator.networks import seeded_model
 from counterfactual_training.gates import Gate, few_rows, gate_of
+from counterfactual_training.models import Ensemble
 from counterfactual_training.search import Generator
 from counterfactual_training.tabular.encode import Encoder, Scale
 from counterfactual_training.tabular.model_space import device_and_dtype, encode_rows
@@ -87,14 +88,28 @@ class PreparedFit:
 
     def train(self, progress: bool | None, optimizer: torch.optim.Optimizer | None = None) -> History:
         """Train the model, in place."""
+        x, y, options = self._rows()
+        options |= {"progress": progress, "optimizer": optimizer}
+        return train(self.model, x, y, setting=self.setting, **options).history
+
+    def train_ensemble(self, num: int, progress: bool | None) -> tuple[Ensemble, History]:
+        """Train ``num`` models from different seeds, as one fleet; together with the history of the first."""
+        x, y, options = self._rows()
+        first = self.setting.config.seed
+        # Weights and draws of a member come from one seed, as if it were trained alone.
+        members = [Member(self.make_model(seed), self.setting.seeded(seed)) for seed in range(first, first + num)]
+        results = Fleet(members).train(x, y, progress=progress, **options)
+        return Ensemble([result.model for result in results]), results[0].history
+
+    def _rows(self) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        """Rows and classes to train on, and the arguments of a training that follow from them."""
         x, y, weight, held = self.x, self.y, self.sample_weight, self.held_out
-        options: dict[str, Any] = {"callbacks": self.callbacks(), "progress": progress, "optimizer": optimizer}
+        options: dict[str, Any] = {"callbacks": self.callbacks(), "class_weight": self.class_weight}
         if len(held):
             kept = torch.ones(len(y), dtype=torch.bool, device=y.device).index_fill(0, held, False)
             options["validation"] = (x[held], y[held])
             x, y, weight = x[kept], y[kept], None if weight is None else weight[kept]
-        options |= {"sample_weight": weight, "class_weight": self.class_weight}
-        return train(self.model, x, y, setting=self.setting, **options).history
+        return x, y, options | {"sample_weight": weight}
 
     def fit_gate(self, model: nn.Module) -> Gate | None:
         """The gate of the trained model; ``None`` if it gets none."""

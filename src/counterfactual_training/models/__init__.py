@@ -2,7 +2,7 @@
 
 from counterfactual_training.models.classifiers import CNN, bend, cnn, linear, mlp, shape_of
 from counterfactual_training.models.embeddings import mlp_ple, mlp_plr, varied
-from counterfactual_training.models.ensemble import Ensemble
+from counterfactual_training.models.ensemble import Ensemble, make_ensemble
 from counterfactual_training.models.neurotree import neurotree
 from counterfactual_training.models.quantiles import Quantiles, behind_quantiles
 from counterfactual_training.models.shapes import NETWORKS, describe, make_network
@@ -24,6 +24,7 @@ __all__ = [
     "describe",
     "fit_vae",
     "linear",
+    "make_ensemble",
     "make_network",
     "mlp",
     "mlp_ple",

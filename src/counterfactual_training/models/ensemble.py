@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
 from counterfactual_training.errors import ModelError
+
+# More members than anyone trains: a file must not keep us busy making them.
+_MOST_MEMBERS = 1000
 
 
 class Ensemble(nn.Module):
@@ -27,3 +30,10 @@ class Ensemble(nn.Module):
         for member in list(self.members)[1:]:
             total = total + member(x)
         return total / len(self.members)
+
+
+def make_ensemble(make: Callable[[int, int], nn.Module], size: int, num_features: int, num_classes: int) -> Ensemble:
+    """An ensemble of so many new models."""
+    if not 1 <= size <= _MOST_MEMBERS:
+        raise ModelError(f"An ensemble has from 1 to {_MOST_MEMBERS} members, got {size}.")
+    return Ensemble([make(num_features, num_classes) for _ in range(size)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -10,7 +11,7 @@ from torch import nn
 from counterfactual_training.errors import ModelError, check_name
 from counterfactual_training.models.classifiers import Asinh, mlp, shape_of
 from counterfactual_training.models.embeddings import Embedding, Periodic, PiecewiseLinear, mlp_ple, mlp_plr
-from counterfactual_training.models.ensemble import Ensemble
+from counterfactual_training.models.ensemble import Ensemble, make_ensemble
 from counterfactual_training.models.neurotree import NeuroTrees, neurotree
 from counterfactual_training.models.quantiles import Quantiles, behind_quantiles
 from counterfactual_training.models.tabm import TabM, tabm
@@ -30,8 +31,6 @@ _KINDS: dict[type[nn.Module], str] = {
     PiecewiseLinear: "mlp-ple",
     TabM: "tabm",
 }
-# More members than anyone trains: a file must not keep us busy making them.
-_MOST_MEMBERS = 1000
 
 
 def describe(model: nn.Module) -> dict[str, Any]:
@@ -63,7 +62,8 @@ def make_network(shape: Mapping[str, Any], num_features: int, num_classes: int) 
         check_name("network", kind, NETWORKS)
         network = NETWORKS[kind](num_features, num_classes, **numbers)
         return network if num_bins is None else behind_quantiles(network, Quantiles(num_features, num_bins))
-    size, member = numbers["size"], numbers["member"]
-    if not 1 <= size <= _MOST_MEMBERS or member.get("kind") == "ensemble":
-        raise ModelError(f"An ensemble has from 1 to {_MOST_MEMBERS} members, none of them an ensemble; got {size}.")
-    return Ensemble([make_network(member, num_features, num_classes) for _ in range(size)])
+    member = numbers["member"]
+    # Ensembles of ensembles are never made here; in a file they could be nested to any depth.
+    if member.get("kind") == "ensemble":
+        raise ModelError("Expected networks as members of an ensemble, got an ensemble.")
+    return make_ensemble(partial(make_network, member), numbers["size"], num_features, num_classes)
