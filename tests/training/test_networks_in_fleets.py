@@ -7,6 +7,7 @@ import torch
 from torch.testing import assert_close
 
 import counterfactual_training as ct
+from counterfactual_training.training.fleet import memory_per_member
 
 X = torch.randn(90, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 Y = (X[:, 0].square() + X[:, 1] > 0.8).long()
@@ -32,6 +33,13 @@ class Interrupt(ct.Callback):
     def on_epoch_end(self, run):
         if run.epoch == 2:
             raise StoppedError
+
+
+def test_the_memory_of_a_member_counts_the_units_of_all_trees():
+    config = ct.TrainConfig()
+    few, many = (memory_per_member(ct.neurotree(4, 2, trees, 4), 4, 90, config) for trees in (8, 64))
+    weights = sum(p.numel() for p in ct.neurotree(4, 2, 56, 4).parameters())
+    assert many - few > 4 * (6 * weights + 8 * config.batch_size * 56 * 16)
 
 
 @pytest.mark.parametrize("name", MAKERS)

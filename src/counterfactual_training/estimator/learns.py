@@ -65,7 +65,7 @@ class Learns:
         going_on = self.warm_start and hasattr(self, "model_")
         if going_on and (num_restarts > 1 or num_members > 1):
             raise InputError(
-                "warm_start goes on with the weights of one model; set n_ensemble=1 and n_restarts=1 or warm_start=False."
+                "warm_start goes on with the weights of one model; set n_ensemble=1, n_restarts=1 or warm_start=False."
             )
         prepared = self._prepared(X, y, sample_weight, going_on)
         setting, model = prepared.setting, prepared.model
