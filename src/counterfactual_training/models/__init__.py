@@ -5,7 +5,7 @@ from counterfactual_training.models.embeddings import mlp_ple, mlp_plr, varied
 from counterfactual_training.models.ensemble import Ensemble, make_ensemble
 from counterfactual_training.models.neurotree import neurotree
 from counterfactual_training.models.quantiles import Quantiles, behind_quantiles
-from counterfactual_training.models.shapes import NETWORKS, describe, make_network
+from counterfactual_training.models.shapes import NETWORKS, describe, in_words, make_network
 from counterfactual_training.models.stack import StackedModel, check_stackable
 from counterfactual_training.models.tabm import tabm
 from counterfactual_training.models.vae import VAE, fit_vae
@@ -23,6 +23,7 @@ __all__ = [
     "cnn",
     "describe",
     "fit_vae",
+    "in_words",
     "linear",
     "make_ensemble",
     "make_network",

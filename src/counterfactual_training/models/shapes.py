@@ -67,3 +67,20 @@ def make_network(shape: Mapping[str, Any], num_features: int, num_classes: int) 
     if member.get("kind") == "ensemble":
         raise ModelError("Expected networks as members of an ensemble, got an ensemble.")
     return make_ensemble(partial(make_network, member), numbers["size"], num_features, num_classes)
+
+
+def in_words(shape: Mapping[str, Any]) -> str:
+    """What :func:`describe` described, for people."""
+    kind = shape["kind"]
+    if kind == "ensemble":
+        return f"mean of {shape['size']}: {in_words(shape['member'])}"
+    if kind == "neurotree":
+        return f"{shape['num_trees']} smooth trees of depth {shape['depth']}"
+    widths = " and ".join(str(width) for width in shape["hidden"])
+    if kind == "mlp" and not widths:
+        return "linear classifier"
+    layers = f"with hidden layers of {widths} units" if widths else "without hidden layers"
+    if kind == "tabm":
+        return f"{shape['num_members']} networks that share weights, {layers}"
+    embedded = {"mlp-plr": " on periodic embeddings", "mlp-ple": " on piecewise-linear embeddings"}
+    return f"network{embedded.get(kind, '')} {layers}"
