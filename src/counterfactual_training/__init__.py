@@ -38,7 +38,17 @@ if TYPE_CHECKING:
         summarise,
     )
     from counterfactual_training.gates import Gate, GateConfig, Gated, fit_gate, search_gated
-    from counterfactual_training.models import cnn, fit_vae, linear, mlp
+    from counterfactual_training.models import (
+        Ensemble,
+        cnn,
+        fit_vae,
+        linear,
+        mlp,
+        mlp_ple,
+        mlp_plr,
+        neurotree,
+        tabm,
+    )
     from counterfactual_training.search import (
         Binding,
         Generator,
@@ -102,6 +112,7 @@ __all__ = [
     "Domain",
     "EarlyStopping",
     "Encoder",
+    "Ensemble",
     "EvaluationProtocol",
     "Explainer",
     "Explanation",
@@ -148,6 +159,9 @@ __all__ = [
     "make_objective",
     "make_regime",
     "mlp",
+    "mlp_ple",
+    "mlp_plr",
+    "neurotree",
     "pgd",
     "preset",
     "register_generator",
@@ -155,6 +169,7 @@ __all__ = [
     "search",
     "search_gated",
     "summarise",
+    "tabm",
     "train",
 ]
 
@@ -168,7 +183,7 @@ _MODULES = {
     "estimator": "CounterfactualClassifier Explainer explain",
     "evaluation": "PAIRED PUBLISHED EvaluationProtocol evaluate implausibility summarise",
     "gates": "Gate GateConfig Gated fit_gate search_gated",
-    "models": "cnn fit_vae linear mlp",
+    "models": "Ensemble cnn fit_vae linear mlp mlp_ple mlp_plr neurotree tabm",
     "search": (
         "Binding Generator SearchResult SearchState Status ecco fgsm generic line make_generator pgd "
         "register_generator revise search"

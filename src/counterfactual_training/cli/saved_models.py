@@ -27,6 +27,7 @@ from counterfactual_training.experiments.trained import (
     as_classifier,
     protected_constraints,
 )
+from counterfactual_training.models import describe, in_words
 from counterfactual_training.search import make_generator
 
 Measurable = tuple[nn.Module, Tensor, Tensor, Constraints, str]
@@ -152,14 +153,11 @@ class TableModel:
     def facts(self) -> list[tuple[str, str]]:
         """What the model is, for people."""
         classifier, origin = self.classifier, self.origin
-        # The last linear layer makes the logits; those before are hidden.
-        layers = [str(part.out_features) for part in classifier.model_.modules() if isinstance(part, nn.Linear)]
-        hidden = " and ".join(layers[:-1])
         with_cf = classifier.history_.last("share_mature")
         gates = [] if classifier.gate_ is None else [str(part["kind"]) for part in classifier.gate_.describe()]
         facts = [
             ("classes", ", ".join(map(str, classifier.classes_))),
-            ("model", f"network with hidden layers of {hidden} units" if hidden else "linear classifier"),
+            ("model", in_words(describe(classifier.model_))),
             ("training", "conventional" if with_cf != with_cf else "with counterfactuals"),
             ("epochs", str(len(classifier.history_.records))),
             ("gate", " and ".join(gates) or "none"),

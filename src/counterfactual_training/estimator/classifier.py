@@ -59,8 +59,10 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
     gate still takes as given what could not change in ``fit``. Other rules need another ``fit``.
 
     Args:
-        model: ``"mlp"``, ``"linear"``, or a function ``(num_features, num_classes)`` that returns a module for logits.
-        hidden, activation: of ``"mlp"``: widths of the hidden layers; ``"relu"``, ``"swish"`` or ``"tanh"``.
+        model: ``"mlp"``, ``"linear"``, ``"mlp-plr"`` or ``"mlp-ple"`` (periodic or piecewise-linear embeddings of
+            numbers), ``"tabm"`` (an ensemble that shares weights), ``"neurotree"`` (smooth decision trees), or a
+            function ``(num_features, num_classes)`` that returns a module for logits.
+        hidden, activation: widths of the hidden layers, where there are any; ``"relu"``, ``"swish"`` or ``"tanh"``.
         objective: ``"vanilla"`` (class loss alone), ``"full"`` (Eq. 2), ``"divergence"``, ``"adversarial"``, or an
             :class:`Objective`.
         generator: of counterfactuals in training, and then of :meth:`explain`: ``"ecco"``, ``"generic"``, ``"revise"``,
@@ -70,7 +72,7 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         decision_threshold: τ, the probability of the target at which a search stops.
         max_steps, search_learning_rate: T and η of the searches in training; :meth:`explain` has its own T.
         epsilon: ε of the adversarial examples.
-        epochs, learning_rate: passes over the data, and the step size of Adam.
+        epochs, learning_rate: passes over the data, and the step size of Adam (``"neurotree"`` has its own default).
         batch_size: rows per update; ``"auto"`` is a hundredth of the rows, from 30 to 1000.
         num_counterfactuals: searched per epoch; ``"auto"`` is a quarter of the rows, from 100 to 5000.
         burn_in: share of the epochs, at the start, trained conventionally.
@@ -79,7 +81,8 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
             ``n_iter_no_change`` epochs without a lower loss on these rows, and keep the best epoch.
         class_weight: as in scikit-learn: a number by label, or ``"balanced"``. Rows held out are not weighted.
         scaling: of numbers: ``"standard"`` by mean and SD; ``"robust"`` by a mean and SD that a few outliers cannot
-            change, and ``"mlp"`` then takes the logarithm of outliers.
+            change, and networks then take the logarithm of outliers; ``"quantile"`` as robust, and networks then take
+            the rank among the training rows, as a normal score. ``"linear"`` and your own functions get plain numbers.
         gate: keeps advice among real rows of the target class: ``"density"`` (of each class, fast), ``"learned"`` (a
             network trained on counterfactuals, for images), ``"both"`` or ``"none"``. Predictions do not depend on it.
         preset: ``"default"``; ``"cheap_recourse"`` (cheaper counterfactuals, under an accuracy budget); the paper's
@@ -104,6 +107,7 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         device, random_state: the CPU by default; a number makes ``fit`` repeatable.
         n_restarts: trainings from different seeds, as one fleet. With more than one, a fifth of the rows is held out to
             keep the most plausible model among those within one standard error of the best accuracy.
+        n_ensemble: models from different seeds, as one fleet, whose logits are averaged (:class:`Ensemble`).
         warm_start: another ``fit`` goes on from the present weights, with the encoder as it is and the same classes.
         progress: show a bar; by default on a terminal.
         verbose: print the loss of every epoch instead.
@@ -116,7 +120,7 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         model_: the trained torch module.
         generator_: of the counterfactuals in training.
         gate_: judges how much a row looks like a real one of each class; ``None`` without a gate.
-        history_: metrics by epoch.
+        history_: metrics by epoch; of an ensemble's first member.
         tuning_: all trials, if :meth:`tune` made this classifier.
     """
 
@@ -162,6 +166,7 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         device: str | torch.device | None = None,
         random_state: int | np.random.RandomState | None = None,
         n_restarts: int = 1,
+        n_ensemble: int = 1,
         warm_start: bool = False,
         progress: bool | None = None,
         verbose: bool = False,

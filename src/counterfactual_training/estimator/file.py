@@ -16,9 +16,10 @@ from pandas.api import types
 from torch import Tensor, nn
 
 from counterfactual_training.errors import FileError, InputError, check_name
-from counterfactual_training.estimator.parameters import MODELS, make_model, make_training_generator, vae_of
+from counterfactual_training.estimator.networks import MODELS, make_model
+from counterfactual_training.estimator.parameters import make_training_generator, vae_of
 from counterfactual_training.gates import Gate, make_gate
-from counterfactual_training.models import VAE, mlp, shape_of
+from counterfactual_training.models import VAE, Ensemble, describe, make_ensemble, make_network
 from counterfactual_training.persistence import load_file, load_weights, save_file
 from counterfactual_training.search import GENERATORS
 from counterfactual_training.tabular.encode import Encoder
@@ -59,7 +60,9 @@ def save_classifier(path: str | Path, classifier: Any, origin: Origin | None = N
     }
     # The network as it was trained: parameters may have been set anew since then.
     if not callable(classifier.get_params(deep=False)["model"]):
-        content["network"] = shape_of(classifier.model_)
+        content["network"] = describe(classifier.model_)
+    elif isinstance(classifier.model_, Ensemble):
+        content["members"] = len(classifier.model_.members)
     if gate is not None:
         content["gate"] = gate.describe()
     # One mark per row: in a tensor, eight bytes each.
@@ -109,7 +112,9 @@ def _assembled(
         check_name("model", params["model"], MODELS)
     sizes = (len(encoder.names_), len(classes))
     spec = content.get("network")  # older files have none
-    make = partial(make_model, params) if spec is None else partial(mlp, **spec)
+    make: Callable[[int, int], nn.Module] = partial(make_model, params) if spec is None else partial(make_network, spec)
+    if own and "members" in content:  # an ensemble of a user's own networks
+        make = partial(make_ensemble, make, content["members"])
     model = _model(make, *sizes, own, _under(_MODEL, tensors), source)
     vae = None if content["vae"] is None else _vae(content["vae"], len(encoder.names_), _under(_VAE, tensors), source)
     history = History(list(content["history"]["records"]), content["history"]["stopped"])
@@ -140,8 +145,11 @@ def _model(
         model = make(num_features, num_classes)
     else:
         # Shapes first, memory afterwards: a file with absurd widths must not allocate any.
-        with torch.device("meta"):
-            model = make(num_features, num_classes)
+        try:
+            with torch.device("meta"):
+                model = make(num_features, num_classes)
+        except RuntimeError as error:  # even the number of bytes is too large
+            raise ValueError("its network is absurdly large") from error
         model = _allocated(model, state, source)
     load_weights(model, state, source)
     return model.eval()

@@ -21,8 +21,9 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError, check_name, from_outside
 from counterfactual_training.estimator import parameters
 from counterfactual_training.estimator.inputs import resolve_schema
+from counterfactual_training.estimator.networks import seeded_model
 from counterfactual_training.gates import Gate, few_rows, gate_of
-from counterfactual_training.models import bend
+from counterfactual_training.models import Ensemble
 from counterfactual_training.search import Generator
 from counterfactual_training.tabular.encode import Encoder, Scale
 from counterfactual_training.tabular.model_space import device_and_dtype, encode_rows
@@ -92,14 +93,28 @@ class PreparedFit:
 
     def train(self, progress: bool | None, optimizer: torch.optim.Optimizer | None = None) -> History:
         """Train the model, in place."""
+        x, y, options = self._rows()
+        options |= {"progress": progress, "optimizer": optimizer}
+        return train(self.model, x, y, setting=self.setting, **options).history
+
+    def train_ensemble(self, num: int, progress: bool | None) -> tuple[Ensemble, History]:
+        """Train ``num`` models from different seeds, as one fleet; together with the history of the first."""
+        x, y, options = self._rows()
+        first = self.setting.config.seed
+        # Weights and draws of a member come from one seed, as if it were trained alone.
+        members = [Member(self.make_model(seed), self.setting.seeded(seed)) for seed in range(first, first + num)]
+        results = Fleet(members).train(x, y, progress=progress, **options)
+        return Ensemble([result.model for result in results]), results[0].history
+
+    def _rows(self) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        """Rows and classes to train on, and the arguments of a training that follow from them."""
         x, y, weight, held = self.x, self.y, self.sample_weight, self.held_out
-        options: dict[str, Any] = {"callbacks": self.callbacks(), "progress": progress, "optimizer": optimizer}
+        options: dict[str, Any] = {"callbacks": self.callbacks(), "class_weight": self.class_weight}
         if len(held):
             kept = torch.ones(len(y), dtype=torch.bool, device=y.device).index_fill(0, held, False)
             options["validation"] = (x[held], y[held])
             x, y, weight = x[kept], y[kept], None if weight is None else weight[kept]
-        options |= {"sample_weight": weight, "class_weight": self.class_weight}
-        return train(self.model, x, y, setting=self.setting, **options).history
+        return x, y, options | {"sample_weight": weight}
 
     def fit_gate(self, model: nn.Module) -> Gate | None:
         """The gate of the trained model; ``None`` if it gets none."""
@@ -145,12 +160,10 @@ def prepare(
         classes, y_index = start.classes, np.array([known.index(label) for label in classes.tolist()])[y_index]
     # Training may use the whole range of the data; advice later keeps to its bulk.
     rules = encoder.constraints(base.num_std, keep_sign=True, keep_outside=True)
-    plain_model = partial(_model, params, len(encoder.names_), len(classes))
-    # A model is made for its device and precision alone, because bends need the encoded rows first.
-    x = encode_rows(encoder, frame, device_and_dtype(plain_model(seed) if start is None else start.model))
-    # Bends are for our own network; what a user's function makes is left alone.
-    bent = preset.bent if params["model"] == "mlp" and preset.hidden else 0.0
-    make_model = partial(_bent, plain_model, x, bent) if start is None else partial(_copied, start.model)
+    new_model = partial(seeded_model, params, len(encoder.names_), len(classes))
+    # A model is made for its device and precision alone, because bends and bins need the encoded rows first.
+    x = encode_rows(encoder, frame, device_and_dtype(new_model(None, seed) if start is None else start.model))
+    make_model = partial(new_model, x) if start is None else partial(_copied, start.model)
     limits, vae = _training_constraints(rules, base.project_categories), start and parameters.vae_of(start.generator)
     setting = parameters.make_setting(params, x, limits, seed, vae)
     y = torch.as_tensor(y_index.astype(np.int64), device=x.device)
@@ -169,7 +182,8 @@ def _fitted_encoder(params: Mapping[str, Any], frame: pd.DataFrame, scaling: str
     schema = resolve_schema(
         frame, *(params[name] for name in ("schema", "mutability", "domain", "special", "relations"))
     )
-    scale: Scale = "robust" if scaling == "robust" else True
+    # Ranks are the network's affair: in a scale that is not linear, steps and relations would not be the user's.
+    scale: Scale = True if scaling == "standard" else "robust"
     encoder = Encoder(schema, unseen=params["unseen"], missing=params["missing"], scale=scale).fit(frame)
     hints = [codes_in_words(find_codes(encoder.schema_, frame)), _broken_in_words(encoder, frame)]
     # Whoever states mutability has thought about it.
@@ -230,22 +244,8 @@ def _by_index(given: Any, classes: np.ndarray) -> dict[int, float] | str | None:
     return {labels.index(label): float(weight) for label, weight in given.items()}
 
 
-def _bent(make_model: Callable[[int], nn.Module], x: Tensor, share: float, seed: int) -> nn.Module:
-    model = make_model(seed)
-    if share and isinstance(model, nn.Sequential):
-        bend(model, x, share)
-    return model
-
-
 def _copied(model: nn.Module, seed: int) -> nn.Module:
     return copy.deepcopy(model)
-
-
-def _model(params: Mapping[str, Any], num_features: int, num_classes: int, seed: int) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):  # leaves the caller's randomness alone
-        torch.default_generator.manual_seed(seed)
-        model = parameters.make_model(params, num_features, num_classes)
-    return model.to(parameters.make_device(params["device"]))
 
 
 # ---- restarts --------------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ class Learns:
     """The methods ``fit``, ``partial_fit`` and ``tune`` of the classifier."""
 
     n_restarts: int
+    n_ensemble: int
     random_state: Any
     progress: bool | None
     warm_start: bool
@@ -60,14 +61,18 @@ class Learns:
         Args:
             sample_weight: ``(n,)`` weights of the rows in the losses. Encoder, gate and rows held out ignore them.
         """
-        num_restarts = check_count("n_restarts", self.n_restarts)
+        num_restarts, num_members = self._counts()
         going_on = self.warm_start and hasattr(self, "model_")
-        if going_on and num_restarts > 1:
-            raise InputError("warm_start goes on with the weights of one model; set n_restarts=1 or warm_start=False.")
+        if going_on and (num_restarts > 1 or num_members > 1):
+            raise InputError(
+                "warm_start goes on with the weights of one model; set n_ensemble=1, n_restarts=1 or warm_start=False."
+            )
         prepared = self._prepared(X, y, sample_weight, going_on)
         setting, model = prepared.setting, prepared.model
         if num_restarts > 1:
             model, history = best_restart(prepared, num_restarts, self._shown)
+        elif num_members > 1:
+            model, history = prepared.train_ensemble(num_members, self._shown)
         else:
             history = prepared.train(self._shown)
         gate = prepared.fit_gate(model)
@@ -95,6 +100,8 @@ class Learns:
             sample_weight: as in ``fit``.
         """
         first = not hasattr(self, "model_")
+        if self._counts()[1] > 1:
+            raise InputError("partial_fit goes on with the weights of one model; set n_ensemble=1, or use fit.")
         prepared = self._prepared(X, y, sample_weight, not first).one_epoch()
         if classes is not None and sorted(np.unique(classes).tolist()) != sorted(prepared.classes.tolist()):
             raise InputError(
@@ -163,6 +170,15 @@ class Learns:
         best.set_params(**found.best.settings).fit(X, y)
         best.tuning_ = found.table()
         return best
+
+    def _counts(self) -> tuple[int, int]:
+        """Restarts and members of an ensemble; at most one of them is more than 1."""
+        counts = check_count("n_restarts", self.n_restarts), check_count("n_ensemble", self.n_ensemble)
+        if min(counts) > 1:
+            raise InputError(
+                f"n_restarts={counts[0]} keeps one of several models, n_ensemble={counts[1]} keeps them all: state one."
+            )
+        return counts
 
     @property
     def _shown(self) -> bool | None:

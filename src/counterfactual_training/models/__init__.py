@@ -1,7 +1,37 @@
 """Classifiers and the generative model that REVISE searches in."""
 
 from counterfactual_training.models.classifiers import CNN, bend, cnn, linear, mlp, shape_of
+from counterfactual_training.models.embeddings import mlp_ple, mlp_plr, varied
+from counterfactual_training.models.ensemble import Ensemble, make_ensemble
+from counterfactual_training.models.neurotree import neurotree
+from counterfactual_training.models.quantiles import Quantiles, behind_quantiles
+from counterfactual_training.models.shapes import NETWORKS, describe, in_words, make_network
 from counterfactual_training.models.stack import StackedModel, check_stackable
+from counterfactual_training.models.tabm import tabm
 from counterfactual_training.models.vae import VAE, fit_vae
 
-__all__ = ["CNN", "VAE", "StackedModel", "bend", "check_stackable", "cnn", "fit_vae", "linear", "mlp", "shape_of"]
+__all__ = [
+    "CNN",
+    "NETWORKS",
+    "VAE",
+    "Ensemble",
+    "Quantiles",
+    "StackedModel",
+    "behind_quantiles",
+    "bend",
+    "check_stackable",
+    "cnn",
+    "describe",
+    "fit_vae",
+    "in_words",
+    "linear",
+    "make_ensemble",
+    "make_network",
+    "mlp",
+    "mlp_ple",
+    "mlp_plr",
+    "neurotree",
+    "shape_of",
+    "tabm",
+    "varied",
+]

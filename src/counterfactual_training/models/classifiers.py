@@ -98,9 +98,9 @@ def bend(model: nn.Sequential, x: Tensor, share: float, slope: float = 2.0) -> N
     With ReLU, such a unit is a bend in one column, like a split of a tree, so effects of single columns need not be
     learned by rotating units that see all columns. Columns with one or two values are left out. x is ``(n, d)``.
     """
-    # Quantiles are those of what this layer sees, which is not x if the inputs are squashed.
+    # Quantiles are those of what this layer sees, which is not x if the inputs are squashed or ranked.
     first = next(layer for layer in model if isinstance(layer, nn.Linear))
-    seen = model[0](x) if isinstance(model[0], Asinh) else x
+    seen = x if model[0] is first else model[0](x)
     # A value strictly between the extremes exists only if there are three values or more.
     inside = (seen > seen.min(0).values) & (seen < seen.max(0).values)
     columns = inside.any(0).nonzero().flatten().tolist()

@@ -207,7 +207,9 @@ def memory_per_member(model: nn.Module, num_features: int, num_rows: int, config
     with their classes, where every member has them in an order of its own.
     """
     parameters = sum(p.numel() for p in model.parameters())
-    widest = max((max(p.shape) for p in model.parameters() if p.dim() > 1), default=1)
+    # Of trees, embeddings or implicit members, all leading dimensions together are the units of a layer.
+    units = ((max(p.shape), p.numel() // p.shape[-1]) for p in model.parameters() if p.dim() > 1 and p.numel())
+    widest = max((size for sizes in units for size in sizes), default=1)
     batches = max(1, num_rows // config.batch_size)
     batch = config.batch_size + 3 * (config.num_counterfactuals // batches + 1)
     values = 6 * parameters + 12 * config.num_counterfactuals * num_features + 8 * batch * (num_features + 2 * widest)
