@@ -45,15 +45,22 @@ if TYPE_CHECKING:
         SearchResult,
         SearchState,
         Status,
+        claproar,
+        eccco,
         ecco,
         fgsm,
         generic,
+        gravitational,
+        greedy,
         line,
         make_generator,
         pgd,
+        probe,
         register_generator,
         revise,
         search,
+        sparse,
+        wachter,
     )
     from counterfactual_training.tabular import Encoder, Feature, Schema
     from counterfactual_training.training import (
@@ -131,7 +138,9 @@ __all__ = [
     "Status",
     "TrainConfig",
     "TrainResult",
+    "claproar",
     "cnn",
+    "eccco",
     "ecco",
     "evaluate",
     "explain",
@@ -139,6 +148,8 @@ __all__ = [
     "fit_gate",
     "fit_vae",
     "generic",
+    "gravitational",
+    "greedy",
     "implausibility",
     "line",
     "linear",
@@ -150,12 +161,15 @@ __all__ = [
     "mlp",
     "pgd",
     "preset",
+    "probe",
     "register_generator",
     "revise",
     "search",
     "search_gated",
+    "sparse",
     "summarise",
     "train",
+    "wachter",
 ]
 
 # Names come from their modules when they are first asked for: torch and scikit-learn take seconds to import.
@@ -170,8 +184,8 @@ _MODULES = {
     "gates": "Gate GateConfig Gated fit_gate search_gated",
     "models": "cnn fit_vae linear mlp",
     "search": (
-        "Binding Generator SearchResult SearchState Status ecco fgsm generic line make_generator pgd "
-        "register_generator revise search"
+        "Binding Generator SearchResult SearchState Status claproar eccco ecco fgsm generic gravitational "
+        "greedy line make_generator pgd probe register_generator revise search sparse wachter"
     ),
     "tabular": "Encoder Feature Schema",
     "training": (

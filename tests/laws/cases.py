@@ -55,6 +55,8 @@ def own(**settings: object) -> Generator:
 
 
 GENERATOR_NAMES = [*GENERATORS, "own"]
+# Whose every update moves all features that can move.
+DESCENDING = [name for name in GENERATOR_NAMES if name not in ("line", "greedy")]
 
 
 @cache
@@ -62,13 +64,13 @@ def vae() -> VAE:
     return fit_vae(draw_data(4, 200, seed=3)[0], epochs=40)
 
 
-def generator_of(name: str, **settings: object) -> Generator:
+def generator_of(name: str, num_classes: int = 3, **settings: object) -> Generator:
     """The recipe of that name, set so that some rows arrive and some do not."""
     settings = {"learning_rate": 0.4, "max_steps": 20, "decision_threshold": 0.8, **settings}
     if name == "revise":
         return make_generator(name, vae=vae(), **settings)
     if name != "own":
-        return make_generator(name, x_train=draw_data(4, 200, seed=3)[0], **settings)
+        return make_generator(name, *draw_data(num_classes, 200, seed=3), **settings)
     register_generator("own", own)
     try:
         return make_generator("own", **settings)
@@ -200,7 +202,7 @@ def case(generator: str, model: str, constraints: str, double: bool = False, thr
     num_classes = MODELS[model][0]
     x, _ = draw_data(num_classes, ROWS, seed=11)
     y_target = (torch.arange(ROWS) * 2 + 1) % num_classes
-    searcher = generator_of(generator, decision_threshold=threshold)
+    searcher = generator_of(generator, num_classes, decision_threshold=threshold)
     classifier, rules = model_of(model), CONSTRAINTS[constraints](x)
     if double:
         x, classifier, searcher = x.double(), classifier.double(), searcher.replace(max_steps=13)

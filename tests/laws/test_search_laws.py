@@ -9,6 +9,7 @@ from cases import (
     BINARY,
     CONSTRAINTS,
     CONTINUOUS,
+    DESCENDING,
     GENERATOR_NAMES,
     GROUP,
     INTEGER,
@@ -129,7 +130,7 @@ def test_a_row_is_already_there_by_its_class_or_by_the_threshold(generator, cons
 
 
 @on_product(
-    generator=[name for name in GENERATOR_NAMES if name != "line"],
+    generator=DESCENDING,
     model=MODELS,
     constraints=["none", "immutable", "one_hot", "one_hot_step", "lattices", "transitions"],
 )
