@@ -312,5 +312,5 @@ def test_generators_of_the_same_rows_are_stacked():
         members = [members[0].with_numbers({name: 0.2}), members[1]]
         weights = dict(stack_generators(members, like).numbers())
         assert weights[name].tolist() == [0.2, members[1].numbers()[name]]
-    one, other = (gravitational(x_train=ROWS, y_train=LABELS) for _ in range(2))
-    assert not compatible(generator_structure(one), generator_structure(other))
+    one, same, other = (generator_structure(gravitational(x_train=x, y_train=LABELS)) for x in (ROWS, ROWS, -ROWS))
+    assert compatible(one, same) and not compatible(one, other)

@@ -146,9 +146,10 @@ def prepare(
     # Bends are for our own network; what a user's function makes is left alone.
     bent = preset.bent if params["model"] == "mlp" and preset.hidden else 0.0
     make_model = partial(_bent, plain_model, x, bent) if start is None else partial(_copied, start.model)
-    limits, vae = _training_constraints(rules, base.project_categories), start and parameters.vae_of(start.generator)
-    setting = parameters.make_setting(params, x, limits, seed, vae)
+    limits = _training_constraints(rules, base.project_categories)
     y = torch.as_tensor(y_index.astype(np.int64), device=x.device)
+    learned = None if start is None else parameters.learned_by(start.generator)
+    setting = parameters.make_setting(params, x, limits, seed, y, learned)
     held_out = torch.tensor([], dtype=torch.long)
     if preset.early_stopping:
         held_out = validation_split(y, preset.validation_fraction, seed, keep_single=True)[1]

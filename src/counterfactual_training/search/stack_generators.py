@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -66,8 +67,12 @@ def _kind(penalty: Penalty) -> tuple[Any, ...]:
         # A user's own penalty may hold anything, so it equals only itself.
         return (id(penalty),)
     rest = [getattr(penalty, field.name) for field in fields(penalty) if field.name != "weight"]
-    # Tensors have no truth value to compare by; members of a fleet share those that came from data.
-    return (type(penalty), *(id(value) if isinstance(value, Tensor) else value for value in rest))
+    return (type(penalty), *(_content(value) if isinstance(value, Tensor) else value for value in rest))
+
+
+def _content(values: Tensor) -> tuple[Any, ...]:
+    """Equal for equal tensors, such as the training rows of all members; tensors themselves have no one truth value."""
+    return values.dtype, values.shape, hashlib.sha256(values.detach().cpu().contiguous().numpy().tobytes()).digest()
 
 
 def _stacked_penalty(kind: tuple[Any, ...], members: Sequence[Generator], like: Tensor) -> Penalty:

@@ -78,7 +78,8 @@ def train(
     held = arguments.validation_rows([inner], validation, data)
     if regime is not None:
         setting = _with_regime(setting, regime)
-    stated = _stated(setting, generator, constraints, objective, config, x if isinstance(x, Tensor) else None)
+    rows = (x, y) if isinstance(x, Tensor) else (None, None)
+    stated = _stated(setting, generator, constraints, objective, config, *rows)
     chosen = arguments.with_constraints(stated, data)
     arguments.check_modes(inner, chosen, data, ranks)
     listeners = arguments.listeners(callbacks, [chosen], progress)
@@ -107,12 +108,13 @@ def _stated(
     objective: Objective | str | None,
     config: TrainConfig | None,
     x_train: Tensor | None,
+    y_train: Tensor | None,
 ) -> Setting:
     """The setting, with the arguments given beside it in place of its parts."""
     base = preset(setting) if isinstance(setting, str) else setting or Setting()
     return replace(
         base,
-        generator=make_generator(generator or base.generator, x_train=x_train),
+        generator=make_generator(generator or base.generator, x_train, y_train),
         constraints=constraints if constraints is not None else base.constraints,
         objective=make_objective(objective) if isinstance(objective, str) else objective or base.objective,
         config=config or base.config,
