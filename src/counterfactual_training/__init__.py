@@ -52,8 +52,10 @@ if TYPE_CHECKING:
         generic,
         gravitational,
         greedy,
+        growing_spheres,
         line,
         make_generator,
+        nearest_unlike,
         pgd,
         probe,
         register_generator,
@@ -150,6 +152,7 @@ __all__ = [
     "generic",
     "gravitational",
     "greedy",
+    "growing_spheres",
     "implausibility",
     "line",
     "linear",
@@ -159,6 +162,7 @@ __all__ = [
     "make_objective",
     "make_regime",
     "mlp",
+    "nearest_unlike",
     "pgd",
     "preset",
     "probe",
@@ -185,7 +189,8 @@ _MODULES = {
     "models": "cnn fit_vae linear mlp",
     "search": (
         "Binding Generator SearchResult SearchState Status claproar eccco ecco fgsm generic gravitational "
-        "greedy line make_generator pgd probe register_generator revise search sparse wachter"
+        "greedy growing_spheres line make_generator nearest_unlike pgd probe register_generator revise search "
+        "sparse wachter"
     ),
     "tabular": "Encoder Feature Schema",
     "training": (

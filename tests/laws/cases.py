@@ -54,9 +54,16 @@ def own(**settings: object) -> Generator:
     return Generator("own", penalties=(squared_distance,), **settings)
 
 
-GENERATOR_NAMES = [*GENERATORS, "own"]
-# Whose every update moves all features that can move.
-DESCENDING = [name for name in GENERATOR_NAMES if name not in ("line", "greedy")]
+# Recipes with other steps than their usual ones.
+VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
+    "normalised": ("generic", {"step_rule": "normalised"}),
+    "adam": ("ecco", {"step_rule": "adam"}),
+    "top_k": ("sparse", {"most": 3}),
+}
+GENERATOR_NAMES = [*GENERATORS, *VARIANTS, "own"]
+# Whose every update moves all continuous features that can move.
+SELECTIVE = ("line", "greedy", "top_k", "nearest_unlike", "growing_spheres")
+DESCENDING = [name for name in GENERATOR_NAMES if name not in SELECTIVE]
 
 
 @cache
@@ -67,6 +74,11 @@ def vae() -> VAE:
 def generator_of(name: str, num_classes: int = 3, **settings: object) -> Generator:
     """The recipe of that name, set so that some rows arrive and some do not."""
     settings = {"learning_rate": 0.4, "max_steps": 20, "decision_threshold": 0.8, **settings}
+    if name == "growing_spheres":
+        settings = {"num": 15, **settings}
+    if name in VARIANTS:
+        name, own_settings = VARIANTS[name]
+        settings = {**settings, **own_settings}
     if name == "revise":
         return make_generator(name, vae=vae(), **settings)
     if name != "own":

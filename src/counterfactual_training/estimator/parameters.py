@@ -341,7 +341,7 @@ def _content(generator: Generator) -> tuple[Any, ...]:
 def learned_by(generator: Generator) -> dict[str, Any]:
     """What its recipe learned from data, by the names of the recipe's arguments: a VAE, or tensors."""
     vae = vae_of(generator)
-    return learned_from_data(generator.penalties) | ({} if vae is None else {"vae": vae})
+    return learned_from_data((*generator.penalties, generator.step_rule)) | ({} if vae is None else {"vae": vae})
 
 
 def vae_of(generator: Generator) -> VAE | None:

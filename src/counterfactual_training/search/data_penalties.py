@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -188,10 +188,10 @@ CLOSED = {Distance, Energy, ScaledDistance, TargetLoss, Gravity, SetSize}
 WEIGHTED = (Distance, Energy, ScaledDistance, TargetLoss, Gravity, SetSize, Invalidation)
 
 
-def learned(penalties: tuple[Any, ...]) -> dict[str, Tensor]:
-    """Tensors that these penalties took from data, by the names under which their recipes take them."""
-    ours = [penalty for penalty in penalties if type(penalty) in WEIGHTED]
-    found = {field.name: getattr(penalty, field.name) for penalty in ours for field in fields(penalty)}
+def learned(parts: tuple[Any, ...]) -> dict[str, Tensor]:
+    """Tensors that penalties or a step rule took from data, by the names under which their recipes take them."""
+    ours = [part for part in parts if is_dataclass(part)]
+    found = {field.name: getattr(part, field.name) for part in ours for field in fields(part)}
     return {name: value for name, value in found.items() if isinstance(value, Tensor) and name != "weight"}
 
 

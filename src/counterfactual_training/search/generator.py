@@ -87,6 +87,11 @@ class Generator:
         """How a step is made; ``None`` is by plain descent, or by the line search."""
         return self.step_rule if callable(self.step_rule) else STEP_RULES.get(self.step_rule)
 
+    @property
+    def is_gradient_free(self) -> bool:
+        """Whether it asks the model for its answers only."""
+        return getattr(self.rule, "gradient_free", False)
+
     def prepared(self, ask: Ask) -> Generator:
         """For one search: with all that its parts compute from the model first, such as a quantile of its scores."""
         penalties = tuple(_prepared(penalty, ask) for penalty in self.penalties)

@@ -27,13 +27,14 @@ from counterfactual_training.search.data_penalties import (
     median_deviation,
 )
 from counterfactual_training.search.generator import NUMBERS, Generator
+from counterfactual_training.search.gradient_free import GrowingSpheres, NearestRows, SeedSpace
 from counterfactual_training.search.penalties import Decay, Distance, Energy
 from counterfactual_training.search.spaces import LatentSpace
 from counterfactual_training.search.steps import Greedy, Shrink
 
 Recipe = Callable[..., Generator]
 
-_PER_CLASS = 1000  # training rows kept of each class
+_PER_CLASS, _MOST = 1000, 2000  # training rows kept of each class, and in all
 
 
 def generic(lambda_cost: float = 0.001, **settings: Any) -> Generator:
@@ -175,6 +176,31 @@ def probe(
     return Generator("probe", penalties=penalties, **settings)
 
 
+def nearest_unlike(
+    max_steps: int = 100, x_train: Tensor | None = None, rows: Tensor | None = None, **settings: Any
+) -> Generator:
+    """The nearest training row that the model gives the target class, moved inside the rules: no gradient is needed.
+
+    Known as the nearest unlike neighbour (Dasarathy 1995; Nugent and Cunningham 2005). One row is tried per step, of
+    at most 2000.
+    """
+    if rows is None:
+        rows = _flat("nearest_unlike", x_train)
+        # A random sample, because rows may be sorted.
+        rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:_MOST].to(rows.device)]
+    settings = {"step_rule": NearestRows(rows), **settings}
+    return Generator("nearest_unlike", max_steps=max_steps, **settings)
+
+
+def growing_spheres(learning_rate: Number = 0.2, max_steps: int = 50, num: int = 1000, **settings: Any) -> Generator:
+    """The nearest of ``num`` random points in shells of width η around x, with few changes: Laugel et al. (2018).
+
+    No gradient is needed.
+    """
+    settings = {"step_rule": GrowingSpheres(num), "space": SeedSpace(), **settings}
+    return Generator("growing_spheres", learning_rate=learning_rate, max_steps=max_steps, **settings)
+
+
 def _flat(name: str, x_train: Tensor | None) -> Tensor:
     """Training rows ``(n, d)``; raises if there are none."""
     if x_train is None or len(x_train) == 0:
@@ -200,6 +226,7 @@ def _sample(name: str, x_train: Tensor | None, y_train: Tensor | None) -> tuple[
 
 _RECIPES: tuple[Recipe, ...] = (
     *(generic, ecco, revise, line, wachter, greedy, sparse, gravitational, claproar, eccco, probe),
+    *(nearest_unlike, growing_spheres),
 )
 GENERATORS: dict[str, Recipe] = dict(zip(NAMES, _RECIPES, strict=True))
 

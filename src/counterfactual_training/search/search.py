@@ -117,6 +117,7 @@ def _still(held: Tensor | None, x: Tensor, flat: Tensor, block: int) -> Iterator
 def _descend(work: WorkingSet, network: Differentiable, generator: Generator, noise: Sequence[Tensor]) -> None:
     """Eq. 1 by gradient descent on the rows of the working set, one line per operation of a step."""
     space, rule, rate = generator.space, generator.rule, per_member(generator.learning_rate, 2)
+    blind = generator.is_gradient_free
     for step in range(work.num_looks):
         logits = network.logits(work.x_cf) if step else first_logits(network.logits, work.x_cf, work.y_target)
         probability = softmax(logits)
@@ -126,15 +127,19 @@ def _descend(work: WorkingSet, network: Differentiable, generator: Generator, no
             break
         # The last rounds only look: at the last step, and at what a final snap made of it.
         if step < work.limits.stop:
-            state = SearchState(work.x, work.x_cf, work.delta, logits, work.y_target, step, work.limit, work.scratch)
-            # softmax − one-hot is the gradient of the summed cross-entropy: a mean would scale steps by 1/n.
-            grad = search_gradient(generator, state, network, probability - work.one_hot)  # ∇ₓ′ of Eq. 1
-            grad = work.constraints.through(grad, work.x_cf)  # of features that follow others, if there are any
+            grad = logits[..., :0]
+            if not blind:
+                rows = (work.x, work.x_cf, work.delta, logits, work.y_target)
+                state = SearchState(*rows, step, work.limit, work.scratch)
+                # softmax − one-hot is the gradient of the summed cross-entropy: a mean would scale steps by 1/n.
+                grad = search_gradient(generator, state, network, probability - work.one_hot)  # ∇ₓ′ of Eq. 1
+                grad = work.constraints.through(grad, work.x_cf)  # of features that follow others, if there are any
             if rule is None:
                 work.z, delta = space.propose(work.z, work.x_cf, grad, generator.learning_rate)  # Δ = −η ∇ₓ′
                 work.advance(delta)  # x′ ← project(x′ + Δ)
-            else:
-                rule(work, Turn(grad, rate, step, noise[step], network))  # the same by another rule
+            else:  # the same by another rule
+                confidence = probability.gather(-1, work.y_target.unsqueeze(-1)).squeeze(-1)
+                rule(work, Turn(grad, rate, step, confidence, noise[step], network))
             work.z = space.settle(work.z, work.x_cf, noise[step + 1])
             work.keep_nascent()  # Eq. 4: the last iterate inside the ε-ball
         work.shrink()

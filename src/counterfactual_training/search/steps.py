@@ -28,6 +28,7 @@ class Turn(NamedTuple):
         grad: ``(..., n, d)`` ∇ₓ′ of Eq. 1, which may be overwritten; empty for rules without gradients.
         learning_rate: η, broadcastable to ``(..., n, d)``.
         step: updates made so far.
+        confidence: ``(..., n)`` the target's probability at x′.
         noise: this step's random draw of the generator's space.
         network: the model.
     """
@@ -35,12 +36,17 @@ class Turn(NamedTuple):
     grad: Tensor
     learning_rate: Number
     step: int
+    confidence: Tensor
     noise: Tensor
     network: Differentiable
 
 
 class Rule(Protocol):
-    """Moves the rows of a working set, by its ``advance`` or ``jump``, which keep the constraints."""
+    """Moves the rows of a working set, by its ``advance``, ``jump`` or ``place``, which keep the constraints.
+
+    A rule may have two more attributes: ``gradient_free``, if it needs no gradient, and ``cannot_train``, the reason
+    why its counterfactuals cannot serve training.
+    """
 
     def __call__(self, work: WorkingSet, turn: Turn, /) -> None: ...
 

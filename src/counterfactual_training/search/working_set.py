@@ -196,8 +196,12 @@ class WorkingSet:
     def jump(self, total: Tensor) -> None:
         """``x′ ← project(x + mask(Δ))`` for a whole change Δ: where it is 0, x′ is exactly x. May overwrite Δ."""
         self.constraints.mask_step(total)
+        self.place(self.x + total)
+
+    def place(self, points: Tensor) -> None:
+        """``x′ ← project(points)``, which directions must allow; snapped features stay."""
         fixed = self.fixed
-        torch.add(self.x, total, out=self.spare)
+        self.spare.copy_(points)
         if fixed is not None:
             stay = fixed if self.fresh is None else fixed | self.fresh.unsqueeze(-1)
             torch.where(stay, self.x_cf, self.spare, out=self.spare)
@@ -237,6 +241,14 @@ class WorkingSet:
             total.clamp_(self.bounds.lower - self.x, self.bounds.upper - self.x)
         fixed = self.fixed
         return total if fixed is None else torch.where(fixed, self.delta, total)
+
+    def interval(self) -> tuple[Tensor, Tensor]:
+        """Where the values of each row may go ``(..., a, d)``: the bounds, cut at the factual by directions."""
+        ends = (-torch.inf, torch.inf) if self.bounds is None else (self.bounds.lower, self.bounds.upper)
+        lower, upper = (torch.as_tensor(end).to(self.x) for end in ends)
+        lower = torch.where(self.constraints.may_decrease.unsqueeze(-2), lower, torch.maximum(lower, self.x))
+        upper = torch.where(self.constraints.may_increase.unsqueeze(-2), upper, torch.minimum(upper, self.x))
+        return lower.expand_as(self.x), upper.expand_as(self.x)
 
     def remembered(self, name: str) -> Tensor:
         """What a rule keeps by this name, ``(..., a, d)``; zeros at first."""
