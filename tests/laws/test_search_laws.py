@@ -22,7 +22,7 @@ from torch.testing import assert_close
 
 from counterfactual_training import Status
 from counterfactual_training.search import working_set
-from covering import on_product
+from covering import each_value, on_product
 
 everywhere = on_product(generator=GENERATOR_NAMES, model=MODELS, constraints=CONSTRAINTS)
 
@@ -224,8 +224,7 @@ def test_rows_that_leave_change_nothing(generator, constraints, share, monkeypat
     expect_rows(case_.again(), case_.result, slice(None))
 
 
-@pytest.mark.parametrize("constraints", CONSTRAINTS)
-@pytest.mark.parametrize("generator", GENERATOR_NAMES)
+@each_value(generator=GENERATOR_NAMES, constraints=list(CONSTRAINTS))
 def test_blocks_change_nothing(generator, constraints, monkeypatch):
     case_ = case(generator, "deep", constraints, double=True)
     # The package's name ``search`` is the function, so the module is found by its path.
