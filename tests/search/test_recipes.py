@@ -36,7 +36,7 @@ def test_the_page_on_generators_runs_and_lists_all(monkeypatch):
     scope |= {"ct": ct, "constraints": None, "frame": loan.frame, "labels": loan.labels}
     exec(compile(code, "generators.md", "exec"), scope)  # noqa: S102
     rows = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
-    assert sorted(rows) == sorted(GENERATORS)
+    assert sorted({*rows} - {"step_rule"}) == sorted(GENERATORS)
     weights = {n for name in GENERATORS for n in inspect.signature(GENERATORS[name]).parameters if "lambda" in n}
     assert weights <= set(re.findall(r"`(\w+)`", page))
 

@@ -94,8 +94,12 @@ def test_greedy_leaves_alone_what_was_rounded(model):
     assert torch.equal(found.x_cf[:, 1], found.x_cf[:, 1].round())
 
 
-def test_greedy_counts_by_the_learning_rate():
-    assert greedy().step_rule == Greedy(10) and greedy(0.25).step_rule == Greedy(4) and greedy(3.0).step_rule.most == 1
+def test_greedy_counts_by_the_learning_rate(model):
+    for rate, most in ((0.1, 10), (0.25, 4), (3.0, 1)):
+        # One feature more than that many times, then the next one.
+        path = path_of(model, Greedy(), most + 1, rate=rate)
+        assert_close((path[-1] - X)[:, 1], torch.full((2,), -most * rate, dtype=torch.float64))
+        assert_close((path[-1] - X)[:, 2], torch.full((2,), rate, dtype=torch.float64))
     with pytest.raises(InputError, match="most must be a whole number of at least 1, got 0"):
         greedy(most=0)
 

@@ -190,7 +190,8 @@ WEIGHTED = (Distance, Energy, ScaledDistance, TargetLoss, Gravity, SetSize, Inva
 
 def learned(parts: tuple[Any, ...]) -> dict[str, Tensor]:
     """Tensors that penalties or a step rule took from data, by the names under which their recipes take them."""
-    ours = [part for part in parts if is_dataclass(part)]
+    # A user's own parts may hold tensors of any kind, which the user's recipe makes again.
+    ours = [part for part in parts if is_dataclass(part) and type(part).__module__.startswith(__package__)]
     found = {field.name: getattr(part, field.name) for part in ours for field in fields(part)}
     return {name: value for name, value in found.items() if isinstance(value, Tensor) and name != "weight"}
 

@@ -92,13 +92,11 @@ def wachter(
     return Generator("wachter", penalties=(ScaledDistance(lambda_cost, scale),), **settings)
 
 
-def greedy(learning_rate: Number = 0.1, most: int | None = None, max_steps: int = 100, **settings: Any) -> Generator:
+def greedy(most: int | None = None, learning_rate: Number = 0.1, max_steps: int = 100, **settings: Any) -> Generator:
     """One feature per step, by η, the one with the largest gradient and at most ``most`` times: Schut et al. (2021).
 
     By default ``most`` is 1/η. Class loss alone.
     """
-    if most is None:
-        most = max(1, round(1 / float(torch.as_tensor(learning_rate).max())))
     settings = {"step_rule": Greedy(most), **settings}
     return Generator("greedy", learning_rate=learning_rate, max_steps=max_steps, **settings)
 
@@ -265,7 +263,9 @@ def make_alike(
     stated = {n: value for n, value in settings.items() if n in usual}
     plain = inspect.signature(GENERATORS[like.name]).parameters if like.name in GENERATORS else {}
     weights = {n: weight for n, weight in like.numbers().items() if n not in NUMBERS}
-    weights = {n: weight for n, weight in weights.items() if n not in plain or plain[n].default != weight}
+    # Weights of a fleet are tensors, which no recipe has by default.
+    own = {n: plain[n].default for n in weights if n in plain}
+    weights = {n: w for n, w in weights.items() if n not in own or isinstance(w, Tensor) or w != own[n]}
     energies = [{"decay": p.decay, "energy_ridge": p.ridge} for p in like.penalties if isinstance(p, Energy)]
     # Later wins: settings stated for this call override what is taken from ``like``.
     rest = weights | (energies[0] if energies else {}) | settings

@@ -80,21 +80,23 @@ class Adam:
 class Greedy:
     """``Δ_d = −η sign ∇_d`` for the one d with the largest ``|∇_d|``, each at most ``most`` times (Schut et al. 2021).
 
-    The choice is among features that can move. Categories that are projected after every step are not chosen, because
-    one step of η would be undone.
+    Without ``most`` it is 1/η. The choice is among features that can move. Categories that are projected after every
+    step are not chosen, because one step of η would be undone.
     """
 
-    most: int = 10
+    most: int | None = None
 
     def __post_init__(self) -> None:
-        check_count("most", self.most)
+        if self.most is not None:
+            check_count("most", self.most)
 
     def __call__(self, work: WorkingSet, turn: Turn) -> None:
         used, wish = work.remembered("used"), work.free(turn.grad.neg_())
         if work.constraints.category_projection == "step":
             for group in work.constraints.groups:
                 wish[..., group.index] = 0
-        size, best = wish.abs().masked_fill_(used >= self.most, 0).max(-1, keepdim=True)
+        most = (1 / torch.as_tensor(turn.learning_rate)).round().clamp_min(1) if self.most is None else self.most
+        size, best = wish.abs().masked_fill_(used >= most, 0).max(-1, keepdim=True)
         chosen = torch.zeros_like(wish).scatter_(-1, best, (size > 0).to(wish))
         used.add_(chosen)
         work.advance(wish.sign_().mul_(chosen).mul_(turn.learning_rate))
