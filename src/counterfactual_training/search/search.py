@@ -127,8 +127,9 @@ def _descend(work: WorkingSet, network: Differentiable, generator: Generator, no
             break
         # The last rounds only look: at the last step, and at what a final snap made of it.
         if step < work.limits.stop:
-            grad = logits[..., :0]
-            if not blind:
+            if blind:
+                grad = logits[..., :0]  # nobody asks for it
+            else:
                 rows = (work.x, work.x_cf, work.delta, logits, work.y_target)
                 state = SearchState(*rows, step, work.limit, work.scratch)
                 # softmax − one-hot is the gradient of the summed cross-entropy: a mean would scale steps by 1/n.
