@@ -55,15 +55,24 @@ if TYPE_CHECKING:
         SearchResult,
         SearchState,
         Status,
+        claproar,
+        eccco,
         ecco,
         fgsm,
         generic,
+        gravitational,
+        greedy,
+        growing_spheres,
         line,
         make_generator,
+        nearest_unlike,
         pgd,
+        probe,
         register_generator,
         revise,
         search,
+        sparse,
+        wachter,
     )
     from counterfactual_training.tabular import Encoder, Feature, Schema
     from counterfactual_training.training import (
@@ -142,7 +151,9 @@ __all__ = [
     "Status",
     "TrainConfig",
     "TrainResult",
+    "claproar",
     "cnn",
+    "eccco",
     "ecco",
     "evaluate",
     "explain",
@@ -150,6 +161,9 @@ __all__ = [
     "fit_gate",
     "fit_vae",
     "generic",
+    "gravitational",
+    "greedy",
+    "growing_spheres",
     "implausibility",
     "line",
     "linear",
@@ -161,16 +175,20 @@ __all__ = [
     "mlp",
     "mlp_ple",
     "mlp_plr",
+    "nearest_unlike",
     "neurotree",
     "pgd",
     "preset",
+    "probe",
     "register_generator",
     "revise",
     "search",
     "search_gated",
+    "sparse",
     "summarise",
     "tabm",
     "train",
+    "wachter",
 ]
 
 # Names come from their modules when they are first asked for: torch and scikit-learn take seconds to import.
@@ -185,8 +203,9 @@ _MODULES = {
     "gates": "Gate GateConfig Gated fit_gate search_gated",
     "models": "Ensemble cnn fit_vae linear mlp mlp_ple mlp_plr neurotree tabm",
     "search": (
-        "Binding Generator SearchResult SearchState Status ecco fgsm generic line make_generator pgd "
-        "register_generator revise search"
+        "Binding Generator SearchResult SearchState Status claproar eccco ecco fgsm generic gravitational "
+        "greedy growing_spheres line make_generator nearest_unlike pgd probe register_generator revise search "
+        "sparse wachter"
     ),
     "tabular": "Encoder Feature Schema",
     "training": (

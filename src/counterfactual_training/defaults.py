@@ -11,7 +11,10 @@ from typing import Final, Literal
 VARIANT: Final = "default"
 
 # Of `search`: its recipes, in their order there; and the one that trains a classifier of a named data set.
-GENERATORS = ("generic", "ecco", "revise", "line")
+GENERATORS = (
+    *("generic", "ecco", "revise", "line", "wachter", "greedy", "sparse", "gravitational", "claproar", "eccco"),
+    *("probe", "nearest_unlike", "growing_spheres"),
+)
 GENERATOR = "ecco"
 
 # Of `training`: each objective by the weights in which it differs from the full one.

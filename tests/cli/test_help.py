@@ -5,9 +5,10 @@ import sys
 
 import pytest
 
+from counterfactual_training import defaults
 from counterfactual_training.cli import COMMANDS
 from counterfactual_training.evaluation.protocol import PAIRED, PROTOCOLS, PUBLISHED
-from counterfactual_training.search import GENERATORS, ecco, generic, line, revise
+from counterfactual_training.search import GENERATORS
 from counterfactual_training.tuning import OBJECTIVES
 
 HEAVY = {"torch", "pandas", "numpy", "sklearn", "scipy", "optuna", "matplotlib", "ray"}
@@ -58,7 +59,8 @@ def test_a_mistake_that_the_parser_sees_loads_nothing_heavy(words):
 
 def test_names_shown_are_those_of_the_rooms():
     """Some names stand in a module of their own, in the order of what they name."""
-    assert {"generic": generic, "ecco": ecco, "revise": revise, "line": line} == GENERATORS
+    assert {recipe.__name__: recipe for recipe in GENERATORS.values()} == GENERATORS
+    assert tuple(GENERATORS) == defaults.GENERATORS
     assert {protocol.name: protocol for protocol in (PAIRED, PUBLISHED)} == PROTOCOLS
     metrics = {"ip": "implausibility", "cost": "cost", "accuracy": "accuracy", "robustness": "robust_accuracy"}
     assert {name: target.metric for name, target in OBJECTIVES.items()} == metrics

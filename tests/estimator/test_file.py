@@ -11,11 +11,12 @@ import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from counterfactual_training.errors import FileError, ModelError
+from counterfactual_training.errors import FileError, InputError, ModelError
 from counterfactual_training.estimator import CounterfactualClassifier
+from counterfactual_training.estimator.parameters import learned_by
 from counterfactual_training.models import linear, mlp
 from counterfactual_training.persistence import load_file, save_file
-from counterfactual_training.search import ecco, generic
+from counterfactual_training.search import ecco, generic, make_generator
 
 KIND = "counterfactual classifier"
 
@@ -86,6 +87,34 @@ def test_revise_takes_its_vae_along(make_quick, make_blobs, tmp_path):
     classifier = make_quick(epochs=1, generator="revise").fit(x.numpy(), y.numpy())
     classifier.save(tmp_path / "c")
     same(CounterfactualClassifier.load(tmp_path / "c"), classifier, x.numpy()[:8])
+
+
+@pytest.mark.parametrize("name", ["wachter", "gravitational", "eccco"])
+def test_what_a_generator_learned_from_data_is_taken_along(make_quick, make_blobs, tmp_path, name):
+    x, y = make_blobs()
+    classifier = make_quick(epochs=1, generator=name).fit(x.numpy(), y.numpy())
+    classifier.save(tmp_path / "c")
+    loaded = CounterfactualClassifier.load(tmp_path / "c")
+    same(loaded, classifier, x.numpy()[:8])
+    old, new = (learned_by(own.generator_) for own in (classifier, loaded))
+    assert old and old.keys() == new.keys() and all(torch.equal(old[key], new[key]) for key in old)
+    assert loaded.explain(x.numpy()[:2], generator=name).frame.shape == (2, x.shape[1])
+    loaded.partial_fit(x.numpy(), y.numpy())  # goes on with what was learned
+    tensors, content = load_file(tmp_path / "c", "counterfactual classifier")
+    key = next(key for key in tensors if key.startswith("learned.") and tensors[key].is_floating_point())
+    for wrong in (tensors[key][..., :1], tensors[key] * float("nan"), tensors[key][:0]):
+        save_file(tmp_path / "d", "counterfactual classifier", {**tensors, key: wrong.contiguous()}, content)
+        with pytest.raises(FileError, match="of its generator does not fit the columns"):
+            CounterfactualClassifier.load(tmp_path / "d")
+
+
+def test_a_generator_that_learns_from_rows_cannot_be_named_afterwards(make_quick, make_blobs):
+    x, y = make_blobs()
+    classifier = make_quick(epochs=1).fit(x.numpy(), y.numpy())
+    with pytest.raises(InputError, match=r"'wachter' learns from training rows: fit with generator='wachter', or pass"):
+        classifier.explain(x.numpy()[:2], generator="wachter")
+    made = make_generator("wachter", x, max_steps=50)
+    assert classifier.explain(x.numpy()[:2], generator=made).frame.shape == (2, x.shape[1])
 
 
 def test_what_no_file_can_hold_is_brought_along(make_quick, make_blobs, tmp_path):

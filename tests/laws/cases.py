@@ -54,7 +54,16 @@ def own(**settings: object) -> Generator:
     return Generator("own", penalties=(squared_distance,), **settings)
 
 
-GENERATOR_NAMES = [*GENERATORS, "own"]
+# Recipes with other steps than their usual ones.
+VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
+    "normalised": ("generic", {"step_rule": "normalised"}),
+    "adam": ("ecco", {"step_rule": "adam"}),
+    "top_k": ("sparse", {"most": 3}),
+}
+GENERATOR_NAMES = [*GENERATORS, *VARIANTS, "own"]
+# Whose every update moves all continuous features that can move.
+SELECTIVE = ("line", "greedy", "top_k", "nearest_unlike", "growing_spheres")
+DESCENDING = [name for name in GENERATOR_NAMES if name not in SELECTIVE]
 
 
 @cache
@@ -62,13 +71,18 @@ def vae() -> VAE:
     return fit_vae(draw_data(4, 200, seed=3)[0], epochs=40)
 
 
-def generator_of(name: str, **settings: object) -> Generator:
+def generator_of(name: str, num_classes: int = 3, **settings: object) -> Generator:
     """The recipe of that name, set so that some rows arrive and some do not."""
     settings = {"learning_rate": 0.4, "max_steps": 20, "decision_threshold": 0.8, **settings}
+    if name == "growing_spheres":
+        settings = {"num": 15, **settings}
+    if name in VARIANTS:
+        name, own_settings = VARIANTS[name]
+        settings = {**settings, **own_settings}
     if name == "revise":
         return make_generator(name, vae=vae(), **settings)
     if name != "own":
-        return make_generator(name, x_train=draw_data(4, 200, seed=3)[0], **settings)
+        return make_generator(name, *draw_data(num_classes, 200, seed=3), **settings)
     register_generator("own", own)
     try:
         return make_generator("own", **settings)
@@ -200,7 +214,7 @@ def case(generator: str, model: str, constraints: str, double: bool = False, thr
     num_classes = MODELS[model][0]
     x, _ = draw_data(num_classes, ROWS, seed=11)
     y_target = (torch.arange(ROWS) * 2 + 1) % num_classes
-    searcher = generator_of(generator, decision_threshold=threshold)
+    searcher = generator_of(generator, num_classes, decision_threshold=threshold)
     classifier, rules = model_of(model), CONSTRAINTS[constraints](x)
     if double:
         x, classifier, searcher = x.double(), classifier.double(), searcher.replace(max_steps=13)

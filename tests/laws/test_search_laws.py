@@ -9,6 +9,7 @@ from cases import (
     BINARY,
     CONSTRAINTS,
     CONTINUOUS,
+    DESCENDING,
     GENERATOR_NAMES,
     GROUP,
     INTEGER,
@@ -21,7 +22,7 @@ from torch.testing import assert_close
 
 from counterfactual_training import Status
 from counterfactual_training.search import working_set
-from covering import on_product
+from covering import each_value, on_product
 
 everywhere = on_product(generator=GENERATOR_NAMES, model=MODELS, constraints=CONSTRAINTS)
 
@@ -129,7 +130,7 @@ def test_a_row_is_already_there_by_its_class_or_by_the_threshold(generator, cons
 
 
 @on_product(
-    generator=[name for name in GENERATOR_NAMES if name != "line"],
+    generator=DESCENDING,
     model=MODELS,
     constraints=["none", "immutable", "one_hot", "one_hot_step", "lattices", "transitions"],
 )
@@ -225,8 +226,7 @@ def test_rows_that_leave_change_nothing(generator, constraints, share, monkeypat
     expect_rows(case_.again(), case_.result, slice(None))
 
 
-@pytest.mark.parametrize("constraints", CONSTRAINTS)
-@pytest.mark.parametrize("generator", GENERATOR_NAMES)
+@each_value(generator=GENERATOR_NAMES, constraints=list(CONSTRAINTS))
 def test_blocks_change_nothing(generator, constraints, monkeypatch):
     case_ = case(generator, "deep", constraints, double=True)
     # The package's name ``search`` is the function, so the module is found by its path.

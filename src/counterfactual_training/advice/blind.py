@@ -17,6 +17,7 @@ from counterfactual_training.advice.black_box import Background
 from counterfactual_training.advice.points import DIGITS, Factuals, floor_of, in_blocks
 from counterfactual_training.advice.tries import MOST
 from counterfactual_training.advice.walk import one_by_one
+from counterfactual_training.search.real_rows import by_distance
 
 if TYPE_CHECKING:
     from counterfactual_training.advice.find import Finder
@@ -95,8 +96,7 @@ def _real(finder: Finder, background: Background, factuals: Factuals, y: Tensor,
         own = (y == target).nonzero().squeeze(-1)
         # Bounds memory: every row meets every real row.
         for rows in own.split(max(1, 2_000_000 // max(1, others.numel()))) if len(others) else ():
-            moved = others.unsqueeze(0).clamp(lower[rows].unsqueeze(1), upper[rows].unsqueeze(1))
-            order = ((moved - x[rows].unsqueeze(1)).abs() * weights).sum(-1).argsort(dim=-1, stable=True)
+            moved, _, order = by_distance(x[rows], others, lower[rows], upper[rows], weights)
             start = 0
             # A few first. The model is asked about more only for rows that none of them helps.
             for count in _TRIED:

@@ -299,8 +299,8 @@ def _attempts(generator: Generator, fall_back: bool) -> Sequence[Generator]:
     higher = threshold + _AIM_HIGHER * (1 - threshold)
     # Higher first: most rows that missed did so by rounding.
     attempts = [generator.replace(decision_threshold=higher)]
-    if fall_back and generator.step_rule == "fixed":
-        # Without an energy penalty, which can keep a search from the target.
+    if fall_back and generator.step_rule != "line" and not generator.is_gradient_free:
+        # Without an energy penalty, which can keep a search from the target, and by plain steps.
         plain = generic(
             learning_rate=generator.learning_rate,
             max_steps=_PATIENCE * generator.max_steps,

@@ -64,9 +64,10 @@ class DatasetModel:
     @cached_property
     def classifier(self) -> CounterfactualClassifier:
         """The model as a scikit-learn estimator."""
-        threshold = self.data.settings.decision_threshold
-        generator = make_generator(self.trained.recipe.generator, self.data.x_train, decision_threshold=threshold)
-        return as_classifier(self.trained.model, self.data, generator, self.trained.recipe.protected)
+        data, threshold = self.data, self.data.settings.decision_threshold
+        name = self.trained.recipe.generator
+        generator = make_generator(name, data.x_train, data.y_train, decision_threshold=threshold)
+        return as_classifier(self.trained.model, data, generator, self.trained.recipe.protected)
 
     def rows(self, data: str | None) -> pd.DataFrame:
         """Rows to explain, in the user's units."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from counterfactual_training.errors import FileError, InputError, check_name
 from counterfactual_training.estimator.networks import MODELS, make_model
-from counterfactual_training.estimator.parameters import make_training_generator, vae_of
+from counterfactual_training.estimator.parameters import learned_by, make_training_generator
 from counterfactual_training.gates import Gate, make_gate
 from counterfactual_training.models import VAE, Ensemble, describe, make_ensemble, make_network
 from counterfactual_training.persistence import load_file, load_weights, save_file
@@ -26,7 +26,7 @@ from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.training import OBJECTIVES, REGIMES, History
 
 _KIND = "counterfactual classifier"
-_MODEL, _VAE, _GATE, _ORIGIN = "model.", "vae.", "gate.", "origin."
+_MODEL, _VAE, _LEARNED, _GATE, _ORIGIN = "model.", "vae.", "learned.", "gate.", "origin."
 _CLASS_KINDS = "biufUO"
 # Parameters that may hold a user's own object, which has to be passed to load() again.
 _NAMED: Mapping[str, tuple[str, ...] | Mapping[str, Any]] = {
@@ -40,15 +40,18 @@ _NAMED: Mapping[str, tuple[str, ...] | Mapping[str, Any]] = {
 
 def save_classifier(path: str | Path, classifier: Any, origin: Origin | None = None) -> None:
     """Write a fitted classifier and, if given, where its rows came from."""
-    # REVISE searches in the latent space of a VAE, which belongs to the classifier.
-    vae = vae_of(classifier.generator_)
+    learned = learned_by(classifier.generator_)  # such as the VAE in whose space REVISE searches
+    vae = learned.pop("vae", None)
     tensors = {_MODEL + name: value for name, value in classifier.model_.state_dict().items()}
     if vae is not None:
         tensors |= {_VAE + name: value for name, value in vae.state_dict().items()}
+    # A ready-made generator has to be passed to load() again, and brings its own.
+    if isinstance(classifier.get_params(deep=False)["generator"], str):
+        tensors |= {_LEARNED + name: value.contiguous() for name, value in learned.items()}
     gate = classifier.gate_
     if gate is not None:
         tensors |= {_GATE + name: value for name, value in gate.state_dict().items()}
-    # Everything that is no tensor. Gate and origin are written only if they exist: earlier files have none either.
+    # Gate and origin are written only if they exist: earlier files have none either.
     content = {
         "params": {name: _to_json(name, value) for name, value in classifier.get_params(deep=False).items()},
         "classes": {"dtype": str(classifier.classes_.dtype), "labels": classifier.classes_.tolist()},
@@ -65,8 +68,7 @@ def save_classifier(path: str | Path, classifier: Any, origin: Origin | None = N
         content["members"] = len(classifier.model_.members)
     if gate is not None:
         content["gate"] = gate.describe()
-    # One mark per row: in a tensor, eight bytes each.
-    if origin is not None:
+    if origin is not None:  # one mark per row: in a tensor, eight bytes each
         marks, content["origin"] = origin.to_file()
         tensors |= {_ORIGIN + name: value for name, value in marks.items()}
     _must_be_json(content)
@@ -103,8 +105,7 @@ def _assembled(
     classifier = cls(**params)
     classes = _classes(content["classes"])
     encoder = Encoder.from_dict(content["encoder"])
-    if params.get("schema") is not None:
-        # The schema itself is not written a second time: the encoder's is complete.
+    if params.get("schema") is not None:  # not written a second time: the encoder's is complete
         classifier.set_params(schema=encoder.schema_)
     params = classifier.get_params(deep=False)  # with those an older file lacks
     own = callable(params["model"])
@@ -118,11 +119,11 @@ def _assembled(
     model = _model(make, *sizes, own, _under(_MODEL, tensors), source)
     vae = None if content["vae"] is None else _vae(content["vae"], len(encoder.names_), _under(_VAE, tensors), source)
     history = History(list(content["history"]["records"]), content["history"]["stopped"])
-    # Written by us or by anyone: JSON can hold NaN and infinity.
-    num_std = float(content["num_std"])
+    num_std = float(content["num_std"])  # by us or by anyone: JSON can hold NaN and infinity
     if not 0 <= num_std < float("inf"):
         raise ValueError(f"num_std is {num_std}")
-    generator = make_training_generator(classifier.get_params(deep=False), vae=vae)
+    learned = _learned(_under(_LEARNED, tensors), len(encoder.names_)) | ({} if vae is None else {"vae": vae})
+    generator = make_training_generator(classifier.get_params(deep=False), learned=learned)
     spec = content.get("gate")  # older files have no gate
     gate = None if spec is None else _gate(spec, *sizes, _under(_GATE, tensors), source)
     classifier._adopt(encoder, classes, model, history, num_std, generator, gate)
@@ -161,6 +162,15 @@ def _vae(spec: dict[str, Any], num_features: int, state: dict[str, Tensor], sour
     _allocated(vae, state, source)
     load_weights(vae, state, source)
     return vae.eval().requires_grad_(False)
+
+
+def _learned(tensors: dict[str, Tensor], num_features: int) -> dict[str, Any]:
+    """What the generator learned, checked: numbers per feature, or classes."""
+    for name, value in tensors.items():
+        fits = value.shape[-1:] == (num_features,) if value.is_floating_point() else bool((value >= 0).all())
+        if not fits or not value.numel() or not bool(torch.isfinite(value).all()):
+            raise ValueError(f"{name} of its generator does not fit the columns")
+    return dict(tensors)
 
 
 def _gate(

@@ -164,9 +164,10 @@ def prepare(
     # A model is made for its device and precision alone, because bends and bins need the encoded rows first.
     x = encode_rows(encoder, frame, device_and_dtype(new_model(None, seed) if start is None else start.model))
     make_model = partial(new_model, x) if start is None else partial(_copied, start.model)
-    limits, vae = _training_constraints(rules, base.project_categories), start and parameters.vae_of(start.generator)
-    setting = parameters.make_setting(params, x, limits, seed, vae)
+    limits = _training_constraints(rules, base.project_categories)
     y = torch.as_tensor(y_index.astype(np.int64), device=x.device)
+    learned = None if start is None else parameters.learned_by(start.generator)
+    setting = parameters.make_setting(params, x, limits, seed, y, learned)
     stopping_share = preset.validation_fraction if preset.early_stopping else 0.0
     held_out = _stopping_rows(y, stopping_share, seed)
     return PreparedFit(

@@ -17,6 +17,7 @@ from counterfactual_training.errors import InputError, check_name, lookup
 from counterfactual_training.gates import KINDS as GATES
 from counterfactual_training.models import VAE, shape_of
 from counterfactual_training.search import GENERATORS, Generator, LatentSpace, line
+from counterfactual_training.search.data_penalties import learned as learned_from_data
 from counterfactual_training.search.recipes import make_alike
 from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.training import (
@@ -142,9 +143,14 @@ def _named_preset(params: Params) -> Preset:
 
 
 def make_setting(
-    params: Params, x_train: Tensor, constraints: Constraints, seed: int, vae: VAE | None = None
+    params: Params,
+    x_train: Tensor,
+    constraints: Constraints,
+    seed: int,
+    y_train: Tensor | None = None,
+    learned: Mapping[str, Any] | None = None,
 ) -> Setting:
-    """Everything that decides the training on rows ``(n, d)``; ``vae`` as in :func:`make_training_generator`."""
+    """Everything that decides the training on rows; they and ``learned`` as in :func:`make_training_generator`."""
     if params["epochs"] == 0:
         raise InputError("epochs=0 would leave the random weights that training starts from; state at least 1.")
     base, num_rows = base_setting(params), len(x_train)
@@ -158,7 +164,7 @@ def make_setting(
         seed=seed,
         **_usual_rate(params) | _stated(params, ("epochs", "learning_rate", "burn_in", "shuffle")),
     )
-    generator = make_training_generator(params, x_train, vae)
+    generator = make_training_generator(params, x_train, y_train, learned)
     objective = _objective(params, base.objective)
     return replace(base, generator=generator, constraints=constraints, objective=objective, config=config)
 
@@ -207,8 +213,17 @@ def _stated(params: Params, names: Iterable[str]) -> dict[str, Any]:
 # ---- generators ------------------------------------------------------------------------------------------------------
 
 
-def make_training_generator(params: Params, x_train: Tensor | None = None, vae: VAE | None = None) -> Generator:
-    """The generator of counterfactuals in training; recipes that need a VAE take ``vae`` or fit one to ``x_train``."""
+def make_training_generator(
+    params: Params,
+    x_train: Tensor | None = None,
+    y_train: Tensor | None = None,
+    learned: Mapping[str, Any] | None = None,
+) -> Generator:
+    """The generator of counterfactuals in training.
+
+    Recipes that need data take what an earlier generator has ``learned`` (:func:`learned_by`), or learn from rows
+    x_train ``(n, d)`` of classes y_train ``(n,)``.
+    """
     spec, like = params["generator"], base_setting(params).generator
     stated = in_parts(_stated(params, (*_SEARCH, *WEIGHTS)))["generator"]
     if spec is None:
@@ -218,9 +233,7 @@ def make_training_generator(params: Params, x_train: Tensor | None = None, vae: 
             if name in stated:
                 raise InputError(f"{name} has no effect on a ready-made generator; state it when you make one.")
         return spec.with_numbers(stated)
-    if vae is not None:
-        stated["vae"] = vae
-    return make_alike(spec, like, x_train, **stated)
+    return make_alike(spec, like, x_train, y_train, **stated, **(learned or {}))
 
 
 def make_explainer(
@@ -238,12 +251,12 @@ def make_explainer(
             threshold, and so has a classifier that states one.
     """
     if isinstance(given, str):
-        vae = vae_of(trained)
-        if given == "revise" and vae is None:
+        learned = learned_by(trained)
+        if given == "revise" and "vae" not in learned:
             raise InputError(
                 "REVISE needs a VAE of the training data: fit with generator='revise', or pass revise(vae)."
             )
-        base = make_training_generator({**params, "generator": given}, vae=vae)
+        base = make_training_generator({**params, "generator": given}, learned=learned)
     else:
         base = _usual_explainer(params, trained) if given is None else given
     # Recipes by name have the short searches of training; ready-made ones and "line" know how long they search.
@@ -285,7 +298,7 @@ def _params_of(generator: Generator) -> dict[str, Any]:
     params = {name: numbers.get(name) for name in (*_SEARCH, *WEIGHTS)} | {"generator": generator.name}
     if generator.name in GENERATORS:
         alike = {**params, "preset": "as_run", "regime": None, "num_std": None}
-        again = make_training_generator(alike, vae=vae_of(generator))
+        again = make_training_generator(alike, learned=learned_by(generator))
         # Only if the parameters lead back to this very generator; else the object itself is the parameter.
         if _content(again) == _content(generator):
             return params
@@ -297,6 +310,12 @@ def _content(generator: Generator) -> tuple[Any, ...]:
     values = tuple(getattr(generator, f.name) for f in fields(Generator) if f.name not in ("penalties", "space"))
     penalties = tuple((type(penalty), vars(penalty)) for penalty in generator.penalties)
     return values, penalties, type(generator.space), vars(generator.space)
+
+
+def learned_by(generator: Generator) -> dict[str, Any]:
+    """What its recipe learned from data, by the names of the recipe's arguments: a VAE, or tensors."""
+    vae = vae_of(generator)
+    return learned_from_data((*generator.penalties, generator.step_rule)) | ({} if vae is None else {"vae": vae})
 
 
 def vae_of(generator: Generator) -> VAE | None:

@@ -55,7 +55,9 @@ class Recipe:
         # A generator with a latent space fits it to the training rows; held-out rows are for the log only.
         rows, _ = data.validation_split(torch.Generator().manual_seed(self.seed))
         return Setting(
-            make_generator(self.generator, data.x_train[rows], decision_threshold=paper.decision_threshold),
+            make_generator(
+                self.generator, data.x_train[rows], data.y_train[rows], decision_threshold=paper.decision_threshold
+            ),
             protected_constraints(data, data.training_constraints, self.protected),
             make_objective(self.objective, lambda_reg=paper.lambda_reg),
             TrainConfig(

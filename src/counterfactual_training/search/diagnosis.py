@@ -19,7 +19,7 @@ from torch.nn import functional
 from counterfactual_training.constraints import Constraints, OneHotGroup, Relations
 from counterfactual_training.core.broadcast import per_member
 from counterfactual_training.core.losses import class_loss_gradient
-from counterfactual_training.search.chain import Differentiable
+from counterfactual_training.search.chain import ByAutograd, Differentiable
 from counterfactual_training.search.generator import Generator
 from counterfactual_training.search.gradient import search_gradient
 from counterfactual_training.search.penalties import SearchState
@@ -108,6 +108,9 @@ def diagnose_rows(
     rows = late.nonzero().squeeze(-1) if late.dim() == 1 else slice(None)
     x_cf, x, y_target = result.x_cf[rows], x[rows], y_target[rows]
     logits = network.logits(x_cf)
+    # A model without a gradient does not say what it wishes for.
+    if isinstance(network, ByAutograd) and generator.is_gradient_free and not network.output.requires_grad:
+        return replace(result, binding=binding)
     steps = generator.max_steps
     # As after the last step, so that a decaying penalty has the weight it had then.
     limit = steps.unsqueeze(-1) if isinstance(steps, Tensor) else steps

@@ -6,14 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from numbers import Real
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from torch import Tensor
 
 from counterfactual_training.core.broadcast import Number
 from counterfactual_training.errors import InputError, check_name
-from counterfactual_training.search.penalties import Distance, Energy, Penalty, PenaltyGradients
+from counterfactual_training.search.data_penalties import CLOSED
+from counterfactual_training.search.penalties import Penalty, PenaltyGradients
 from counterfactual_training.search.spaces import FeatureSpace, Space
+from counterfactual_training.search.steps import STEP_RULES, Rule
 
 
 def _is_count(value: object) -> bool:
@@ -29,7 +31,10 @@ _VALID: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 NUMBERS = tuple(_VALID)
 
-StepRule = Literal["fixed", "line"]
+StepRule = Literal["fixed", "line", "normalised", "adam"] | Rule
+_STEP_NAMES = ("fixed", "line", *STEP_RULES)
+# Logits (..., m, k) of points (m, d), for every member of a fleet.
+Ask = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +52,8 @@ class Generator:
         strict_epsilon: nascent means ‖Δ‖∞ < ε as printed, instead of ≤ ε as run.
         step_rule: ``"fixed"`` is plain gradient descent with η, the published search. ``"line"`` is a line search that
             ends on τ and whose result depends on neither η nor the scale of the logits (:mod:`line_search`); its steps
-            are at most η·max(1, √(d/8)) long, and T limits how many it tries.
+            are at most η·max(1, √(d/8)) long, and T limits how many it tries. ``"normalised"``, ``"adam"`` and rules
+            such as :class:`Greedy` change what a step does (:mod:`steps`).
     """
 
     name: str
@@ -68,12 +74,31 @@ class Generator:
         if not isinstance(self.max_steps, Tensor):
             # It may come as 30.0, but range() wants an integer; the class is frozen.
             object.__setattr__(self, "max_steps", int(self.max_steps))
-        check_name("step_rule", self.step_rule, get_args(StepRule))
-        if self.step_rule == "line" and not isinstance(self.space, FeatureSpace):
+        if not callable(self.step_rule):
+            check_name("step_rule", self.step_rule, _STEP_NAMES)
+        if self.step_rule != "fixed" and not isinstance(self.space, FeatureSpace):
             raise InputError(
-                f"step_rule='line' moves the features themselves, not in a {type(self.space).__name__}; "
+                f"step_rule={self.step_rule!r} moves the features themselves, not in a {type(self.space).__name__}; "
                 "use step_rule='fixed' there."
             )
+
+    @property
+    def rule(self) -> Rule | None:
+        """How a step is made; ``None`` is by plain descent, or by the line search."""
+        return self.step_rule if callable(self.step_rule) else STEP_RULES.get(self.step_rule)
+
+    @property
+    def is_gradient_free(self) -> bool:
+        """Whether it asks the model for its answers only."""
+        return getattr(self.rule, "gradient_free", False)
+
+    def prepared(self, ask: Ask) -> Generator:
+        """For one search: with all that its parts compute from the model first, such as a quantile of its scores."""
+        penalties = tuple(_prepared(penalty, ask) for penalty in self.penalties)
+        rule = _prepared(self.step_rule, ask)
+        parts = zip((*penalties, rule), (*self.penalties, self.step_rule), strict=True)
+        # Itself if nothing is prepared, to keep what is cached.
+        return self if all(new is old for new, old in parts) else self.replace(penalties=penalties, step_rule=rule)
 
     @cached_property
     def gradients(self) -> PenaltyGradients:
@@ -83,7 +108,7 @@ class Generator:
     def is_plain(self) -> bool:
         """Whether it moves the features themselves and all its derivatives are closed forms: no graph is needed."""
         # Exact types: a subclass may use autograd, which inference_mode would break.
-        ours = {type(penalty) for penalty in self.penalties} <= {Distance, Energy}
+        ours = {type(penalty) for penalty in self.penalties} <= CLOSED
         return ours and type(self.space) is FeatureSpace
 
     def replace(self, **changes: Any) -> Generator:
@@ -112,3 +137,8 @@ class Generator:
             if isinstance(name := getattr(penalty, "number", None), str):
                 named.setdefault(name, penalty)
         return named
+
+
+def _prepared(part: Any, ask: Ask) -> Any:
+    """The part itself, unless it has a method ``prepare(ask)``, which returns what serves the search."""
+    return part.prepare(ask) if hasattr(part, "prepare") else part

@@ -28,6 +28,7 @@ from counterfactual_training.search.gradient import search_gradient
 from counterfactual_training.search.model_checks import first_logits
 from counterfactual_training.search.penalties import SearchState
 from counterfactual_training.search.result import SearchResult, Status
+from counterfactual_training.search.steps import unit
 
 _LONGER, _SHORTER = 1.3, 0.5  # factors of the next step, after one that helped and one that did not
 _SHORTEST = 1e-4  # share of the longest step; a row that no step of this length helps is stuck
@@ -181,7 +182,7 @@ class _Line:
     def descent(self, slope: Tensor) -> Tensor:
         """The direction ``(..., d)`` of steepest ascent, of length 1; where difficulty counts, by unit of it."""
         # Steepest in features measured in units of difficulty: the gradient there, and the step back, each divide once.
-        return _unit(slope if self.difficulty is None else slope / self.difficulty.square())
+        return unit(slope if self.difficulty is None else slope / self.difficulty.square())
 
     def land(self, mask: Tensor) -> None:
         """Move x_cf back to the first point past τ on the segment from ``before``, by bisection."""
@@ -301,20 +302,12 @@ def _others(logits: Tensor, rows: ClimbingRows) -> Tensor:
     return logits.masked_fill(rows.one_hot, -torch.inf).logsumexp(-1)
 
 
-def _unit(slope: Tensor) -> Tensor:
-    """Vectors ``(..., d)`` scaled to length 1; zero vectors stay zero."""
-    largest = slope.abs().amax(-1, keepdim=True)  # dividing first keeps squares of small numbers from underflowing
-    # tiny, not 0: a zero vector must not become NaN.
-    slope = slope / largest.clamp_min(torch.finfo(slope.dtype).tiny)
-    return slope / slope.norm(dim=-1, keepdim=True).clamp_min(1)
-
-
 def _least(one: Tensor, other: Tensor) -> Tensor:
     """The shortest convex combination of two gradients ``(..., d)``.
 
     If a step crossed a ridge, the gradients on both sides point at each other, and this is the gradient along it.
     """
-    # Scaled for the same reason as in _unit: squares of small slopes would underflow.
+    # Scaled for the same reason as in unit: squares of small slopes would underflow.
     scale = one.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(one.dtype).tiny)
     across = (other - one) / scale
     # Where along the segment between both gradients the shortest one lies; 0/0 means that they are equal.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import repeat
 from math import prod
 
@@ -13,17 +13,20 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
+from counterfactual_training.core.broadcast import per_member
 from counterfactual_training.core.losses import softmax
+from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import InputError
 from counterfactual_training.search.chain import Chain, Differentiable, StackedChain, differentiable
 from counterfactual_training.search.diagnosis import diagnose_rows
 from counterfactual_training.search.generator import Generator
 from counterfactual_training.search.gradient import search_gradient
 from counterfactual_training.search.line_search import search_line
-from counterfactual_training.search.model_checks import check_inputs, first_logits
+from counterfactual_training.search.model_checks import check_inputs, check_tensor, first_logits
 from counterfactual_training.search.penalties import SearchState
 from counterfactual_training.search.recipes import ecco
 from counterfactual_training.search.result import SearchResult
+from counterfactual_training.search.steps import Turn
 from counterfactual_training.search.working_set import WorkingSet
 from counterfactual_training.threads import sensible_threads
 
@@ -75,6 +78,7 @@ def search(
     block, parts = _block_size(flat), []
     # The descent needs gradients even if the caller is in inference_mode.
     with evaluating(model), sensible_threads(model, flat[..., :block, :], threads), torch.inference_mode(False):
+        generator = generator.prepared(partial(_ask, model, flat, feature_shape))
         network = differentiable(model, feature_shape, flat.dim(), plain=not generator.gradients.automatic)
         if isinstance(network, StackedChain):  # it works on (M, d, n), so lay out the rows like that in memory
             flat = flat.mT.contiguous().mT
@@ -112,7 +116,8 @@ def _still(held: Tensor | None, x: Tensor, flat: Tensor, block: int) -> Iterator
 
 def _descend(work: WorkingSet, network: Differentiable, generator: Generator, noise: Sequence[Tensor]) -> None:
     """Eq. 1 by gradient descent on the rows of the working set, one line per operation of a step."""
-    space = generator.space
+    space, rule, rate = generator.space, generator.rule, per_member(generator.learning_rate, 2)
+    blind = generator.is_gradient_free
     for step in range(work.num_looks):
         logits = network.logits(work.x_cf) if step else first_logits(network.logits, work.x_cf, work.y_target)
         probability = softmax(logits)
@@ -122,15 +127,30 @@ def _descend(work: WorkingSet, network: Differentiable, generator: Generator, no
             break
         # The last rounds only look: at the last step, and at what a final snap made of it.
         if step < work.limits.stop:
-            state = SearchState(work.x, work.x_cf, work.delta, logits, work.y_target, step, work.limit, work.scratch)
-            # softmax − one-hot is the gradient of the summed cross-entropy: a mean would scale steps by 1/n.
-            grad = search_gradient(generator, state, network, probability - work.one_hot)  # ∇ₓ′ of Eq. 1
-            grad = work.constraints.through(grad, work.x_cf)  # of features that follow others, if there are any
-            work.z, delta = space.propose(work.z, work.x_cf, grad, generator.learning_rate)  # Δ = −η ∇ₓ′
-            work.advance(delta)  # x′ ← project(x′ + Δ)
+            if blind:
+                grad = logits[..., :0]  # nobody asks for it
+            else:
+                rows = (work.x, work.x_cf, work.delta, logits, work.y_target)
+                state = SearchState(*rows, step, work.limit, work.scratch)
+                # softmax − one-hot is the gradient of the summed cross-entropy: a mean would scale steps by 1/n.
+                grad = search_gradient(generator, state, network, probability - work.one_hot)  # ∇ₓ′ of Eq. 1
+                grad = work.constraints.through(grad, work.x_cf)  # of features that follow others, if there are any
+            if rule is None:
+                work.z, delta = space.propose(work.z, work.x_cf, grad, generator.learning_rate)  # Δ = −η ∇ₓ′
+                work.advance(delta)  # x′ ← project(x′ + Δ)
+            else:  # the same by another rule
+                confidence = probability.gather(-1, work.y_target.unsqueeze(-1)).squeeze(-1)
+                rule(work, Turn(grad, rate, step, confidence, noise[step], network))
             work.z = space.settle(work.z, work.x_cf, noise[step + 1])
             work.keep_nascent()  # Eq. 4: the last iterate inside the ε-ball
         work.shrink()
+
+
+def _ask(model: nn.Module, x: Tensor, feature_shape: torch.Size, points: Tensor) -> Tensor:
+    """Logits ``(..., m, k)`` of points ``(m, d)`` for every member that has rows x ``(..., n, d)``."""
+    shared = points.to(x).expand(*x.shape[:-2], *points.shape)
+    with torch.no_grad():
+        return at_least_single(check_tensor(model(shared.reshape(*shared.shape[:-1], *feature_shape))))
 
 
 def _block_size(x: Tensor) -> int:

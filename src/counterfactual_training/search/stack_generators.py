@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -10,12 +11,13 @@ import torch
 from torch import Tensor
 
 from counterfactual_training.errors import InputError
+from counterfactual_training.search.data_penalties import WEIGHTED
 from counterfactual_training.search.generator import NUMBERS, Generator
 from counterfactual_training.search.penalties import Distance, Energy, Penalty
 from counterfactual_training.search.spaces import FeatureSpace, LatentSpace
 
 # A weight of zero switches these penalties off, so generators with and without them can be stacked.
-_WEIGHTED = (Distance, Energy)
+_OPTIONAL = (Distance, Energy)
 
 
 def generator_structure(generator: Generator) -> tuple[Any, ...]:
@@ -25,7 +27,7 @@ def generator_structure(generator: Generator) -> tuple[Any, ...]:
     where: tuple[Any, ...] = () if type(space) is FeatureSpace else (id(space),)
     if type(space) is LatentSpace:
         where = (id(space.vae), space.reencode)
-    others = tuple(id(p) for p in generator.penalties if type(p) not in _WEIGHTED)
+    others = tuple(_kind(p) for p in generator.penalties if type(p) not in _OPTIONAL)
     # Energies with different decays cannot be joined; an energy and no energy can.
     energies = tuple(_kind(p) for p in generator.penalties if type(p) is Energy)
     return (generator.step_rule, *where), generator.strict_epsilon, others, energies
@@ -61,17 +63,22 @@ def stack_generators(members: Sequence[Generator], like: Tensor) -> Generator:
 
 def _kind(penalty: Penalty) -> tuple[Any, ...]:
     """A penalty without its weight."""
-    if type(penalty) not in _WEIGHTED or not is_dataclass(penalty):
+    if type(penalty) not in WEIGHTED or not is_dataclass(penalty):
         # A user's own penalty may hold anything, so it equals only itself.
         return (id(penalty),)
-    rest = tuple(getattr(penalty, field.name) for field in fields(penalty) if field.name != "weight")
-    return (type(penalty), *rest)
+    rest = [getattr(penalty, field.name) for field in fields(penalty) if field.name != "weight"]
+    return (type(penalty), *(_content(value) if isinstance(value, Tensor) else value for value in rest))
+
+
+def _content(values: Tensor) -> tuple[Any, ...]:
+    """Equal for equal tensors, such as the training rows of all members; tensors themselves have no one truth value."""
+    return values.dtype, values.shape, hashlib.sha256(values.detach().cpu().contiguous().numpy().tobytes()).digest()
 
 
 def _stacked_penalty(kind: tuple[Any, ...], members: Sequence[Generator], like: Tensor) -> Penalty:
     found = [next((p for p in member.penalties if _kind(p) == kind), None) for member in members]
     example = next(p for p in found if p is not None)
-    if not isinstance(example, _WEIGHTED) or type(example) not in _WEIGHTED:
+    if not isinstance(example, WEIGHTED) or type(example) not in WEIGHTED:
         return example
     return replace(example, weight=_stacked([getattr(p, "weight", 0.0) for p in found], like, like.dtype))
 

@@ -65,6 +65,8 @@ class WorkingSet:
         self.snapped = torch.zeros_like(self.nascent) if constraints.has_discrete else None
         self.held = torch.zeros_like(y_target) if constraints.has_discrete else None
         self.fresh: Tensor | None = None
+        # What a step rule remembers of each row, (..., a, d) or (..., a, anything).
+        self.memory: dict[str, Tensor] = {}
         self._results = SearchResult(
             x_cf=x.new_empty(x.shape),
             x_adv=x.new_empty(x.shape),
@@ -183,13 +185,30 @@ class WorkingSet:
     def advance(self, delta: Tensor) -> None:
         """``x′ ← project(x′ + mask(Δ))``; snapped features stay. May overwrite Δ."""
         self.constraints.mask_step(delta)
-        fixed = None
-        if self.snapped is not None:
-            fixed = self.snapped.unsqueeze(-1) & self.constraints.discrete
+        fixed = self.fixed
+        if fixed is not None:
             # A row snapped in this iteration waits for its probability at the snapped point.
             delta.masked_fill_(fixed if self.fresh is None else fixed | self.fresh.unsqueeze(-1), 0.0)
         # Into the old iterate's memory, then swapped: nothing is allocated, and ``spare`` holds the point before.
         torch.add(self.x_cf, delta, out=self.spare)
+        self._arrive(fixed)
+
+    def jump(self, total: Tensor) -> None:
+        """``x′ ← project(x + mask(Δ))`` for a whole change Δ: where it is 0, x′ is exactly x. May overwrite Δ."""
+        self.constraints.mask_step(total)
+        self.place(self.x + total)
+
+    def place(self, points: Tensor) -> None:
+        """``x′ ← project(points)``, which directions must allow; snapped features stay."""
+        fixed = self.fixed
+        self.spare.copy_(points)
+        if fixed is not None:
+            stay = fixed if self.fresh is None else fixed | self.fresh.unsqueeze(-1)
+            torch.where(stay, self.x_cf, self.spare, out=self.spare)
+        self._arrive(fixed)
+
+    def _arrive(self, fixed: Tensor | None) -> None:
+        """Make ``spare`` the iterate, inside the bounds."""
         self.spare, self.x_cf = self.x_cf, self.spare
         if self.bounds is not None:
             related = self.constraints.relations is not None  # they could move what was snapped
@@ -197,6 +216,45 @@ class WorkingSet:
             # The point before is inside the relations, so it is where a projection can fall back to.
             self.constraints.project(self.x_cf, bounds, self.spare)
         torch.sub(self.x_cf, self.x, out=self.delta)
+
+    # ---- for step rules --------------------------------------------------------------------------------------------
+
+    @property
+    def fixed(self) -> Tensor | None:
+        """Mask ``(..., a, d)`` of features that were snapped and stay; ``None`` without discrete features."""
+        return None if self.snapped is None else self.snapped.unsqueeze(-1) & self.constraints.discrete
+
+    def free(self, step: Tensor) -> Tensor:
+        """A step ``(..., a, d)``, in place, without what cannot move: forbidden, at a bound, or fixed."""
+        self.constraints.mask_step(step)
+        if self.bounds is not None:
+            ends = ((self.x_cf <= self.bounds.lower) & (step < 0)) | ((self.x_cf >= self.bounds.upper) & (step > 0))
+            step.masked_fill_(ends, 0)
+        if (fixed := self.fixed) is not None:
+            step.masked_fill_(fixed if self.fresh is None else fixed | self.fresh.unsqueeze(-1), 0)
+        return step
+
+    def inside(self, total: Tensor) -> Tensor:
+        """A whole change Δ ``(..., a, d)``, in place, cut at directions and bounds; that of fixed features stays."""
+        self.constraints.mask_step(total)
+        if self.bounds is not None:
+            total.clamp_(self.bounds.lower - self.x, self.bounds.upper - self.x)
+        fixed = self.fixed
+        return total if fixed is None else torch.where(fixed, self.delta, total)
+
+    def interval(self) -> tuple[Tensor, Tensor]:
+        """Where the values of each row may go ``(..., a, d)``: the bounds, cut at the factual by directions."""
+        ends = (-torch.inf, torch.inf) if self.bounds is None else (self.bounds.lower, self.bounds.upper)
+        lower, upper = (torch.as_tensor(end).to(self.x) for end in ends)
+        lower = torch.where(self.constraints.may_decrease.unsqueeze(-2), lower, torch.maximum(lower, self.x))
+        upper = torch.where(self.constraints.may_increase.unsqueeze(-2), upper, torch.minimum(upper, self.x))
+        return lower.expand_as(self.x), upper.expand_as(self.x)
+
+    def remembered(self, name: str) -> Tensor:
+        """What a rule keeps by this name, ``(..., a, d)``; zeros at first."""
+        if name not in self.memory:
+            self.memory[name] = torch.zeros_like(self.x_cf)
+        return self.memory[name]
 
     def keep_nascent(self) -> None:
         """Eq. 4: rows with ``‖Δ‖∞ ≤ ε`` (or ``<``, as printed) are nascent; of those that leave, store the last."""
@@ -222,6 +280,7 @@ class WorkingSet:
         for name in ("rows", "y_target", "nascent", "radius", "snapped", "held", "fresh"):
             values = getattr(self, name)
             setattr(self, name, None if values is None else values.gather(-1, order))
+        self.memory = {name: take(values, order) for name, values in self.memory.items()}
         self.spare, self.scratch = torch.empty_like(self.x_cf), torch.empty_like(self.x_cf)
         if self.bounds is not None:
             self.bounds = Bounds(*(b if b.shape[-2] == 1 else take(b, order) for b in self.bounds))

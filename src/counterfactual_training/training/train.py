@@ -76,8 +76,8 @@ def train(
     inner, ranks = unwrapped(model), Ranks.from_model(model)
     data = arguments.training_rows([inner], x, y, sample_weight, class_weight)
     held = arguments.validation_rows([inner], validation, data)
-    base, x_train = _base(setting, regime), x if isinstance(x, Tensor) else None
-    chosen = arguments.with_constraints(_stated(base, generator, constraints, objective, config, x_train), data)
+    base, rows = _base(setting, regime), (x, y) if isinstance(x, Tensor) else (None, None)
+    chosen = arguments.with_constraints(_stated(base, generator, constraints, objective, config, *rows), data)
     arguments.check_modes(inner, chosen, data, ranks)
     listeners = arguments.listeners(callbacks, [chosen], progress)
     if optimizer is not None:
@@ -107,11 +107,12 @@ def _stated(
     objective: Objective | str | None,
     config: TrainConfig | None,
     x_train: Tensor | None,
+    y_train: Tensor | None,
 ) -> Setting:
     """The setting, with the arguments given beside it in place of its parts."""
     return replace(
         base,
-        generator=make_generator(generator or base.generator, x_train=x_train),
+        generator=make_generator(generator or base.generator, x_train, y_train),
         constraints=constraints if constraints is not None else base.constraints,
         objective=make_objective(objective) if isinstance(objective, str) else objective or base.objective,
         config=config or base.config,

@@ -27,7 +27,7 @@ from counterfactual_training.experiments.grid.measure import GridData
 from counterfactual_training.experiments.grid.outcome import CellOutcome, check_versions, versions
 from counterfactual_training.experiments.grid.plan import cost, plan
 from counterfactual_training.experiments.grid.results import Leaders
-from counterfactual_training.experiments.grid.settings import published, setting_of
+from counterfactual_training.experiments.grid.settings import describe, published
 from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.experiments.grid.task import GridTask, TaskResult, run_task
 
@@ -208,7 +208,7 @@ def _saved(store: Store, task: GridTask, result: TaskResult, command: str) -> di
     outcomes = {}
     for cell, outcome in zip(task.cells, result.outcomes, strict=True):
         # The paper's tables list settings; for members of a fleet the cell's own are enough.
-        own = {"settings": setting_of(cell.values, cell.seed).describe()} if cell.alone else {}
+        own = {"settings": describe(cell.values, cell.seed)} if cell.alone else {}
         outcomes[cell.id] = replace(outcome, made={**made, **own})
     store.save(task.id, outcomes)
     store.clear(task.id)  # only now: until results are on disk, the checkpoint is all there is

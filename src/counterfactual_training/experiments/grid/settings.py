@@ -158,13 +158,25 @@ def setting_of(
     constraints: Constraints | None = None,
     x_train: Tensor | None = None,
     vae: VAE | None = None,
+    y_train: Tensor | None = None,
 ) -> Setting:
-    """What these settings mean for :func:`train`; ``x_train`` or ``vae`` serve generators that need a VAE."""
+    """What these settings mean for :func:`train`; rows, or a ``vae``, serve generators that learn from data first."""
     given = {name: settings[f"training.{name}"] for name in (*_TRAINING, *_LATER) if f"training.{name}" in settings}
     config = TrainConfig(**given, seed=seed)
     name = settings.get("regime", CT)
     regime = None if name == CT else RECIPES[name]()
-    return Setting(_generator(settings, x_train, vae), constraints, _objective(settings), config, regime=regime)
+    generator = _generator(settings, x_train, vae, y_train)
+    return Setting(generator, constraints, _objective(settings), config, regime=regime)
+
+
+def describe(settings: Settings, seed: int) -> dict[str, Any]:
+    """:meth:`Setting.describe` of :func:`setting_of`, also where the generator could be made from rows only."""
+    name = settings.get("generator.name")
+    if name is None or "x_train" not in inspect.signature(GENERATORS[name]).parameters:
+        return setting_of(settings, seed).describe()
+    others = {key: value for key, value in settings.items() if not key.startswith("generator.")}
+    own = {key.removeprefix("generator."): value for key, value in settings.items() if key not in others}
+    return setting_of(others, seed).describe() | {"generator": own}
 
 
 def _objective(settings: Settings) -> Objective:
@@ -174,7 +186,7 @@ def _objective(settings: Settings) -> Objective:
     return make_objective(settings["objective.name"], **weights)
 
 
-def _generator(settings: Settings, x_train: Tensor | None, vae: VAE | None) -> Generator:
+def _generator(settings: Settings, x_train: Tensor | None, vae: VAE | None, y_train: Tensor | None = None) -> Generator:
     """A conventional model, which never uses one, gets the default."""
     if "generator.name" not in settings:
         return ecco()
@@ -182,4 +194,4 @@ def _generator(settings: Settings, x_train: Tensor | None, vae: VAE | None) -> G
     name = options.pop("name")
     if vae is not None and "vae" in inspect.signature(GENERATORS[name]).parameters:
         options["vae"] = vae
-    return make_generator(name, x_train=x_train, **options)
+    return make_generator(name, x_train, y_train, **options)

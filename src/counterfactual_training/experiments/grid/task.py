@@ -136,7 +136,7 @@ def _member(cell: Cell, source: GridData, rows: Rows) -> Member:
     model = with_weights(cell.seed, lambda: mlp(*shape, cell.values["model.activation"]))
     rules = source.data.training_constraints
     rules = source.data.protect(rules) if cell.protected else rules
-    return Member(model, setting_of(cell.values, cell.seed, rules, rows["train"][0], source.vae))
+    return Member(model, setting_of(cell.values, cell.seed, rules, rows["train"][0], source.vae, rows["train"][1]))
 
 
 class _Heartbeat(Callback):

@@ -1,0 +1,23 @@
+"""Real rows as places to go to."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def by_distance(
+    x: Tensor, rows: Tensor, lower: Tensor, upper: Tensor, weights: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows ``(m, d)`` moved into the box ``(..., n, d)`` of each row x ``(..., n, d)``, and sorted by L1 distance.
+
+    Args:
+        weights: ``(d,)`` of the features in the distance.
+
+    Returns:
+        The moved rows ``(..., n, m, d)``, their distances ``(..., n, m)``, and the places of the nearest ones first
+        ``(..., n, m)``.
+    """
+    moved = rows.clamp(lower.unsqueeze(-2), upper.unsqueeze(-2))
+    away = (moved - x.unsqueeze(-2)).abs()
+    distance = (away if weights is None else away * weights).sum(-1)
+    return moved, distance, distance.argsort(dim=-1, stable=True)
