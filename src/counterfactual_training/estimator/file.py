@@ -134,13 +134,9 @@ def _assembled(
 
 
 def _model(
-    make: Callable[[int, int], nn.Module],
-    num_features: int,
-    num_classes: int,
-    own: bool,
-    state: dict[str, Tensor],
-    source: str,
-) -> nn.Module:
+    make: Callable[[int, int], nn.Module], num_features: int, num_classes: int, own: bool,
+    state: dict[str, Tensor], source: str,
+) -> nn.Module:  # fmt: skip
     """The trained network; ``own`` if a user's function makes it."""
     if own:
         model = make(num_features, num_classes)
@@ -236,11 +232,8 @@ def _need_objects(params: dict[str, Any], objects: Mapping[str, Any], source: st
     absent = [name for name in own if objects.get(name) is None]
     if absent:
         said = " and ".join(f"a {name} of your own ({own[name]})" for name in absent)
-        call = ", ".join(f"{name}=…" for name in absent)
-        raise FileError(
-            f"{source!r} was trained with {said}, which a file cannot hold; pass it again, as to the constructor: "
-            f"load(path, {call})."
-        )
+        advice = f"pass it again, as to the constructor: load(path, {', '.join(f'{name}=…' for name in absent)})"
+        raise FileError(f"{source!r} was trained with {said}, which a file cannot hold; {advice}.")
 
 
 def _from_json(name: str, value: Any) -> Any:
@@ -272,9 +265,8 @@ def _must_be_json(content: dict[str, Any]) -> None:
     try:
         json.dumps(content)
     except (TypeError, ValueError) as error:
-        raise InputError(
-            f"This classifier cannot be saved: {error}. Parameters must be text, numbers, lists or dicts."
-        ) from None
+        advice = "Parameters must be text, numbers, lists or dicts."
+        raise InputError(f"This classifier cannot be saved: {error}. {advice}") from None
 
 
 # ---- where the rows of a saved classifier came from ------------------------------------------------------------------

@@ -37,8 +37,6 @@ from counterfactual_training.tuning.tuner import StudyStatus
 
 # Fewer rows than this held out: chance would decide when to stop, so training runs all epochs on all rows.
 _FEWEST = 10
-# A relation that more than this share of the training rows breaks is pointed out.
-_MOSTLY = 0.5
 # Share of the rows held out to choose a restart, or settings, by.
 VALIDATION_SHARE = 0.2
 
@@ -218,7 +216,7 @@ def validation_split(y: Tensor, share: float, seed: int, keep_single: bool = Fal
 def _broken_in_words(encoder: Encoder, frame: pd.DataFrame) -> str | None:
     """What to say about relations that most training rows break: nearly always a slip."""
     shares = encoder.broken_relations(frame) if encoder.schema_.relations else {}
-    said = [f'"{text}" ({share:.0%})' for text, share in shares.items() if share > _MOSTLY]
+    said = [f'"{text}" ({share:.0%})' for text, share in shares.items() if share > 0.5]
     return f"Most training rows break {', '.join(said)}: is the relation as you meant it?" if said else None
 
 

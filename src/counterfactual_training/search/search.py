@@ -70,9 +70,8 @@ def search(
     generator = generator if generator is not None else ecco()
     check_inputs(model, x, y_target)
     feature_shape = x.shape[y_target.dim() :]
-    num_features = prod(feature_shape)
-    flat, y_target = x.detach().reshape(*y_target.shape, num_features), y_target.long()  # images too
-    constraints = (constraints if constraints is not None else _unconstrained(num_features)).to(flat)
+    flat, y_target = x.detach().reshape(*y_target.shape, prod(feature_shape)), y_target.long()  # images too
+    constraints = (constraints if constraints is not None else _unconstrained(flat.shape[-1])).to(flat)
     constraints.check_factuals(flat)
     noise = _noise(generator, rng, flat).unbind()  # once for all blocks, whose size must not matter
     block, parts = _block_size(flat), []

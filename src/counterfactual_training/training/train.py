@@ -60,13 +60,12 @@ def train(
         objective: the weights of Eq. 2, or a name from :data:`OBJECTIVES`.
         config: all other settings.
         setting: these four together, or the name of a preset; arguments given beside it take precedence.
-        regime: how to train otherwise: a :class:`Regime`, or a name from :data:`REGIMES`.
+        regime: another way to train, or its name in :data:`REGIMES`.
         validation: rows and classes whose loss and accuracy are logged every epoch, for callbacks only.
         sample_weight: ``(n,)`` weights of the rows in class loss and adversarial loss.
         class_weight: one number per class for the same losses, or ``"balanced"``.
         optimizer: of the model's parameters, or a function that makes one; Adam by default.
-        callbacks: called at every update and epoch.
-        checkpoint: file to save to after epochs, and to resume from if it exists.
+        callbacks, checkpoint: called at every update and epoch; a file to save to, and to resume from if it exists.
         progress: show a status line; by default on a terminal.
         device: where to train; by default where the model is.
     """
