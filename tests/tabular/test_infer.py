@@ -17,8 +17,19 @@ COLUMNS = {
     "period": DAYS.dt.to_period("D"),
     "timedelta": DAYS - DAYS[0],
     "timedelta objects": pd.Series([datetime.timedelta(days=i) for i in range(60)], dtype=object),
+    "day first": pd.Series(pd.date_range("2020-01-01", periods=60).strftime("%d.%m.%Y")),
+    "month first": pd.Series(pd.date_range("2020-01-01", periods=60).strftime("%m/%d/%Y")),
+    "categories": pd.Series(pd.date_range("2020-01-01", periods=60).strftime("%Y-%m-%d")).astype("category"),
     "time objects": pd.Series([datetime.time(3, i) for i in range(60)]),
 }
+
+
+def test_a_few_dates_are_dates_too_and_names_with_points_are_not():
+    dates = pd.DataFrame({"when": ["05.01.2020", "06.01.2020"] * 20})
+    with pytest.raises(InputError, match="holds dates as text"):
+        Schema.infer(dates)
+    assert Schema.infer(dates, {"when": {"kind": "categorical"}})["when"].kind == "categorical"
+    assert Schema.infer(pd.DataFrame({"grade": ["1.2", "1.3/2", "05.01"] * 20}))["grade"].kind == "categorical"
 
 
 @pytest.mark.parametrize("values", COLUMNS.values(), ids=COLUMNS)

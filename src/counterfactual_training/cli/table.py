@@ -22,13 +22,12 @@ from counterfactual_training.cli.parsing import RANGE, assignments, columns, int
 from counterfactual_training.errors import InputError, check_name
 from counterfactual_training.estimator.file import Origin, row_marks
 from counterfactual_training.estimator.fit import validation_split
-from counterfactual_training.tabular.infer import days_since
+from counterfactual_training.tabular.infer import days_since, holds_dates
 from counterfactual_training.tabular.schema_file import read_features
 
 # Fewer rows than this may hold different numbers by chance.
 _FEWEST_ROWS = 10
 _MOST_CLASSES = 50
-_DATE = r"(?:\d{4}-\d{1,2}-\d{1,2}|\d{1,2}([./])\d{1,2}\1(?:\d{4}|\d{2}))(?:[T ].*)?"
 _ID_NAME = re.compile(r"(.*[_\W])?(id|uid|uuid|index|row|nr|no|number)|.*[a-z]I[Dd]", re.IGNORECASE)
 _DIRECTIONS = {"protect": "none", "increase": "increase", "decrease": "decrease"}
 
@@ -126,7 +125,7 @@ def _useless(column: pd.Series) -> str | None:
     present = column.dropna()
     if len(present) == 0:
         return "is empty"
-    if _holds_dates(column):
+    if holds_dates(column):
         return "holds dates, which no model takes as they are,"
     # An identifier is there in every row, and different in every row.
     if len(column) < _FEWEST_ROWS or len(present) < len(column) or not present.is_unique:
@@ -141,14 +140,9 @@ def _useless(column: pd.Series) -> str | None:
     return "numbers the rows" if whole and _ID_NAME.fullmatch(str(column.name)) else None
 
 
-def _holds_dates(column: pd.Series) -> bool:
-    present = column.dropna()
-    return len(present) > 0 and types.is_string_dtype(column.dtype) and bool(present.str.fullmatch(_DATE).all())
-
-
 def _helps(column: pd.Series) -> str:
     """How to use a column that is left out."""
-    if not _holds_dates(column):
+    if not holds_dates(column):
         return f"{pasted('--keep', [str(column.name)])} uses it"
     return f"to use it, write numbers into the file, with pandas: {days_since(column)}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -21,7 +22,8 @@ MANY_LEVELS, MANY_SHARE = 50, 0.2
 # More than this are too many one-hot columns, however long the table.
 TOO_MANY_LEVELS = 1000
 _MONTHS = 12
-_ISO_DATE = r"\d{4}-\d{2}-\d{2}"
+# Dates as people write them, perhaps with a time behind: 2020-01-31, 31.01.2020, 1/31/20.
+_DATE = r"(?:\d{4}-\d{1,2}-\d{1,2}|\d{1,2}([./])\d{1,2}\1(?:\d{4}|\d{2}))(?:[T ].*)?"
 # pandas' names for dates and times, which no model takes as they are.
 _TIMES = ("date", "datetime", "datetime64", "time", "timedelta", "timedelta64", "period")
 
@@ -176,6 +178,12 @@ def _as_numbers(series: pd.Series, content: str) -> str:
     return f'{name} = ({dates} - pd.Timestamp("2020-01-01"{zone})).dt.days'
 
 
+def holds_dates(series: pd.Series) -> bool:
+    """Whether all texts of a column are dates."""
+    values = series.dropna().astype(object).unique()
+    return len(values) > 0 and all(isinstance(value, str) and re.fullmatch(_DATE, value) for value in values)
+
+
 def days_since(series: pd.Series) -> str:
     """The line of code that turns dates written as text into days."""
     name, text = f"frame[{json.dumps(series.name, ensure_ascii=False)}]", series.dropna().astype(str)
@@ -191,15 +199,15 @@ def days_since(series: pd.Series) -> str:
 def _refuse_many(series: pd.Series, distinct: int, what: str) -> None:
     """Raise an error for names and identifiers, unless the user states that they are categories."""
     name, rows = str(series.name), int(series.notna().sum())
-    many = distinct > MANY_LEVELS and distinct > MANY_SHARE * rows
-    if not many and distinct <= TOO_MANY_LEVELS:
-        return
-    present = series.dropna().astype(object)
-    if present.astype(str).str.match(_ISO_DATE).all():
+    if holds_dates(series):
         raise InputError(
             f"{name!r} holds dates as text, which no model takes; drop it or turn it into numbers: "
             f"`{days_since(series)}`"
         )
+    many = distinct > MANY_LEVELS and distinct > MANY_SHARE * rows
+    if not many and distinct <= TOO_MANY_LEVELS:
+        return
+    present = series.dropna().astype(object)
     numbers = pd.to_numeric(present, errors="coerce").notna().all()
     advice = (
         "every value reads as a number, so convert it with pd.to_numeric"
