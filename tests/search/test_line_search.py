@@ -67,16 +67,6 @@ def test_a_row_that_cannot_pass_goes_as_far_as_it_may():
     assert result.binding[0].tolist() == [Binding.DOMAIN, Binding.MUTABILITY]
 
 
-def test_a_row_in_a_corner_of_its_box_is_left_there_at_once():
-    """Shorter steps would not leave it either, and each takes a look at the model."""
-    looks = []
-    model = plane(1.0, 1.0)
-    model.register_forward_hook(lambda *_: looks.append(1))
-    result = to_one(model, [[-1.0, -1.0]], Constraints.build(2, domain=(-1.0, -0.99)))
-    assert_close(result.x_cf, torch.tensor([[-0.99, -0.99]]))
-    assert len(looks) <= 5 and not bool(result.mature.any())
-
-
 def test_a_row_out_of_tries_is_exhausted():
     result = to_one(plane(1.0, 1.0), [[-9.0, -9.0]], generator=line(max_steps=7))
     assert result.status.item() == Status.EXHAUSTED and result.num_steps.item() == 7

@@ -167,10 +167,8 @@ class _Line:
             rows.reach = torch.where(better, (rows.reach * _LONGER).clamp_max(1), shorter)
             rows.turned = ~better
             rows.tries = rows.tries + rows.live
-            # A row that got better and passed τ is done climbing; one that did not get better tries again, unless
-            # nothing that would help may move: it is in a corner of its box, and no other length will help either.
-            again = going_on | (~better & rows.slope.any(-1))
-            rows.live = rows.live & again & (rows.reach >= _SHORTEST) & (rows.tries < self.limit)
+            # A row that got better and passed τ is done climbing; one that did not get better tries again.
+            rows.live = rows.live & (going_on | ~better) & (rows.reach >= _SHORTEST) & (rows.tries < self.limit)
             new = self.slope(rows, state)
             # Else the gradient at the failed trial, combined with the one here, shows the way along a ridge.
             rows.slope = torch.where(better.unsqueeze(-1), new, _least(rows.slope, new))
