@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
+from torch.utils.data import TensorDataset
 
 import counterfactual_training as ct
 from counterfactual_training.errors import InputError
@@ -262,6 +263,17 @@ def test_dat_climbs_further_while_samples_are_told_apart():
     ct.train(network(), x, y, setting=spying(setting("dat", epochs=8), seen))
     steps = [int(now.memory["steps"]) for now, _ in seen]
     assert steps[-1] > 1 and steps[-1] <= 4 and steps == sorted(steps)
+
+
+@pytest.mark.parametrize("name", ["jem", "dat"])
+def test_samples_of_a_data_set_are_those_of_the_tensors_it_wraps(name):
+    x, y = blobs()
+    models = network(), network()
+    constraints = ct.Constraints.infer(x)
+    ct.train(models[0], x, y, setting=setting(name), constraints=constraints)
+    ct.train(models[1], TensorDataset(x, y), setting=setting(name), constraints=constraints)
+    for one, other in zip(*(model.parameters() for model in models), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_a_regime_of_ones_own_trains_and_is_recorded():

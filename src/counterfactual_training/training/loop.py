@@ -149,9 +149,8 @@ def _torch_settings(run: Run) -> Iterator[None]:
 def _seed_epoch(run: Run) -> list[torch.Generator]:
     """The random generators of this epoch, one per row of the stack; also seeds torch and the data."""
     rngs = [epoch_rng(run.settings[i].config.seed, run.epoch) for i in run.slots]
-    for (
-        rng
-    ) in rngs:  # the first draw is torch's seed, also in a fleet, where only one can be: all later draws are equal
+    # The first draw is torch's seed; a fleet shares one, but every member draws, so that its later draws are equal.
+    for rng in rngs:
         _draw(rng)
     # Members share a loader's batches, so these are seeded by the first setting, even when that member has stopped.
     seed = _draw(epoch_rng(run.settings[0].config.seed, run.epoch))

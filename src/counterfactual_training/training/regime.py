@@ -15,7 +15,7 @@ from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.search import Generator, SearchResult, search
 from counterfactual_training.search.perturbations import Box, attack_box
 from counterfactual_training.training.objective import Batch, LossTerms, Objective
-from counterfactual_training.training.rows import FetchedRows, TrainingRows
+from counterfactual_training.training.rows import TrainingRows
 from counterfactual_training.training.sampling import Streams, draw_targets, each
 
 # What outlives a batch, by name: tensors ``(*lead, …)``, saved with every checkpoint.
@@ -99,14 +99,6 @@ class Round:
     def _draw(self, draw: Callable[..., Tensor], shape: tuple[int, ...]) -> Tensor:
         own = shape or self.x.shape[self.y.dim() - 1 :]
         return each(lambda rng: draw(own, generator=rng), self.rng).to(self.x)
-
-
-def span(data: TrainingRows) -> Box:
-    """The smallest and the largest value of each feature in the training rows, each ``(..., 1, *features)``."""
-    if isinstance(data, FetchedRows):
-        shape = (1, *data.first(1)[0].shape[1:])
-        return data.read.low.reshape(shape), data.read.high.reshape(shape)
-    return data.x.amin(data.y.dim() - 1, keepdim=True), data.x.amax(data.y.dim() - 1, keepdim=True)
 
 
 def take(rows: Tensor, places: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import InputError, check_name
 from counterfactual_training.search.perturbations import ascend, input_gradient
 from counterfactual_training.training.objective import Batch, LossTerms, make_objective
-from counterfactual_training.training.regime import Memory, Regime, Round, put, span, take
+from counterfactual_training.training.regime import Memory, Regime, Round, put, take
 from counterfactual_training.training.rows import TrainingRows
 from counterfactual_training.training.setting import AS_PRINTED, AS_RUN, CHEAP_RECOURSE, Setting, TrainConfig
 
@@ -88,7 +88,7 @@ def jem(
     _check(weight=weight, steps=steps, buffer=buffer, clip=clip)
 
     def remember(data: TrainingRows, lead: torch.Size) -> Memory:
-        lower, upper = span(data)
+        lower, upper = data.span
         rng = torch.Generator().manual_seed(0)  # the same for all members; they differ from the first batch on
         features = lower.shape[data.y.dim() :]
         start = lower + (upper - lower) * torch.rand(buffer, *features, generator=rng).to(lower)
@@ -97,7 +97,7 @@ def jem(
     def find(now: Round) -> Tensor:
         held, rows = now.memory["buffer"], now.y.shape[-1]
         places = now.choose(held.shape[now.y.dim() - 1], rows)
-        lower, upper = span(now.data)
+        lower, upper = now.data.span
         fresh = lower + (upper - lower) * now.uniform()
         start = torch.where(now.per_row(now.uniform(rows) < restart), fresh, take(held, places))
         fixed = now.immutable
@@ -137,7 +137,7 @@ def dat(epsilon: float = 0.1, steps: int = 10, sample_size: float = 0.1, most: i
         return {"steps": torch.ones(lead)}
 
     def find(now: Round) -> tuple[Tensor, Tensor]:
-        lower, upper = span(now.data)
+        lower, upper = now.data.span
         allowed = now.memory["steps"].to(now.x.device)
         fixed = now.immutable
         x = torch.where(fixed, now.x, lower + (upper - lower) * now.uniform())

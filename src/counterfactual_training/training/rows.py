@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -40,6 +41,12 @@ class TrainingRows:
         ]
         counts = torch.tensor([[len(part) for part in parts] for parts in self.rows_by_class])
         self.class_counts = counts.reshape(*y.shape[:-1], num_classes)
+
+    @cached_property
+    def span(self) -> tuple[Tensor, Tensor]:
+        """The smallest and the largest value of each feature, each ``(..., 1, *features)``."""
+        row = self.y.dim() - 1
+        return self.x.amin(row, keepdim=True), self.x.amax(row, keepdim=True)
 
     def first(self, num: int) -> tuple[Tensor, Tensor]:
         """The first rows, of the first member."""
@@ -114,6 +121,11 @@ class FetchedRows(TrainingRows):
         self.by_class = None if by_class is None else by_class.to(device)
         example, y, weight = self._placed(read.example.unsqueeze(0), read.y, read.weight)
         super().__init__(example, y, num_classes, weight)  # x is one row, for its shape and type
+
+    @cached_property
+    def span(self) -> tuple[Tensor, Tensor]:
+        shape = (1, *self.first(1)[0].shape[1:])
+        return self.read.low.reshape(shape), self.read.high.reshape(shape)
 
     def _placed(self, x: Tensor, y: Tensor, weight: Tensor | None) -> Labelled:
         """A batch on the training device, with class weights."""
