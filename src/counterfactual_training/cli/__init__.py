@@ -32,6 +32,7 @@ COMMANDS = {
     "tune": "find better settings for a data set or a CSV file",
     "reproduce": "run the paper's experiments and compare with the published numbers",
     "truth": "compare methods independently of step size and scale of the logits",
+    "compare": "compare ways to train: counterfactual, adversarial, energy-based and more, on the same rows",
     "grid": "train hundreds of settings: the paper's grids, or your own",
 }
 

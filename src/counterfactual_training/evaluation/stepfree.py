@@ -36,6 +36,8 @@ _TOLERANCE = 1e-5
 _REAL_ROWS = 5
 FLOORS = ("real rows", "unmoved", "nearest unlike")
 COLUMNS = ("model", "tau", "row", "target", "valid", *JUDGED, "cost", "changes")
+# Of points ``(n, *features)`` and the classes ``(n,)`` they are meant to have: one value each.
+PointMetric = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,7 @@ def stepfree_table(
     levels: Sequence[Level] = STEP_FREE,
     generator: Generator | None = None,
     find: Callable[..., SearchResult] = search,
+    metrics: Mapping[str, PointMetric] | None = None,
 ) -> pd.DataFrame:
     """One row per model, τ and individual that the model does not already classify as the target.
 
@@ -143,9 +146,11 @@ def stepfree_table(
         train_rows: rows and classes that the models were fitted to; they decide the scale.
         generator: of all levels that name none; by default the recipe ``line``.
         find: searches, called as :func:`search` is.
+        metrics: columns of your own, each a function of points ``(n, *features)`` and targets ``(n,)``.
 
     Returns:
-        :data:`COLUMNS`. ``valid`` is 0 or 1; what is measured of a counterfactual is NaN where it is invalid.
+        :data:`COLUMNS`, then your own. ``valid`` is 0 or 1; what is measured of a counterfactual is NaN where it is
+        invalid.
     """
     parts = []
     for name, model in models.items():
@@ -161,7 +166,7 @@ def stepfree_table(
             x_cf = find(one, who.x, who.y_target, recipe, constraints, diagnose=False).x_cf if len(who.row) else who.x
             # Validity is judged at the scale of the search, because τ is a probability.
             valid = _valid(one, inner, x_cf, who.y_target, level)
-            parts.append(_rows(name, level.name, who, x_cf, valid, judge, constraints))
+            parts.append(_rows(name, level.name, who, x_cf, valid, judge, constraints, metrics or {}))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(COLUMNS))
 
 
@@ -179,7 +184,7 @@ def floor_table(individuals: Individuals, judge: Judge, real: tuple[Tensor, Tens
         (individuals, nearest_unlike(*real, individuals.x, individuals.y_target)),
     )
     named = zip(FLOORS, points, strict=True)
-    parts = [_rows(name, "", *at, torch.ones(len(at[1]), dtype=torch.bool), judge, None) for name, at in named]
+    parts = [_rows(name, "", *at, torch.ones(len(at[1]), dtype=torch.bool), judge, None, {}) for name, at in named]
     return pd.concat(parts, ignore_index=True)
 
 
@@ -194,18 +199,20 @@ def _valid(model: nn.Module, inner: nn.Module, x_cf: Tensor, y_target: Tensor, l
 
 
 def _rows(
-    name: str, tau: str, who: Individuals, x_cf: Tensor, valid: Tensor, judge: Judge, constraints: Constraints | None
-) -> pd.DataFrame:
+    name: str, tau: str, who: Individuals, x_cf: Tensor, valid: Tensor, judge: Judge, constraints: Constraints | None,
+    metrics: Mapping[str, PointMetric],
+) -> pd.DataFrame:  # fmt: skip
     points, factuals = (at_least_single(part).flatten(1) for part in (x_cf, who.x))
     # IP* and spread belong to the set of points, so invalid ones must not be among them.
     measured = judge(points[valid], who.y_target[valid])
     measured["cost"] = cost(points[valid], factuals[valid]).cpu().double().numpy()
     measured["changes"] = sparsity(points[valid], factuals[valid], constraints).cpu().double().numpy()
+    measured |= {own: metric(x_cf[valid], who.y_target[valid]).cpu().numpy() for own, metric in metrics.items()}
     known = {"model": name, "tau": tau, "row": who.row.cpu().numpy(), "target": who.y_target.cpu().numpy()}
     table = pd.DataFrame({**known, "valid": valid.double().numpy()})
     # Rows without a valid counterfactual become NaN.
     of_valid = pd.DataFrame(measured, index=valid.nonzero().flatten().numpy())
-    return table.join(of_valid)[list(COLUMNS)]
+    return table.join(of_valid)[[*COLUMNS, *metrics]]
 
 
 # How two models are compared, and whether less is better. Percentages make no sense for shares and values near zero.
@@ -218,6 +225,7 @@ COMPARED: dict[str, tuple[Statistic, bool]] = {
     "cost": ("reduction", True),
     "changes": ("difference", True),
     "valid": ("difference", False),
+    "retrained": ("difference", False),  # only where it was measured
 }
 # Metrics in which real rows are the best possible.
 WITH_FLOOR = ("nn5", "ip", "ip_star", "lof", "boosting")
@@ -229,8 +237,9 @@ _KEYS = ("data", "setting", "tau")
 def summarise_stepfree(
     table: pd.DataFrame,
     baseline: str | Mapping[str, str] = "BL",
-    metrics: Sequence[str] = tuple(COMPARED),
+    metrics: Sequence[str] | None = None,
     level: float = 0.05,
+    families: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Every model against its baseline, on the individuals for whom both have a valid counterfactual.
 
@@ -239,15 +248,17 @@ def summarise_stepfree(
             ``seed`` are optional; cells are data × setting × τ × model × metric, paired over seeds and individuals.
         baseline: the model all are compared with, or by model its own (its conventional twin).
         level: of the verdict, after Holm.
+        families: columns whose values separate families of tests, such as ``metric``; by default all cells are one.
 
     Returns:
         One row per cell: ``value`` and ``baseline`` (means over the pairs), ``real``, ``unmoved``, ``nearest_unlike``
         (floors), ``share`` of the removable excess (baseline − value)/(baseline − real), ``change`` with its interval
-        ``low … high`` (reduction in %, or difference, as ``statistic`` says), ``p_value``, ``p_holm`` over all cells,
+        ``low … high`` (reduction in %, or difference, as ``statistic`` says), ``p_value``, ``p_holm`` over the family,
         ``p_holm_model`` over the cells of that model, ``verdict`` (better, worse, or nothing) by ``p_holm``,
         ``diversity`` (1 as real rows; of all its valid counterfactuals), ``validity``, ``num`` pairs and ``seeds``. A
         baseline has its values only.
     """
+    metrics = [name for name in COMPARED if name in table] if metrics is None else metrics
     for metric in metrics:
         check_name("metric", metric, COMPARED)
     table = table.assign(**{key: "" for key in _KEYS if key not in table}, seed=table.get("seed", 0))
@@ -269,7 +280,8 @@ def summarise_stepfree(
     if out.empty:
         return out
     # Over all cells, because a reader looks for the best one among them.
-    out["p_holm"] = holm(out["p_value"].to_numpy())
+    family = out.groupby(list(families)).ngroup() if families else pd.Series(0, out.index)
+    out["p_holm"] = out.groupby(family)["p_value"].transform(lambda p: holm(p.to_numpy()))
     out["p_holm_model"] = out.groupby("model")["p_value"].transform(lambda p: holm(p.to_numpy()))
     sign = out["metric"].map({name: -1 if less else 1 for name, (_, less) in COMPARED.items()})
     gain = sign * (out["value"] - out["baseline"])

@@ -1,0 +1,249 @@
+"""Train and measure every contestant on the same rows; results are kept, so that a run can be stopped and resumed.
+
+Rows are split as for the truth tables (:mod:`truth`): to fit, to explain, and for judges. All seeds of a contestant
+are one piece of work, because counterfactuals of one model are also shown to the others: would they still be valid
+after retraining?
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from counterfactual_training.errors import InputError, check_name
+from counterfactual_training.evaluation.evaluate import attack_curves, performance
+from counterfactual_training.evaluation.performance import decider, predict_logits
+from counterfactual_training.evaluation.protocol import EvaluationProtocol
+from counterfactual_training.evaluation.stepfree import STEP_FREE, floor_table, stepfree_table
+from counterfactual_training.experiments.arena.caps import GENERATORS, GRADIENTS
+from counterfactual_training.experiments.arena.contestants import BASELINE, Contestant, all_names
+from counterfactual_training.experiments.engine.launch import Engine, Failed, launch
+from counterfactual_training.experiments.grid.file import load_grid
+from counterfactual_training.experiments.grid.outcome import versions
+from counterfactual_training.experiments.paper_data import IMAGES, PAPER_ORDER, short_name
+from counterfactual_training.experiments.truth.caps import Caps
+from counterfactual_training.experiments.truth.methods import Fit
+from counterfactual_training.experiments.truth.truth import TruthBench, fit_of, make_bench, write_table
+from counterfactual_training.gates import search_gated
+from counterfactual_training.persistence import atomic_write
+from counterfactual_training.search import GENERATORS as RECIPES
+from counterfactual_training.search import Generator, make_generator
+
+# Raised whenever stored results of older code must not be mixed with new ones.
+FORMAT = 1
+ATTACK = EvaluationProtocol(attacks=("pgd",), epsilons=(0.03, 0.1))
+# Recipes whose step is the class loss and penalties: these can be searched free of a step size.
+_FREE = ("generic", "ecco", "wachter", "gravitational", "claproar", "eccco")
+
+
+class Bout(NamedTuple):
+    """All seeds of one contestant on one data set."""
+
+    data: str
+    contestant: str
+
+
+@dataclass(frozen=True)
+class Arena:
+    """Who is compared on what, and where the results are: per bout a CSV file and then a JSON file.
+
+    Attributes:
+        root: folder of results; grows. Results that exist are not made again: use another folder, or delete its files.
+        data: names of data sets; by default the paper's nine.
+        contestants: see :mod:`contestants`; by default all. The conventional network always takes part.
+        generators: recipes that search the counterfactuals the models are measured by.
+        seeds: training seeds; by default those of the paper's main table.
+        gradients: input gradients per row and epoch that a regime may take.
+        on_test: measure on the test rows instead of rows cut from the training rows.
+    """
+
+    root: str | Path
+    data: Sequence[str] | None = None
+    contestants: Sequence[str] | None = None
+    generators: Sequence[str] = GENERATORS
+    seeds: int | None = None
+    gradients: int = GRADIENTS
+    on_test: bool = False
+    caps: Caps = field(default_factory=Caps)
+
+    def __post_init__(self) -> None:
+        for name in self.generators:
+            check_name("generator", name, RECIPES)
+        if self.gradients < 1:
+            raise InputError(f"gradients must be at least 1, got {self.gradients}.")
+        for name in self.names:
+            Contestant.named(name)
+        _ = self.seeds_of  # complains about unknown data sets before anything runs
+
+    @property
+    def names(self) -> list[str]:
+        """The contestants, the baseline first."""
+        given = all_names() if self.contestants is None else self.contestants
+        return [BASELINE, *(name for name in dict.fromkeys(given) if name != BASELINE)]
+
+    @property
+    def seeds_of(self) -> dict[str, list[int]]:
+        """Training seeds by data set, in the paper's order."""
+        names = None if self.data is None else [short_name(name) for name in self.data]
+        grid = load_grid("main").changed(names, self.seeds)
+        return {name: list(grid.seeds_of(name)) for name in PAPER_ORDER if name in grid.data}
+
+    @property
+    def bouts(self) -> list[Bout]:
+        # Images take longest, so they start first.
+        order = sorted(self.seeds_of, key=lambda name: name not in IMAGES)
+        return [Bout(data, name) for data in order for name in self.names]
+
+    @property
+    def kind_of_rows(self) -> str:
+        return "test" if self.on_test else "tuning"
+
+    @property
+    def folder(self) -> Path:
+        """Of results of one kind of rows, seeds, searches and caps."""
+        about = {"format": FORMAT, "gradients": self.gradients, "generators": list(self.generators)}
+        content = json.dumps({**about, "seeds": self.seeds, **asdict(self.caps)}, sort_keys=True)
+        return Path(self.root) / f"{self.kind_of_rows}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+
+    def rows(self, bout: Bout) -> Path:
+        slug = re.sub(r"[^a-z0-9]+", "-", bout.contestant.lower()).strip("-")
+        return self.folder / f"{bout.data}-{slug}.csv"
+
+    def numbers(self, bout: Bout) -> Path:
+        return self.rows(bout).with_suffix(".json")
+
+    def floors(self, data: str) -> Path:
+        return self.folder / f"{data}-floors.csv"
+
+
+class Result(NamedTuple):
+    """Of a bout: one row per seed, search, τ and individual; numbers of the models; floors of the data set."""
+
+    rows: pd.DataFrame
+    about: dict[str, Any]
+    floors: pd.DataFrame
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """What all bouts share; benches only for workers that cannot load the data themselves."""
+
+    arena: Arena
+    benches: Mapping[str, TruthBench]
+
+    def bench(self, data: str) -> TruthBench:
+        return self.benches[data] if self.benches else make_bench(data, self.arena.on_test, self.arena.caps)
+
+
+def run_arena(arena: Arena, engine: Engine | None = None, stream: TextIO | None = None) -> dict[str, str]:
+    """Train and measure what is missing; returns failed bouts with the reasons. The others are not affected."""
+    engine = engine or Engine()
+    bouts = [bout for bout in arena.bouts if not arena.numbers(bout).exists()]
+    # Workers of a cluster see no disk of ours.
+    away = dict.fromkeys(bout.data for bout in bouts) if engine.name == "ray" else {}
+    work = _Work(arena, {data: make_bench(data, arena.on_test, arena.caps) for data in away})
+    failures: dict[str, str] = {}
+    for count, (bout, result) in enumerate(launch(_run, bouts, work, engine=engine), 1):
+        label, said = f"{bout.data} {bout.contestant}", "done"
+        if isinstance(result, Failed):
+            failures[label] = said = result.reason
+        else:
+            _save(arena, bout, result)
+        if stream is not None:
+            stream.write(f"[{count}/{len(bouts)}] {label}: {said}\n")
+            stream.flush()
+    return failures
+
+
+def _save(arena: Arena, bout: Bout, result: Result) -> None:
+    write_table(arena.rows(bout), result.rows)
+    write_table(arena.floors(bout.data), result.floors)
+    made = {"versions": versions(), "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    # After the tables: where this file is, the result is complete.
+    atomic_write(arena.numbers(bout), (json.dumps(result.about | made, indent=2) + "\n").encode())
+
+
+def _run(work: _Work, bout: Bout) -> Result:
+    """Train all seeds of a contestant, then measure them."""
+    arena, bench, contestant = work.arena, work.bench(bout.data), Contestant.named(bout.contestant)
+    fits = {seed: fit_of(bench, bout.data, seed, arena.caps, protected=False) for seed in arena.seeds_of[bout.data]}
+    models: dict[int, nn.Module] = {}
+    seconds: dict[int, float] = {}
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", UserWarning)
+        for seed, fit in fits.items():
+            started = time.perf_counter()
+            models[seed] = contestant.make(fit, arena.gradients)
+            seconds[seed] = time.perf_counter() - started
+    parts, numbers = [], []
+    for seed, fit in fits.items():
+        others = [decider(m, fit.x[:1], bench.data.num_classes) for other, m in models.items() if other != seed]
+        parts += [rows.assign(seed=seed) for rows in _counterfactuals(arena, bench, fit, bout, models[seed], others)]
+        numbers.append({"seed": seed, "seconds": round(seconds[seed], 3), **_of_model(bench, fit, models[seed])})
+    first = fits[min(fits)]
+    about = {
+        **bout._asdict(),
+        "rows": arena.kind_of_rows,
+        "input_gradients": contestant.input_gradients(first, arena.gradients),
+        "models": numbers,
+        "notes": list(dict.fromkeys(str(one.message) for one in said)),
+        "caps": asdict(arena.caps),
+    }
+    floors = floor_table(bench.individuals, bench.judge, (bench.data.x_train, bench.data.y_train))
+    return Result(pd.concat(parts, ignore_index=True).assign(data=bout.data), about, floors.assign(data=bout.data))
+
+
+def _counterfactuals(
+    arena: Arena, bench: TruthBench, fit: Fit, bout: Bout, model: nn.Module, others: Sequence[nn.Module]
+) -> list[pd.DataFrame]:
+    """One table per search."""
+    found = []
+    metrics = {"retrained": _retrained(others)}
+    for name in arena.generators:
+        generator = _generator(name, fit)
+        table = stepfree_table(
+            {bout.contestant: model}, bench.individuals, bench.judge, (fit.x, fit.y), fit.constraints, STEP_FREE,
+            generator, search_gated, metrics,
+        )  # fmt: skip
+        found.append(table.assign(setting=name))
+    return found
+
+
+def _generator(name: str, fit: Fit) -> Generator:
+    """The recipe free of a step size, where it can be; otherwise as it is."""
+    if name not in _FREE:
+        return make_generator(name, fit.x, fit.y)
+    usual = make_generator("line")
+    numbers = {key: usual.numbers()[key] for key in ("learning_rate", "max_steps")}
+    return make_generator(name, fit.x, fit.y, step_rule="line", **numbers)
+
+
+def _retrained(others: Sequence[nn.Module]) -> Callable[[Tensor, Tensor], Tensor]:
+    """The share of models, trained by other seeds, that also give the target class ``(n,)``."""
+
+    def agree(x_cf: Tensor, y_target: Tensor) -> Tensor:
+        if not others:
+            return torch.full(y_target.shape, torch.nan)
+        return torch.stack([predict_logits(m, x_cf).argmax(-1) == y_target for m in others]).double().mean(0)
+
+    return agree
+
+
+def _of_model(bench: TruthBench, fit: Fit, model: nn.Module) -> dict[str, float]:
+    """Accuracy, F1, calibration and accuracy under attack, of the classifier inside a gate."""
+    inner = decider(model, bench.x_held, bench.data.num_classes)
+    found = performance(predict_logits(inner, bench.x_held), bench.y_held)
+    (curve,) = attack_curves(inner, bench.x_held, bench.y_held, ATTACK, fit.constraints).values()
+    return found | {f"robust_accuracy@{e:g}": float(v) for e, v in zip(ATTACK.epsilons, curve, strict=True)}

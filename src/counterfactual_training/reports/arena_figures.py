@@ -1,0 +1,132 @@
+"""Pictures of a comparison: what plausibility costs, in distance, accuracy and robustness, and who is on the front."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from counterfactual_training.reports.style import drawn, facets, label_edges, panels, unique
+
+# Colour by family, marker within it; contestants that are not named here come last.
+_LOOKS = {
+    "conventional": ("#555555", "o"), "ensemble": ("#555555", "D"), "gated": ("#1a9850", "*"),
+    "ct": ("#1764ab", "o"), "as_printed": ("#1764ab", "s"), "cheap_recourse": ("#1764ab", "P"),
+    "ct_divergence": ("#1764ab", "v"), "ct_adversarial": ("#1764ab", "^"),
+    "pgd": ("#d9822b", "o"), "trades": ("#d9822b", "s"), "jem": ("#7b4fa3", "o"), "dat": ("#7b4fa3", "s"),
+    "ross": ("#a03030", "o"), "misob": ("#a03030", "s"), "counternet": ("#a03030", "P"),
+    "gradient_supervision": ("#b8a02a", "o"), "cat": ("#b8a02a", "s"),
+}  # fmt: skip
+_OTHER = ("#2aa5a0", "X")
+_LINE = {"color": "#bbbbbb", "linewidth": 1.2, "zorder": 1}
+_LETTER, _HEIGHT = 0.018, 0.042  # of a label, in shares of the panel
+
+
+def front(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Which points ``(n,)`` no other beats in both, where small x and large y are better."""
+    worse = (x[None] <= x[:, None]) & (y[None] >= y[:, None]) & ((x[None] < x[:, None]) | (y[None] > y[:, None]))
+    return np.asarray(~worse.any(1))
+
+
+@drawn
+def overview_figure(overview: pd.DataFrame, tau: str) -> Any:
+    """Medians over data sets: what people pay, against how much nearer to real rows they end; a panel per search."""
+    part = overview[overview["tau"] == tau]
+    figure, axes = panels(part["setting"].nunique(), 2, 5.2, 3.9, sharey=True)
+    for axis, (search, rows) in zip(axes, part.groupby("setting", sort=False), strict=True):
+        x, y = 1 - rows["cost"].fillna(0).to_numpy() / 100, rows["nn5"].fillna(0).to_numpy()
+        _draw(axis, x, y, list(rows["model"]))
+        axis.set_xscale("log")
+        _ticks(axis, x)
+        axis.margins(0.12)
+        _labels(axis, x, y, list(rows["model"]))
+        axis.axhline(0, linewidth=0.8, color="#999999", zorder=0)
+        axis.set_title(f"searched by {search}, τ = {tau}")
+    label_edges(figure, "cost, as a multiple of the conventional model's: left is cheaper", "nearer to real rows by, %")
+    for axis in axes:  # names stand beside the points
+        axis.legend().set_visible(False)
+    return figure
+
+
+@drawn
+def price_figure(cells: pd.DataFrame, search: str, tau: str) -> Any:
+    """Cost against distance to real rows for every data set, as ratios to the conventional model, with the front."""
+    part = cells[(cells["setting"] == search) & (cells["tau"] == tau)]
+    wide = part.pivot(index=["data", "model"], columns="metric", values="change")[["nn5", "cost"]].fillna(0.0)
+    figure, axes = facets(part, "data", 3, 3.0, 2.4)
+    for axis, data, _ in axes:
+        rows = wide.loc[data].reindex(unique(part.loc[part["data"] == data, "model"]))
+        _draw(axis, 1 - rows["cost"].to_numpy() / 100, rows["nn5"].to_numpy(), list(rows.index))
+        axis.axhline(0, linewidth=0.8, color="#999999", zorder=0)
+        axis.set_xscale("log")
+        _ticks(axis, 1 - rows["cost"].to_numpy() / 100)
+    label_edges(figure, "cost, × conventional", "nearer to real rows, %")
+    return figure
+
+
+@drawn
+def accuracy_figure(cells: pd.DataFrame, models: pd.DataFrame, search: str, tau: str) -> Any:
+    """Accuracy against distance to real rows for every data set, with the front."""
+    part = cells[(cells["setting"] == search) & (cells["tau"] == tau) & (cells["metric"] == "nn5")]
+    nearer = part.set_index(["data", "model"])["change"].fillna(0.0)
+    accuracy = models[models["metric"] == "accuracy"].set_index(["data", "model"])["value"]
+    figure, axes = facets(part, "data", 3, 3.0, 2.4)
+    for axis, data, rows in axes:
+        names = unique(rows["model"])
+        x = np.array([accuracy[data, name] for name in names])
+        _draw(axis, x, np.array([nearer[data, name] for name in names]), names, better=-1)
+        axis.axhline(0, linewidth=0.8, color="#999999", zorder=0)
+    label_edges(figure, "accuracy", "nearer to real rows, %")
+    return figure
+
+
+@drawn
+def robust_figure(models: pd.DataFrame, metric: str) -> Any:
+    """Accuracy against accuracy under attack for every data set, with the front."""
+    wide = models.pivot(index=["data", "model"], columns="metric", values="value")
+    figure, axes = facets(models, "data", 3, 3.0, 2.4)
+    for axis, data, rows in axes:
+        names = unique(rows["model"])
+        own = wide.loc[data].reindex(names)
+        _draw(axis, own["accuracy"].to_numpy(), own[metric].to_numpy(), names, better=-1)
+    label_edges(figure, "accuracy", f"accuracy under attack, ε = {metric.partition('@')[2]}")
+    return figure
+
+
+def _draw(axis: Any, x: np.ndarray, y: np.ndarray, names: list[str], better: int = 1) -> None:
+    """A mark per contestant, and the front as a line; ``better`` is −1 where large x are better."""
+    best = np.flatnonzero(front(better * x, y))
+    best = best[np.argsort(x[best])]
+    axis.plot(x[best], y[best], "-", **_LINE)
+    for name, a, b in zip(names, x, y, strict=True):
+        colour, marker = _LOOKS.get(name, _OTHER)
+        size = 11 if marker == "*" else 6.5
+        axis.plot([a], [b], marker, color=colour, markersize=size, label=name, markeredgecolor="white", zorder=3)
+
+
+def _ticks(axis: Any, x: np.ndarray) -> None:
+    """Plain numbers on a logarithmic axis."""
+    usual = [0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50]
+    shown = [tick for tick in usual if 0.8 * x.min() <= tick <= 1.25 * x.max()]
+    axis.set_xticks(shown, [f"{tick:g}" for tick in shown])
+    axis.minorticks_off()
+
+
+def _labels(axis: Any, x: np.ndarray, y: np.ndarray, names: list[str]) -> None:
+    """Names beside the points; one that would cover another moves up until it does not."""
+    low, high = axis.get_ylim()
+    left, right = np.log(np.asarray(axis.get_xlim()))
+    across, up = (np.log(x) - left) / (right - left), (y - low) / (high - low)
+    taken: list[tuple[float, float, float]] = []
+    for place in np.argsort(up):
+        name = names[place].replace("_", " ")
+        width, height = _LETTER * len(name), float(up[place])
+        start = float(across[place]) + 0.02
+        if start + width > 1:  # beyond the right edge: to the left of the point
+            start -= width + 0.04
+        while any(abs(height - h) < _HEIGHT and start < e and s < start + width for s, e, h in taken):
+            height += _HEIGHT / 2
+        taken.append((start, start + width, height))
+        colour = _LOOKS.get(names[place], _OTHER)[0]
+        axis.text(start, height, name, color=colour, fontsize=8, va="center", transform=axis.transAxes)
