@@ -1,0 +1,50 @@
+"""``ct compare``: what it prints and writes, and what it refuses."""
+
+import json
+
+import numpy as np
+import pytest
+
+from counterfactual_training.cli import compare as command
+from counterfactual_training.cli import main
+from counterfactual_training.experiments.truth.caps import Caps
+from counterfactual_training.reports.arena_figures import front
+
+pytest.importorskip("matplotlib", reason="figures need the extra 'report'")
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
+    monkeypatch.setattr(command, "_CAPS", Caps(rows=300, individuals=30, judge_rows=150, epochs=2))
+
+
+@pytest.mark.exhaustive
+def test_one_table_one_page_and_pictures(tmp_path, capsys):
+    out, runs = tmp_path / "out", tmp_path / "runs"
+    what = ["--data", "linearly-separable", "--regimes", "pgd,gated", "--generators", "generic", "--seeds", "2"]
+    arguments = ["compare", *what, "--workers", "1", "--out", str(out), "--runs", str(runs)]
+    assert main(arguments) == 0
+    printed = capsys.readouterr()
+    assert "Searched by generic, τ = .5" in printed.out and "[3/3] LS gated: done" in printed.err
+    written = {path.relative_to(out).as_posix() for path in out.rglob("*.*")}
+    pictures = {f"figures/{name}.png" for name in ("overview_5", "overview_95", "price_generic", "accuracy", "robust")}
+    tables = {f"{name}.csv" for name in ("arena", "arena_ct", "arena_models", "arena_overview")}
+    assert written == pictures | tables | {"arena.md", "arena.html", "provenance/arena.json"}
+    page = (out / "arena.md").read_text()
+    assert all(f"({name})" in page for name in pictures) and "ct compare --data" in page
+    assert "What wins where" in (out / "arena.html").read_text()
+    assert main([*arguments, "--json"]) == 0
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)
+    assert document["failures"] == {} and printed.err == ""
+    assert {row["model"] for row in document["tables"]["arena"]} == {"conventional", "pgd", "gated"}
+
+
+def test_mistyped_names_are_told_before_training(tmp_path, capsys):
+    assert main(["compare", "--regimes", "trade", "--out", str(tmp_path / "out"), "--runs", str(tmp_path / "r")]) == 2
+    assert "'trades'" in capsys.readouterr().err
+
+
+def test_the_front_holds_what_nothing_beats_in_both():
+    cost, gain = np.array([1.0, 2.0, 2.0, 3.0, 0.5]), np.array([1.0, 2.0, 1.5, 1.9, 0.0])
+    assert front(cost, gain).tolist() == [True, True, False, False, True]

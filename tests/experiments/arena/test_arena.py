@@ -1,0 +1,201 @@
+"""The arena: who takes part, at equal numbers of input gradients; results are kept, one by one, and compared."""
+
+import json
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from counterfactual_training.errors import InputError
+from counterfactual_training.evaluation.performance import decider, predict_logits
+from counterfactual_training.experiments.arena import arena as room
+from counterfactual_training.experiments.arena.arena import Arena, Bout, run_arena
+from counterfactual_training.experiments.arena.arena_results import arena_tables
+from counterfactual_training.experiments.arena.contestants import Contestant, all_names, setting_of
+from counterfactual_training.experiments.engine.launch import Engine
+from counterfactual_training.experiments.truth.caps import Caps
+from counterfactual_training.experiments.truth.truth import fit_of, make_bench
+from counterfactual_training.training import REGIMES
+
+CAPS = Caps(rows=300, individuals=30, judge_rows=150, epochs=2)
+ALONE = Engine(workers=1)
+
+
+@pytest.fixture(scope="module")
+def fit():
+    return fit_of(make_bench("Moon", False, CAPS), "Moon", 0, CAPS, protected=False)
+
+
+def tiny(tmp_path, **changes):
+    return Arena(tmp_path, **{"data": ["moons"], "contestants": ["ct"], "seeds": 2, "caps": CAPS, **changes})
+
+
+# ---- contestants -----------------------------------------------------------------------------------------------------
+
+
+def test_all_regimes_take_part_and_others_are_made_of_them():
+    assert set(REGIMES) < set(all_names())
+    one = Contestant.named("ensemble of jem")
+    assert (one.regime, one.kind) == ("jem", "ensemble")
+    assert Contestant.named("gated pgd").regime == "pgd" and Contestant.named("gated").regime == "conventional"
+
+
+@pytest.mark.parametrize("name, meant", [("trade", "trades"), ("gated jemm", "jem"), ("ensemble of pgdd", "pgd")])
+def test_unknown_contestants_are_refused_with_the_nearest_name(tmp_path, name, meant):
+    with pytest.raises(InputError, match=f"'{meant}'"):
+        tiny(tmp_path, contestants=[name])
+
+
+def test_unknown_data_generators_and_budgets_are_refused_before_anything_runs(tmp_path):
+    with pytest.raises(InputError, match="generic"):
+        tiny(tmp_path, generators=["generik"])
+    with pytest.raises(InputError, match="data set"):
+        tiny(tmp_path, data=["mooons"])
+    with pytest.raises(InputError, match="gradients"):
+        tiny(tmp_path, gradients=0)
+
+
+@pytest.mark.parametrize("name", ["pgd", "trades", "jem", "dat", "ct", "as_printed", "cheap_recourse", "cat"])
+def test_regimes_get_as_many_input_gradients(fit, name):
+    setting = setting_of(fit, name, gradients=12)
+    if setting.regime is None:
+        steps = setting.generator.numbers()["max_steps"]
+        taken = setting.config.num_counterfactuals * steps / len(fit.x)
+    elif name == "cat":
+        taken = setting.regime.numbers["share"] * setting.generator.numbers()["max_steps"]
+    else:
+        numbers = setting.regime.numbers
+        taken = numbers["steps"] + numbers.get("most", 0)
+    assert taken == pytest.approx(12, rel=0.02)
+    assert Contestant.named(name).input_gradients(fit, 12) == pytest.approx(12, rel=0.02)
+
+
+def test_conventional_training_takes_no_input_gradients_and_an_ensemble_five_times_as_many(fit):
+    assert Contestant.named("conventional").input_gradients(fit, 12) == 0
+    assert Contestant.named("ensemble of pgd").input_gradients(fit, 12) == 60
+
+
+def test_a_gate_changes_no_decision_and_an_ensemble_averages_logits_of_its_own_seeds(fit):
+    plain, gated, ensemble = (Contestant.named(name).make(fit, 5) for name in ("conventional", "gated", "ensemble"))
+    inner = decider(gated, fit.x, 2)
+    assert torch.equal(predict_logits(inner, fit.x), predict_logits(plain, fit.x))
+    each = torch.stack([member(fit.x) for member in ensemble.members])
+    assert torch.allclose(each.mean(0), ensemble(fit.x), atol=1e-5)
+    assert min(float((a - b).abs().max()) for i, a in enumerate(each) for b in each[:i]) > 0.01
+
+
+# ---- bouts -----------------------------------------------------------------------------------------------------------
+
+
+def test_bouts_are_done_once_and_a_stopped_run_resumes(tmp_path, monkeypatch):
+    arena = tiny(tmp_path)
+    done = []
+    whole = room._run
+
+    def stopped(work, bout):
+        if done:
+            raise KeyboardInterrupt
+        done.append(bout)
+        return whole(work, bout)
+
+    monkeypatch.setattr(room, "_run", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run_arena(arena, ALONE)
+    assert arena.numbers(Bout("Moon", "conventional")).exists() and not arena.numbers(Bout("Moon", "ct")).exists()
+    again = []
+    monkeypatch.setattr(room, "_run", lambda work, bout: again.append(bout) or whole(work, bout))
+    assert run_arena(arena, ALONE) == {} == run_arena(arena, ALONE)
+    assert again == [Bout("Moon", "ct")]
+    numbers = json.loads(arena.numbers(again[0]).read_text())
+    assert [one["seed"] for one in numbers["models"]] == [0, 1] and numbers["rows"] == "tuning"
+
+
+def test_a_contestant_that_fails_leaves_the_others_alone(tmp_path, monkeypatch):
+    whole = room._run
+
+    def failing(work, bout):
+        if bout.contestant == "ct":
+            raise InputError("no luck")
+        return whole(work, bout)
+
+    monkeypatch.setattr(room, "_run", failing)
+    arena = tiny(tmp_path, generators=["generic"])
+    assert run_arena(arena, ALONE) == {"Moon ct": "no luck"}
+    tables = arena_tables(arena)
+    assert set(tables["arena"]["model"]) == {"conventional"} and tables["arena_ct"].empty
+
+
+def test_a_worker_without_the_data_gets_it_with_the_work(tmp_path):
+    """A cluster's workers see no disk: what they are sent is enough, and gives the same rows."""
+    arena = tiny(tmp_path, generators=["generic"])
+    bench = make_bench("Moon", False, CAPS)
+    sent = pickle.loads(pickle.dumps(room._Work(arena, {"Moon": bench})))  # noqa: S301 - our own bytes
+    bout = Bout("Moon", "conventional")
+    there, here = room._run(sent, bout).rows, room._run(room._Work(arena, {}), bout).rows
+    pd.testing.assert_frame_equal(there, here)
+
+
+def test_other_seeds_judge_whether_advice_survives_retraining():
+    class Constant(torch.nn.Module):
+        def __init__(self, label):
+            super().__init__()
+            self.label = label
+
+        def forward(self, x):
+            return torch.nn.functional.one_hot(torch.full(x.shape[:1], self.label), 2).float()
+
+    share = room._retrained([Constant(1), Constant(1), Constant(0)])
+    found = share(torch.zeros(2, 3), torch.tensor([1, 0]))
+    assert found.tolist() == pytest.approx([2 / 3, 1 / 3])
+    assert room._retrained([])(torch.zeros(2, 3), torch.tensor([1, 0])).isnan().all()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", all_names())
+def test_every_contestant_trains_and_is_measured(tmp_path, name):
+    arena = tiny(tmp_path, contestants=[name])
+    assert run_arena(arena, ALONE) == {}
+    tables = arena_tables(arena)
+    assert set(tables["arena_overview"]["model"]) == {"conventional", name}
+    assert np.isfinite(tables["arena_models"]["value"]).all()
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def test_gains_against_the_baseline_have_the_right_sign(tmp_path):
+    """Made-up results: half the distance, twice the cost, and one point of accuracy less."""
+    arena = tiny(tmp_path, generators=["generic"])
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame(
+        [
+            {"seed": seed, "row": row, "tau": ".5", "setting": "generic", "target": 1}
+            for seed in (0, 1)
+            for row in range(30)
+        ]
+    ).assign(valid=1.0, spread=1.0, lof=1.0, ip=2.0, ip_star=0.1, changes=2.0, boosting=0.5, retrained=0.5, data="Moon")
+    rows["nn5"], rows["cost"] = rng.uniform(1, 1.2, 60), rng.uniform(1, 1.2, 60)
+    floors = pd.DataFrame({"model": ["real rows"] * 2, "nn5": 0.1, "row": [0, 1], "valid": 1.0, "data": "Moon"})
+    for name, factor, accuracy in (("conventional", 1.0, 0.9), ("ct", 0.5, 0.89)):
+        bout = Bout("Moon", name)
+        arena.folder.mkdir(parents=True, exist_ok=True)
+        mine = rows.assign(model=name, nn5=rows["nn5"] * factor, cost=rows["cost"] / factor)
+        mine.to_csv(arena.rows(bout), index=False)
+        models = [
+            {"seed": seed, "seconds": 1.0, "accuracy": accuracy, "calibration_error": 0.1, "robust_accuracy@0.1": 0.5}
+            for seed in (0, 1)
+        ]
+        about = {"data": "Moon", "contestant": name, "input_gradients": 0, "notes": [], "models": models}
+        arena.numbers(bout).write_text(json.dumps(about))
+    floors.to_csv(arena.floors("Moon"), index=False)
+    tables = arena_tables(arena)
+    ours = tables["arena_overview"].set_index("model").loc["ct"]
+    assert ours["nn5"] == pytest.approx(50) and ours["cost"] == pytest.approx(-100)
+    base = rows["nn5"].mean()
+    assert ours["excess"] == pytest.approx((base - base / 2) / (base - 0.1), rel=1e-3)
+    assert ours["accuracy"] == pytest.approx(-0.01)
+    assert (ours["nn5_better"], ours["nn5_worse"], ours["cost_better"], ours["cost_worse"]) == (1, 0, 0, 1)
+    beside = tables["arena_ct"].set_index(["model", "metric"])["verdict"]
+    assert beside["conventional", "nn5"] == "worse" and beside["conventional", "cost"] == "better"
