@@ -21,6 +21,8 @@ _LOOKS = {
 _OTHER = ("#2aa5a0", "X")
 _LINE = {"color": "#bbbbbb", "linewidth": 1.2, "zorder": 1}
 _LETTER, _HEIGHT = 0.018, 0.042  # of a label, in shares of the panel
+# Those of whom fewer people arrive are hollow, and win nothing: easy cases alone look good.
+ENOUGH = 0.9
 
 
 def front(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -36,7 +38,7 @@ def overview_figure(overview: pd.DataFrame, tau: str) -> Any:
     figure, axes = panels(part["setting"].nunique(), 2, 5.2, 3.9, sharey=True)
     for axis, (search, rows) in zip(axes, part.groupby("setting", sort=False), strict=True):
         x, y = 1 - rows["cost"].fillna(0).to_numpy() / 100, rows["nn5"].fillna(0).to_numpy()
-        _draw(axis, x, y, list(rows["model"]))
+        _draw(axis, x, y, list(rows["model"]), rows["valid"].to_numpy() >= ENOUGH)
         axis.set_xscale("log")
         _ticks(axis, x)
         axis.margins(0.12)
@@ -54,10 +56,12 @@ def price_figure(cells: pd.DataFrame, search: str, tau: str) -> Any:
     """Cost against distance to real rows for every data set, as ratios to the conventional model, with the front."""
     part = cells[(cells["setting"] == search) & (cells["tau"] == tau)]
     wide = part.pivot(index=["data", "model"], columns="metric", values="change")[["nn5", "cost"]].fillna(0.0)
+    wide["arrive"] = _arrive(part)
     figure, axes = facets(part, "data", 3, 3.0, 2.4)
     for axis, data, _ in axes:
         rows = wide.loc[data].reindex(unique(part.loc[part["data"] == data, "model"]))
-        _draw(axis, 1 - rows["cost"].to_numpy() / 100, rows["nn5"].to_numpy(), list(rows.index))
+        arrive = rows["arrive"].to_numpy(dtype=bool)
+        _draw(axis, 1 - rows["cost"].to_numpy() / 100, rows["nn5"].to_numpy(), list(rows.index), arrive)
         axis.axhline(0, linewidth=0.8, color="#999999", zorder=0)
         axis.set_xscale("log")
         _ticks(axis, 1 - rows["cost"].to_numpy() / 100)
@@ -74,8 +78,9 @@ def accuracy_figure(cells: pd.DataFrame, models: pd.DataFrame, search: str, tau:
     figure, axes = facets(part, "data", 3, 3.0, 2.4)
     for axis, data, rows in axes:
         names = unique(rows["model"])
-        x = np.array([accuracy[data, name] for name in names])
-        _draw(axis, x, np.array([nearer[data, name] for name in names]), names, better=-1)
+        x, y = (np.array([values[data, name] for name in names]) for values in (accuracy, nearer))
+        arrive = _arrive(rows)[data].reindex(names).to_numpy(dtype=bool)
+        _draw(axis, x, y, names, arrive, better=-1)
         axis.axhline(0, linewidth=0.8, color="#999999", zorder=0)
     label_edges(figure, "accuracy", "nearer to real rows, %")
     return figure
@@ -89,20 +94,30 @@ def robust_figure(models: pd.DataFrame, metric: str) -> Any:
     for axis, data, rows in axes:
         names = unique(rows["model"])
         own = wide.loc[data].reindex(names)
-        _draw(axis, own["accuracy"].to_numpy(), own[metric].to_numpy(), names, better=-1)
+        everybody = np.ones(len(names), dtype=bool)
+        _draw(axis, own["accuracy"].to_numpy(), own[metric].to_numpy(), names, everybody, better=-1)
     label_edges(figure, "accuracy", f"accuracy under attack, ε = {metric.partition('@')[2]}")
     return figure
 
 
-def _draw(axis: Any, x: np.ndarray, y: np.ndarray, names: list[str], better: int = 1) -> None:
-    """A mark per contestant, and the front as a line; ``better`` is −1 where large x are better."""
-    best = np.flatnonzero(front(better * x, y))
+def _arrive(cells: pd.DataFrame) -> pd.Series:
+    """By data set and model: whether enough people get a valid counterfactual."""
+    found = cells[cells["metric"] == "nn5"].set_index(["data", "model"])["validity"]
+    return found >= ENOUGH
+
+
+def _draw(axis: Any, x: np.ndarray, y: np.ndarray, names: list[str], arrive: np.ndarray, better: int = 1) -> None:
+    """A mark per contestant, hollow where few arrive, and the front of the others; −1: large x are better."""
+    full = np.flatnonzero(arrive)
+    best = full[front(better * x[full], y[full])]
     best = best[np.argsort(x[best])]
     axis.plot(x[best], y[best], "-", **_LINE)
-    for name, a, b in zip(names, x, y, strict=True):
+    for name, a, b, filled in zip(names, x, y, arrive, strict=True):
         colour, marker = _LOOKS.get(name, _OTHER)
-        size = 11 if marker == "*" else 6.5
-        axis.plot([a], [b], marker, color=colour, markersize=size, label=name, markeredgecolor="white", zorder=3)
+        look = {"markersize": 11 if marker == "*" else 6.5, "color": colour, "zorder": 3}
+        axis.plot([], [], marker, **look, markeredgecolor="white", label=name)  # in the legend always filled
+        edge = {"markeredgecolor": "white"} if filled else {"markerfacecolor": "white"}
+        axis.plot([a], [b], marker, **look, **edge)
 
 
 def _ticks(axis: Any, x: np.ndarray) -> None:
