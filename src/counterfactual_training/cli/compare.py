@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from counterfactual_training.cli.options import add_engine, chosen_engine, complain, names, need_report
+from counterfactual_training.cli.options import (
+    add_columns,
+    add_engine,
+    add_schema,
+    chosen_engine,
+    complain,
+    names,
+    need_report,
+)
 from counterfactual_training.cli.output import emit, folder
+from counterfactual_training.cli.parsing import is_file_name
+from counterfactual_training.errors import InputError
 from counterfactual_training.experiments.arena.caps import GENERATORS, GRADIENTS, MEMBERS
 from counterfactual_training.experiments.truth.caps import UNCAPPED, Caps
 
+if TYPE_CHECKING:
+    from counterfactual_training.datasets.dataset import Dataset
+
 _CAPS = Caps()
+_CSV_ONLY = ("target", "separator", "na", "drop", "keep", "schema", "missing", "test_share")
 DESCRIPTION = """Train every regime on the same rows with as many input gradients, search counterfactuals that end \
 just past τ, and judge them by models fitted to other rows. Writes one table, pictures of what plausibility costs, and \
 one page. You can stop at any time: the same command resumes."""
@@ -20,7 +36,8 @@ takes part."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", metavar="A,B", help="only these data sets, e.g. adult,ch (default: the paper's nine)")
+    data = "data sets, e.g. adult,ch, or a CSV file (default: the paper's nine)"
+    parser.add_argument("--data", metavar="A,B", help=data)
     parser.add_argument("--regimes", default="all", metavar="A,B", help="only these")
     searches = "recipes that search the counterfactuals to measure, by a line search where they can"
     parser.add_argument("--generators", default=",".join(GENERATORS), metavar="A,B", help=searches)
@@ -35,6 +52,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", default="arena", metavar="DIR", help="for tables, pictures and the page")
     parser.add_argument("--runs", default="runs/arena", metavar="DIR", help="for results")
     add_engine(parser)
+    group = parser.add_argument_group("a CSV file")
+    add_columns(group)
+    add_schema(group)
+    group.add_argument("--test-share", type=float, metavar="SHARE", help="of its rows, held out (default: 0.2)")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -47,7 +68,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     arena = Arena(
         arguments.runs,
-        data=names(arguments.data),
+        data=_data(arguments),
         contestants=None if arguments.regimes == "all" else names(arguments.regimes),
         generators=tuple(names(arguments.generators) or GENERATORS),
         seeds=arguments.seeds,
@@ -67,3 +88,28 @@ def run(arguments: argparse.Namespace) -> None:
     shown = [table.text() for section in arena_sections(tables)[:2] for table in section.tables]
     emit(arguments, document, "\n\n".join([*shown, f"{len(files)} files in {out}"]))
     complain(failures)
+
+
+def _data(arguments: argparse.Namespace) -> list[str | Dataset] | None:
+    """The named data sets, or the one in a CSV file."""
+    if arguments.data is None or not is_file_name(arguments.data):
+        for option in _CSV_ONLY:
+            if getattr(arguments, option) is not None:
+                raise InputError(f"--{option.replace('_', '-')} is for CSV files; name one with --data.")
+        given = names(arguments.data)
+        return None if given is None else [*given]
+    from counterfactual_training.cli.table import rules, training_table
+    from counterfactual_training.datasets.frames import frame_dataset
+    from counterfactual_training.estimator.inputs import resolve_schema
+
+    arguments.positive = None  # every class is somebody's target
+    table = training_table(arguments)
+    stated = rules(arguments, table)
+    missing = stated.pop("missing")
+    share = 0.2 if arguments.test_share is None else arguments.test_share
+    train, held = table.split(share, 0)
+    frames = [table.frame.iloc[part].reset_index(drop=True) for part in (train, held)]
+    labels = [table.labels.iloc[part] for part in (train, held)]
+    schema = resolve_schema(frames[0], **stated)
+    name = Path(arguments.data).stem
+    return [frame_dataset(name, frames[0], labels[0], frames[1], labels[1], schema, missing)]

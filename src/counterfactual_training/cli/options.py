@@ -65,6 +65,14 @@ def add_columns(group: Any) -> None:
     group.add_argument("--keep", **several("COLUMNS"), help=keep)
 
 
+def add_schema(group: Any) -> None:
+    """``--schema`` and ``--missing``."""
+    schema = "TOML or JSON file that describes columns; `ct schema` writes a first draft"
+    group.add_argument("--schema", metavar="FILE", help=schema)
+    missing = "blank cells: refuse them, or fill in the median or the most frequent category (default: error)"
+    group.add_argument("--missing", choices=["error", "impute"], help=missing)
+
+
 def add_table(group: Any, gate: str) -> None:
     """All options on a CSV file to train on: its columns, how they may change, blanks, rows to hold out."""
     add_columns(group)
@@ -76,10 +84,7 @@ def add_table(group: Any, gate: str) -> None:
     group.add_argument("--domain", **several("COLUMN=LOW:HIGH"), help="where advice on a column may lead")
     special = "numbers that are codes, such as late=-9,-8 for 'no record': states of their own, never advised"
     group.add_argument("--special", **several("COLUMN=CODES"), help=special)
-    schema = "TOML or JSON file that describes columns; `ct schema` writes a first draft"
-    group.add_argument("--schema", metavar="FILE", help=schema)
-    missing = "blank cells: refuse them, or fill in the median or the most frequent category (default: error)"
-    group.add_argument("--missing", choices=["error", "impute"], help=missing)
+    add_schema(group)
     group.add_argument("--gate", choices=["none", *defaults.GATES], help=f"keeps explanations near real rows{gate}")
     group.add_argument("--test-share", type=float, default=0.2, metavar="SHARE", help="of the rows, held out")
 

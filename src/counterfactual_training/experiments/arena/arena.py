@@ -13,7 +13,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -22,6 +22,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.errors import InputError, check_name
 from counterfactual_training.evaluation.evaluate import attack_curves, performance
 from counterfactual_training.evaluation.performance import decider, predict_logits
@@ -35,7 +36,7 @@ from counterfactual_training.experiments.grid.outcome import versions
 from counterfactual_training.experiments.paper_data import IMAGES, PAPER_ORDER, short_name
 from counterfactual_training.experiments.truth.caps import Caps
 from counterfactual_training.experiments.truth.methods import Fit
-from counterfactual_training.experiments.truth.truth import TruthBench, fit_of, make_bench, write_table
+from counterfactual_training.experiments.truth.truth import TruthBench, bench_of, fit_of, make_bench, write_table
 from counterfactual_training.gates import search_gated
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.search import GENERATORS as RECIPES
@@ -43,6 +44,7 @@ from counterfactual_training.search import Generator, make_generator
 
 # Raised whenever stored results of older code must not be mixed with new ones.
 FORMAT = 1
+_SEEDS = 5  # of data that is not the paper's
 ATTACK = EvaluationProtocol(attacks=("pgd",), epsilons=(0.03, 0.1))
 # Recipes whose step is the class loss and penalties: these can be searched free of a step size.
 _FREE = ("generic", "ecco", "wachter", "gravitational", "claproar", "eccco")
@@ -61,7 +63,7 @@ class Arena:
 
     Attributes:
         root: folder of results; grows. Results that exist are not made again: use another folder, or delete its files.
-        data: names of data sets; by default the paper's nine.
+        data: data sets, or names of the paper's; by default all nine of them.
         contestants: see :mod:`contestants`; by default all. The conventional network always takes part.
         generators: recipes that search the counterfactuals the models are measured by.
         seeds: training seeds; by default those of the paper's main table.
@@ -70,7 +72,7 @@ class Arena:
     """
 
     root: str | Path
-    data: Sequence[str] | None = None
+    data: Sequence[str | Dataset] | None = None
     contestants: Sequence[str] | None = None
     generators: Sequence[str] = GENERATORS
     seeds: int | None = None
@@ -94,11 +96,18 @@ class Arena:
         return [BASELINE, *(name for name in dict.fromkeys(given) if name != BASELINE)]
 
     @property
+    def own(self) -> dict[str, Dataset]:
+        """Data sets that are not the paper's, by name."""
+        return {data.name: data for data in self.data or () if isinstance(data, Dataset)}
+
+    @property
     def seeds_of(self) -> dict[str, list[int]]:
-        """Training seeds by data set, in the paper's order."""
-        names = None if self.data is None else [short_name(name) for name in self.data]
+        """Training seeds by data set, the paper's first and in its order."""
+        names = None if self.data is None else [short_name(name) for name in self.data if isinstance(name, str)]
         grid = load_grid("main").changed(names, self.seeds)
-        return {name: list(grid.seeds_of(name)) for name in PAPER_ORDER if name in grid.data}
+        paper = [name for name in PAPER_ORDER if names is None or name in names]
+        found = {name: list(grid.seeds_of(name)) for name in paper}
+        return found | {name: list(range(self.seeds or _SEEDS)) for name in self.own}
 
     @property
     def bouts(self) -> list[Bout]:
@@ -118,14 +127,26 @@ class Arena:
         return Path(self.root) / f"{self.kind_of_rows}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
 
     def rows(self, bout: Bout) -> Path:
-        slug = re.sub(r"[^a-z0-9]+", "-", bout.contestant.lower()).strip("-")
-        return self.folder / f"{bout.data}-{slug}.csv"
+        return self.folder / f"{self._key(bout.data)}-{_slug(bout.contestant)}.csv"
 
     def numbers(self, bout: Bout) -> Path:
         return self.rows(bout).with_suffix(".json")
 
     def floors(self, data: str) -> Path:
-        return self.folder / f"{data}-floors.csv"
+        return self.folder / f"{self._key(data)}-floors.csv"
+
+    def _key(self, data: str) -> str:
+        """A data set of the user's own is known by its content: the same file may hold other rows tomorrow."""
+        if data not in self.own:
+            return data
+        own = self.own[data]
+        rules = json.dumps(own.schema.to_dict(), sort_keys=True, default=str).encode()
+        parts = [t.contiguous().numpy().tobytes() for t in (own.x_train, own.y_train, own.x_test, own.y_test)]
+        return f"{_slug(data)}-{hashlib.sha256(b''.join([*parts, rules])).hexdigest()[:8]}"
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 class Result(NamedTuple):
@@ -138,22 +159,28 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Work:
-    """What all bouts share; benches only for workers that cannot load the data themselves."""
+    """What all bouts share; benches of data that workers cannot load themselves."""
 
     arena: Arena
     benches: Mapping[str, TruthBench]
 
     def bench(self, data: str) -> TruthBench:
-        return self.benches[data] if self.benches else make_bench(data, self.arena.on_test, self.arena.caps)
+        return self.benches[data] if data in self.benches else _bench(self.arena, data)
+
+
+def _bench(arena: Arena, data: str) -> TruthBench:
+    if data not in arena.own:
+        return make_bench(data, arena.on_test, arena.caps)
+    return bench_of(replace(arena.own[data], _frames=None), arena.on_test, arena.caps)
 
 
 def run_arena(arena: Arena, engine: Engine | None = None, stream: TextIO | None = None) -> dict[str, str]:
     """Train and measure what is missing; returns failed bouts with the reasons. The others are not affected."""
     engine = engine or Engine()
     bouts = [bout for bout in arena.bouts if not arena.numbers(bout).exists()]
-    # Workers of a cluster see no disk of ours.
-    away = dict.fromkeys(bout.data for bout in bouts) if engine.name == "ray" else {}
-    work = _Work(arena, {data: make_bench(data, arena.on_test, arena.caps) for data in away})
+    # Workers of a cluster see no disk of ours; the user's own data no worker can load.
+    sent = [data for data in dict.fromkeys(b.data for b in bouts) if engine.name == "ray" or data in arena.own]
+    work = _Work(arena, {data: _bench(arena, data) for data in sent})
     failures: dict[str, str] = {}
     for count, (bout, result) in enumerate(launch(_run, bouts, work, engine=engine), 1):
         label, said = f"{bout.data} {bout.contestant}", "done"
@@ -184,9 +211,10 @@ def _run(work: _Work, bout: Bout) -> Result:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", UserWarning)
         for seed, fit in fits.items():
-            started = time.perf_counter()
+            # Of the processor: by the clock, bouts that run beside each other would slow each other down.
+            started = time.process_time()
             models[seed] = contestant.make(fit, arena.gradients)
-            seconds[seed] = time.perf_counter() - started
+            seconds[seed] = time.process_time() - started
     parts, numbers = [], []
     for seed, fit in fits.items():
         others = [decider(m, fit.x[:1], bench.data.num_classes) for other, m in models.items() if other != seed]

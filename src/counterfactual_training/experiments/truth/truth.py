@@ -248,9 +248,21 @@ def make_bench(name: str, on_test: bool, caps: Caps) -> TruthBench:
     data = load_dataset(name)
     # The authors searched with continuous dummies in training; at evaluation categories are categories.
     data = replace(data, training_constraints=data.constraints.relaxed(), _frames=None)
+    bench = bench_of(data, on_test, caps, may_repeat=name in IMAGES)
+    # Advice may go wherever a fitted row was, not only two deviations from the mean.
+    box = Domain(bench.data.x_train.amin(0), bench.data.x_train.amax(0), inferred=True)
+    return bench._replace(constraints=replace(data.constraints, domain=box))
+
+
+def bench_of(data: Dataset, on_test: bool, caps: Caps, may_repeat: bool = False) -> TruthBench:
+    """The same of any data set, under its own constraints.
+
+    Args:
+        may_repeat: whether training rows may hold the same row several times, of which one is kept.
+    """
     rng = torch.Generator().manual_seed(_SPLIT_SEED)
     rows = torch.arange(len(data.y_train))
-    if name in IMAGES and not on_test:
+    if may_repeat and not on_test:
         # Digits to train on were drawn with replacement, and a judge must not know one that a model was fitted to.
         rows = torch.from_numpy(np.sort(np.unique(data.x_train.numpy(), axis=0, return_index=True)[1]))
     rows = rows[torch.randperm(len(rows), generator=rng)]
@@ -270,8 +282,7 @@ def make_bench(name: str, on_test: bool, caps: Caps) -> TruthBench:
         x_held=x_held[: judged.stop],
         y_held=y_held[: judged.stop],
         judge=Judge.fit(x_held[judged], y_held[judged], data.num_classes),
-        # Advice may go wherever a fitted row was, not only two deviations from the mean.
-        constraints=replace(data.constraints, domain=Domain(x.amin(0), x.amax(0), inferred=True)),
+        constraints=data.constraints,
     )
 
 
