@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from counterfactual_training.cli import compare as command
@@ -48,3 +49,16 @@ def test_mistyped_names_are_told_before_training(tmp_path, capsys):
 def test_the_front_holds_what_nothing_beats_in_both():
     cost, gain = np.array([1.0, 2.0, 2.0, 3.0, 0.5]), np.array([1.0, 2.0, 1.5, 1.9, 0.0])
     assert front(cost, gain).tolist() == [True, True, False, False, True]
+
+
+def test_a_csv_file_of_ones_own(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.integers(18, 80, 300), "debt": rng.normal(5, 2, 300).round(1)})
+    path = tmp_path / "people.csv"
+    frame.assign(granted=np.where(frame["age"] > 10 * frame["debt"], "yes", "no")).to_csv(path, index=False)
+    out = ["--workers", "1", "--out", str(tmp_path / "out"), "--runs", str(tmp_path / "runs")]
+    what = ["--regimes", "conventional", "--generators", "generic", "--seeds", "1"]
+    assert main(["compare", "--data", str(path), "--target", "granted", *what, *out]) == 0
+    assert "people" in capsys.readouterr().out
+    assert main(["compare", "--data", "LS", "--target", "granted", *what, *out]) == 2
+    assert "--target is for CSV files" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
+from counterfactual_training.datasets.frames import frame_dataset
 from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.performance import decider, predict_logits
 from counterfactual_training.experiments.arena import arena as room
@@ -78,12 +79,21 @@ def test_conventional_training_takes_no_input_gradients_and_an_ensemble_five_tim
 
 
 def test_a_gate_changes_no_decision_and_an_ensemble_averages_logits_of_its_own_seeds(fit):
-    plain, gated, ensemble = (Contestant.named(name).make(fit, 5) for name in ("conventional", "gated", "ensemble"))
+    names = ("conventional", "gated", "ensemble")
+    plain, gated, ensemble = (Contestant.named(name).make([fit], 5)[0] for name in names)
     inner = decider(gated, fit.x, 2)
     assert torch.equal(predict_logits(inner, fit.x), predict_logits(plain, fit.x))
     each = torch.stack([member(fit.x) for member in ensemble.members])
     assert torch.allclose(each.mean(0), ensemble(fit.x), atol=1e-5)
     assert min(float((a - b).abs().max()) for i, a in enumerate(each) for b in each[:i]) > 0.01
+
+
+def test_seeds_train_as_one_fleet_and_end_as_alone(fit):
+    fits = [fit_of(make_bench("Moon", False, CAPS), "Moon", seed, CAPS, protected=False) for seed in (0, 1)]
+    together = Contestant.named("trades").make(fits, 3)
+    for model, one in zip(together, fits, strict=True):
+        (alone,) = Contestant.named("trades").make([one], 3)
+        assert torch.allclose(model(one.x), alone(one.x), atol=1e-4)
 
 
 # ---- bouts -----------------------------------------------------------------------------------------------------------
@@ -199,3 +209,16 @@ def test_gains_against_the_baseline_have_the_right_sign(tmp_path):
     assert (ours["nn5_better"], ours["nn5_worse"], ours["cost_better"], ours["cost_worse"]) == (1, 0, 0, 1)
     beside = tables["arena_ct"].set_index(["model", "metric"])["verdict"]
     assert beside["conventional", "nn5"] == "worse" and beside["conventional", "cost"] == "better"
+
+
+def test_own_data_are_known_by_their_content(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.normal(50, 10, 400), "debt": rng.normal(5, 2, 400)})
+    labels = np.where(frame["age"] - 5 * frame["debt"] > 25, "yes", "no")
+    data = [frame_dataset("people", frame[:300] + shift, labels[:300], frame[300:], labels[300:]) for shift in (0, 1)]
+    one, other = (tiny(tmp_path, data=[own], contestants=["gated"], generators=["generic"]) for own in data)
+    bout = Bout("people", "gated")
+    assert one.bouts == [Bout("people", "conventional"), bout] and one.seeds_of == {"people": [0, 1]}
+    assert one.rows(bout) != other.rows(bout) and one.folder == other.folder
+    assert run_arena(one, ALONE) == {}
+    assert set(arena_tables(one)["arena"]["data"]) == {"people"} and arena_tables(other)["arena"].empty

@@ -206,20 +206,17 @@ def _run(work: _Work, bout: Bout) -> Result:
     """Train all seeds of a contestant, then measure them."""
     arena, bench, contestant = work.arena, work.bench(bout.data), Contestant.named(bout.contestant)
     fits = {seed: fit_of(bench, bout.data, seed, arena.caps, protected=False) for seed in arena.seeds_of[bout.data]}
-    models: dict[int, nn.Module] = {}
-    seconds: dict[int, float] = {}
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", UserWarning)
-        for seed, fit in fits.items():
-            # Of the processor: by the clock, bouts that run beside each other would slow each other down.
-            started = time.process_time()
-            models[seed] = contestant.make(fit, arena.gradients)
-            seconds[seed] = time.process_time() - started
+        # Of the processor: by the clock, bouts that run beside each other would slow each other down.
+        started = time.process_time()
+        models = dict(zip(fits, contestant.make(list(fits.values()), arena.gradients), strict=True))
+        seconds = (time.process_time() - started) / len(fits)
     parts, numbers = [], []
     for seed, fit in fits.items():
         others = [decider(m, fit.x[:1], bench.data.num_classes) for other, m in models.items() if other != seed]
         parts += [rows.assign(seed=seed) for rows in _counterfactuals(arena, bench, fit, bout, models[seed], others)]
-        numbers.append({"seed": seed, "seconds": round(seconds[seed], 3), **_of_model(bench, fit, models[seed])})
+        numbers.append({"seed": seed, "seconds": round(seconds, 3), **_of_model(bench, fit, models[seed])})
     first = fits[min(fits)]
     about = {
         **bout._asdict(),

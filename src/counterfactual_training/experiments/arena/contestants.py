@@ -6,9 +6,10 @@ of :class:`CounterfactualClassifier`); ``ensemble of jem`` and ``gated pgd`` are
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import nn
 
 from counterfactual_training.errors import check_name
@@ -16,10 +17,11 @@ from counterfactual_training.estimator.parameters import DEFAULT
 from counterfactual_training.evaluation.stepfree import scale_of
 from counterfactual_training.experiments.arena.caps import MEMBERS
 from counterfactual_training.experiments.paper_data import IMAGES
+from counterfactual_training.experiments.trained import untrained
 from counterfactual_training.experiments.truth.methods import Fit, cheap_recourse_setting
 from counterfactual_training.gates import fit_gate
 from counterfactual_training.models import Ensemble
-from counterfactual_training.training import AS_PRINTED, REGIMES, Setting, make_regime
+from counterfactual_training.training import AS_PRINTED, REGIMES, Fleet, Member, Setting, make_regime
 
 BASELINE = "conventional"
 _ENSEMBLE, _GATED = "ensemble", "gated"
@@ -64,19 +66,20 @@ class Contestant:
         check_name("regime", name, all_names())
         return cls(name, name)
 
-    def make(self, fit: Fit, gradients: int) -> nn.Module:
-        """A trained classifier in eval mode, with k outputs, or k + 1 if it is gated."""
-        if self.kind == _ENSEMBLE:
-            # Seeds of their own: members of one ensemble share none with those of another.
-            fits = [replace(fit, seed=1000 + MEMBERS * fit.seed + number) for number in range(MEMBERS)]
-            model: nn.Module = Ensemble([_trained(one, self.regime, gradients) for one in fits])
-        else:
-            model = _trained(fit, self.regime, gradients)
+    def make(self, fits: Sequence[Fit], gradients: int) -> list[nn.Module]:
+        """A trained classifier per seed, in eval mode, with k outputs, or k + 1 if it is gated; trained as one fleet.
+
+        Args:
+            fits: of one data set, with as many rows each.
+        """
+        size = MEMBERS if self.kind == _ENSEMBLE else 1
+        # Seeds of their own: members of one ensemble share none with those of another.
+        each = [replace(fit, seed=1000 + size * fit.seed + i) if size > 1 else fit for fit in fits for i in range(size)]
+        trained = _trained(each, self.regime, gradients)
+        models = [Ensemble(trained[i : i + size]) if size > 1 else trained[i] for i in range(0, len(each), size)]
         if self.kind == _GATED:
-            # Distances between pixels mean little, so images have a learned gate.
-            gate, scale = "learned" if fit.name in IMAGES else DEFAULT.gate, scale_of(model, fit.x, fit.y)
-            model = fit_gate(model, fit.x, fit.y, gate, constraints=fit.constraints, scale=scale, seed=fit.seed)
-        return model.eval().requires_grad_(False)
+            models = [_gated(model, fit) for model, fit in zip(models, fits, strict=True)]
+        return [model.eval().requires_grad_(False) for model in models]
 
     def input_gradients(self, fit: Fit, gradients: int) -> float:
         """Taken at most per row and epoch, to find what a batch is trained on."""
@@ -118,5 +121,13 @@ def setting_of(fit: Fit, name: str, gradients: int) -> Setting:
     return replace(made, generator=usual.generator, constraints=fit.constraints, config=config)
 
 
-def _trained(fit: Fit, name: str, gradients: int) -> nn.Module:
-    return fit.trained(setting_of(fit, name, gradients))
+def _trained(fits: Sequence[Fit], name: str, gradients: int) -> list[nn.Module]:
+    members = [Member(untrained(fit.data, fit.seed), setting_of(fit, name, gradients)) for fit in fits]
+    x, y = (torch.stack([getattr(fit, part) for fit in fits]) for part in "xy")
+    return [result.model for result in Fleet(members).train(x, y, progress=False)]
+
+
+def _gated(model: nn.Module, fit: Fit) -> nn.Module:
+    # Distances between pixels mean little, so images have a learned gate.
+    gate, scale = "learned" if fit.name in IMAGES else DEFAULT.gate, scale_of(model, fit.x, fit.y)
+    return fit_gate(model, fit.x, fit.y, gate, constraints=fit.constraints, scale=scale, seed=fit.seed)
