@@ -26,8 +26,9 @@ from counterfactual_training.errors import InputError, check_name
 from counterfactual_training.evaluation.bootstrap import Statistic, compare, holm
 from counterfactual_training.evaluation.judges import JUDGED, Judge, nearest_unlike, real_rows
 from counterfactual_training.evaluation.performance import decider, predict_logits
+from counterfactual_training.evaluation.plugins import as_find
 from counterfactual_training.evaluation.recourse import cost, sparsity
-from counterfactual_training.search import Generator, SearchResult, generic, make_generator, search
+from counterfactual_training.search import Generator, generic, make_generator, search
 
 CONFIDENCE = 0.95
 # The search stops just past τ; rounding may put a second forward pass just before it.
@@ -132,7 +133,7 @@ def stepfree_table(
     constraints: Constraints | None = None,
     levels: Sequence[Level] = STEP_FREE,
     generator: Generator | None = None,
-    find: Callable[..., SearchResult] = search,
+    find: Callable[..., Any] = search,
 ) -> pd.DataFrame:
     """One row per model, τ and individual that the model does not already classify as the target.
 
@@ -142,12 +143,12 @@ def stepfree_table(
         judge: fitted to rows that no model saw, with one entry per class.
         train_rows: rows and classes that the models were fitted to; they decide the scale.
         generator: of all levels that name none; by default the recipe ``line``.
-        find: searches, called as :func:`search` is.
+        find: searches, called as :func:`search` is; or any explainer, see :func:`as_find`.
 
     Returns:
         :data:`COLUMNS`. ``valid`` is 0 or 1; what is measured of a counterfactual is NaN where it is invalid.
     """
-    parts = []
+    parts, find = [], as_find(find)
     for name, model in models.items():
         inner = decider(model, individuals.x, len(judge.classes))
         # By the classifier: a gate changes no decision, so it decides for nobody whether advice is needed.
