@@ -45,10 +45,10 @@ def values(table, **where):
 def test_a_function_is_measured_beside_our_search(known):
     model, data = known
     explainers = {"search": ct.search, "mirrored": mirrored, "line": ct.line()}
-    table = ct.evaluate(model, data, QUICK, explainers=explainers)
+    table = ct.evaluate(model, data, QUICK, ct.Constraints.build(2), explainers=explainers)
     assert not table.duplicated(["explainer", "metric", "lambda_energy", "run"]).any()
     ours = table[table["explainer"] == "search"].drop(columns="explainer")
-    alone = ct.evaluate(model, data, QUICK)
+    alone = ct.evaluate(model, data, QUICK, ct.Constraints.build(2))
     merged = alone.merge(ours, on=["metric", "lambda_energy", "run"], suffixes=("", "_too"))
     assert len(merged) == alone["lambda_energy"].notna().sum()
     np.testing.assert_allclose(merged["value"], merged["value_too"], rtol=1e-6)
