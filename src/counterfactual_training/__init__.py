@@ -40,8 +40,11 @@ if TYPE_CHECKING:
     )
     from counterfactual_training.gates import Gate, GateConfig, Gated, fit_gate, search_gated
     from counterfactual_training.models import (
+        CounterNet,
         Ensemble,
         cnn,
+        counternet,
+        counternet_explainer,
         fit_vae,
         linear,
         mlp,
@@ -115,6 +118,7 @@ __all__ = [
     "ClipGradient",
     "ConstraintError",
     "Constraints",
+    "CounterNet",
     "CounterfactualBatch",
     "CounterfactualClassifier",
     "CounterfactualTrainingError",
@@ -155,6 +159,8 @@ __all__ = [
     "TrainResult",
     "claproar",
     "cnn",
+    "counternet",
+    "counternet_explainer",
     "eccco",
     "ecco",
     "evaluate",
@@ -203,7 +209,9 @@ _MODULES = {
     "estimator": "CounterfactualClassifier Explainer explain",
     "evaluation": "PAIRED PUBLISHED EvaluationProtocol Measured evaluate implausibility summarise",
     "gates": "Gate GateConfig Gated fit_gate search_gated",
-    "models": "Ensemble cnn fit_vae linear mlp mlp_ple mlp_plr neurotree tabm",
+    "models": (
+        "CounterNet Ensemble cnn counternet counternet_explainer fit_vae linear mlp mlp_ple mlp_plr neurotree tabm"
+    ),
     "search": (
         "Binding Generator SearchResult SearchState Status claproar eccco ecco fgsm generic gravitational "
         "greedy growing_spheres line make_generator nearest_unlike pgd probe register_generator revise search "

@@ -50,6 +50,21 @@ def test_a_regime_of_ones_own_is_passed_again(tmp_path):
     np.testing.assert_array_equal(again.predict(LOAN.frame), model.predict(LOAN.frame))
 
 
+def test_an_ensemble_of_a_regime_is_that_regime_with_several_seeds(tmp_path):
+    named = ct.CounterfactualClassifier(regime="ensemble of pgd", random_state=0, **QUICK).fit(LOAN.frame, LOAN.labels)
+    stated = ct.CounterfactualClassifier(regime="pgd", n_ensemble=5, random_state=0, **QUICK)
+    assert isinstance(named.model_, ct.Ensemble) and len(named.model_.members) == 5
+    expected = stated.fit(LOAN.frame, LOAN.labels).predict_proba(LOAN.frame)
+    assert np.array_equal(named.predict_proba(LOAN.frame), expected)
+    named.save(tmp_path / "model.safetensors")
+    again = ct.CounterfactualClassifier.load(tmp_path / "model.safetensors")
+    assert again.regime == "ensemble of pgd" and np.array_equal(again.predict_proba(LOAN.frame), expected)
+    fewer = clone(named).set_params(n_ensemble=2).fit(LOAN.frame, LOAN.labels)
+    assert len(fewer.model_.members) == 2
+    with pytest.raises(InputError, match="Did you mean 'trades'"):
+        ct.CounterfactualClassifier(regime="ensemble of trade", **QUICK).fit(LOAN.frame, LOAN.labels)
+
+
 def test_restarts_of_a_regime_train_as_one_fleet():
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*(one by one|trained alone)")

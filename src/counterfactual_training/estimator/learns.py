@@ -21,6 +21,7 @@ from counterfactual_training.estimator.fit import (
     tune_settings,
 )
 from counterfactual_training.estimator.inputs import row_weights, training_rows
+from counterfactual_training.estimator.parameters import base_setting
 from counterfactual_training.gates import Gate
 from counterfactual_training.search import Generator
 from counterfactual_training.tabular.encode import Encoder
@@ -174,6 +175,8 @@ class Learns:
     def _counts(self) -> tuple[int, int]:
         """Restarts and members of an ensemble; at most one of them is more than 1."""
         counts = check_count("n_restarts", self.n_restarts), check_count("n_ensemble", self.n_ensemble)
+        if counts[1] == 1:  # then a regime decides
+            counts = counts[0], base_setting(self.get_params(deep=False)).members
         if min(counts) > 1:
             raise InputError(
                 f"n_restarts={counts[0]} keeps one of several models, n_ensemble={counts[1]} keeps them all: state one."

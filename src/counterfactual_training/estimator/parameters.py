@@ -32,6 +32,7 @@ from counterfactual_training.training import (
     preset,
 )
 from counterfactual_training.training.callbacks import PrintLoss
+from counterfactual_training.training.regimes import inner_regime
 from counterfactual_training.training.setting import OF_OBJECTIVE, in_parts
 
 # Steps of a search for people; the paper evaluated with as many. Training wants many quick searches and uses fewer.
@@ -129,7 +130,7 @@ def _trained_by(regime: str | Regime | None, usual: Setting) -> Setting:
         return usual
     if isinstance(regime, Regime):
         return replace(usual, regime=regime, budget=None)
-    check_name("regime", regime, (*REGIMES, "or a Regime"))
+    check_name("regime", inner_regime(regime) if isinstance(regime, str) else regime, (*REGIMES, "or a Regime"))
     return make_regime(regime)
 
 
@@ -166,7 +167,9 @@ def make_setting(
     )
     generator = make_training_generator(params, x_train, y_train, learned)
     objective = _objective(params, base.objective)
-    return replace(base, generator=generator, constraints=constraints, objective=objective, config=config)
+    # Of an ensemble, this is the training of one member.
+    one = replace(base, members=1)
+    return replace(one, generator=generator, constraints=constraints, objective=objective, config=config)
 
 
 def _usual_rate(params: Params) -> dict[str, float]:

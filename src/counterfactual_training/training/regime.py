@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -135,6 +135,7 @@ class Regime:
             attacks, samples, counterfactuals. Not called during burn-in, when only the class loss counts.
         remember: ``remember(data, lead)``: the memory before the first epoch, tensors ``(*lead, …)``.
         numbers: what the recipe was made with, for reports.
+        check: ``check(models, data)``: raises before training if it cannot train these models on these rows.
     """
 
     name: str
@@ -142,6 +143,7 @@ class Regime:
     find: Find | None = None
     remember: Callable[[TrainingRows, torch.Size], Memory] | None = None
     numbers: dict[str, Any] = field(default_factory=dict)
+    check: Callable[[Sequence[nn.Module], TrainingRows], None] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.defaults import BURN_IN, EPOCHS, LEARNING_RATE, SEED
-from counterfactual_training.errors import InputError, check_name, lookup
+from counterfactual_training.errors import InputError, check_count, check_name, lookup
 from counterfactual_training.search import Generator, ecco
 from counterfactual_training.training.objective import Objective, make_objective
 from counterfactual_training.training.regime import Regime, RegimeLoss
@@ -120,6 +120,7 @@ class Setting:
         num_std: n_σ of the inferred box.
         budget: the share of training accuracy that counterfactuals may cost, relative to a conventional twin
             (:class:`AccuracyBudget`); ``None`` sets no limit.
+        members: of an ensemble, trained one by one from seeds of their own, logits averaged; 1 trains a single model.
         project_categories: treat categories as categories in training, not as continuous (as run). Read by those who
             make the constraints, such as the classifier.
     """
@@ -132,8 +133,10 @@ class Setting:
     budget: float | None = None
     project_categories: bool = False
     regime: Regime | None = None
+    members: int = 1
 
     def __post_init__(self) -> None:
+        check_count("members", self.members)
         if self.budget is not None and not 0 < self.budget < 1:
             raise InputError(f"budget is a share of the training rows between 0 and 1, got {self.budget!r}.")
         if self.budget is not None and self.regime is not None:
@@ -183,6 +186,7 @@ class Setting:
             "objective": dict(vars(self.objective)),
             "training": asdict(self.config),
             **({} if self.regime is None else {"regime": {"name": self.regime.name, **self.regime.numbers}}),
+            **({} if self.members == 1 else {"members": self.members}),
         }
 
 

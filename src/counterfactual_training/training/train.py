@@ -11,11 +11,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from counterfactual_training.constraints import Constraints
+from counterfactual_training.errors import InputError, ModelError
+from counterfactual_training.models import Ensemble
 from counterfactual_training.search import Generator, make_generator
 from counterfactual_training.training import arguments
 from counterfactual_training.training.callbacks import Callback
 from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.distributed import Ranks, unwrapped
+from counterfactual_training.training.fleet import Fleet, Member
 from counterfactual_training.training.loop import fit
 from counterfactual_training.training.objective import Objective, make_objective
 from counterfactual_training.training.regime import Regime
@@ -51,7 +54,8 @@ def train(
     Parts in eval mode within a model in training mode stay so; a model in eval mode is trained whole.
 
     Args:
-        model: maps ``(n, *features)`` to logits ``(n, k)``; may be wrapped in ``DistributedDataParallel``.
+        model: maps ``(n, *features)`` to logits ``(n, k)``; may be wrapped in ``DistributedDataParallel``. The regime
+            ``"ensemble"`` wants an :class:`Ensemble`; its members train independently, the history is the first's.
         x: ``(n, *features)`` rows, possibly memory-mapped; or a map-style ``Dataset`` of ``(x, y)`` or
             ``(x, y, weight)``, or its ``DataLoader``, which then makes the batches.
         y: ``(n,)`` class indices.
@@ -72,11 +76,19 @@ def train(
     if device is not None:
         model, y = model.to(device), None if y is None else y.to(device)
         x = x.to(device) if isinstance(x, Tensor) else x
+    base, rows = _base(setting, regime), (x, y) if isinstance(x, Tensor) else (None, None)
+    chosen = _stated(base, generator, constraints, objective, config, *rows)
+    if chosen.members > 1:
+        networks = _members(model, chosen, counted=not isinstance(regime, str), optimizer=optimizer)
+        results = Fleet(networks).train(
+            x, y, validation=validation, sample_weight=sample_weight, class_weight=class_weight,
+            callbacks=callbacks, checkpoint=checkpoint, progress=progress,
+        )  # fmt: skip
+        return TrainResult(model.eval(), results[0].history)
     inner, ranks = unwrapped(model), Ranks.from_model(model)
     data = arguments.training_rows([inner], x, y, sample_weight, class_weight)
     held = arguments.validation_rows([inner], validation, data)
-    base, rows = _base(setting, regime), (x, y) if isinstance(x, Tensor) else (None, None)
-    chosen = arguments.with_constraints(_stated(base, generator, constraints, objective, config, *rows), data)
+    chosen = arguments.with_constraints(chosen, data)
     arguments.check_modes(inner, chosen, data, ranks)
     listeners = arguments.listeners(callbacks, [chosen], progress)
     if optimizer is not None:
@@ -88,6 +100,23 @@ def train(
     return run.results()[0]
 
 
+def _members(
+    model: nn.Module, setting: Setting, counted: bool, optimizer: Optimizer | OptimizerFactory | None
+) -> list[Member]:
+    """The networks of an ensemble, each with a seed of its own; ``counted``: there have to be as many as stated."""
+    if not isinstance(model, Ensemble):
+        raise ModelError(
+            f"An ensemble trains several networks, got one {type(model).__name__}: pass ct.Ensemble([make() for _ in "
+            f"range({setting.members})]), where make returns a network with weights of its own."
+        )
+    if counted and len(model.members) != setting.members:
+        raise InputError(f"The setting is about {setting.members} members, the ensemble has {len(model.members)}.")
+    if optimizer is not None:
+        raise InputError("Members of an ensemble have an Adam each; leave the optimizer out.")
+    one, first = replace(setting, members=1), setting.config.seed
+    return [Member(network, one.seeded(first + i)) for i, network in enumerate(model.members)]
+
+
 def _base(setting: Setting | str | None, regime: Regime | str | None) -> Setting:
     """The setting, trained by a regime; a name may also stand for a whole setting, such as ``"as_printed"``."""
     base = preset(setting) if isinstance(setting, str) else setting
@@ -96,7 +125,9 @@ def _base(setting: Setting | str | None, regime: Regime | str | None) -> Setting
     if isinstance(regime, Regime):
         return replace(base or Setting(), regime=regime)
     chosen = make_regime(regime)
-    return chosen if base is None else replace(base, regime=chosen.regime, objective=chosen.objective)
+    if base is None:
+        return chosen
+    return replace(base, regime=chosen.regime, objective=chosen.objective, members=chosen.members)
 
 
 def _stated(
