@@ -21,7 +21,7 @@ from counterfactual_training.estimator.fit import (
     tune_settings,
 )
 from counterfactual_training.estimator.inputs import row_weights, training_rows
-from counterfactual_training.estimator.parameters import base_setting
+from counterfactual_training.estimator.parameters import base_setting, tuned
 from counterfactual_training.gates import Gate
 from counterfactual_training.search import Generator
 from counterfactual_training.tabular.encode import Encoder
@@ -168,7 +168,7 @@ class Learns:
         prepared = prepare(params, *training_rows(best, X, y), seed)
         goal, plan = Goal(wanted, at_most_lost), TuningPlan(n_trials, batch, storage, study)
         found = tune_settings(prepared, params, goal, plan, space, validation_share, n_seeds)
-        best.set_params(**found.best.settings).fit(X, y)
+        best.set_params(**tuned(params, prepared.setting, found.best.settings)).fit(X, y)
         best.tuning_ = found.table()
         return best
 

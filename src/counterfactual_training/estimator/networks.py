@@ -45,7 +45,8 @@ def make_model(params: Mapping[str, Any], num_features: int, num_classes: int, x
 def network_of(params: Mapping[str, Any]) -> Any:
     """The ``model`` that is meant: the one stated or, for a regime with a network of its own, that network."""
     regime, spec = params["regime"], params["model"]
-    name = inner_regime(regime) if isinstance(regime, str) else regime and regime.name
+    regime = regime["name"] if isinstance(regime, Mapping) else getattr(regime, "name", regime)
+    name = None if regime is None else inner_regime(regime)
     if name not in OWN_NETWORK or spec == name or callable(spec) or isinstance(spec, nn.Module):
         return spec
     # "mlp" is what stands there if nothing is stated.

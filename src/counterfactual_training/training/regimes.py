@@ -6,6 +6,7 @@ what the constraints allow. Numbers such as ε are in the units of the inputs, w
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -50,7 +51,7 @@ def pgd(epsilon: float = 0.1, steps: int = 10, step_size: float | None = None) -
         logits = at_least_single(model(x_adv))
         return LossTerms.sum(logits, adversarial=class_loss(logits, batch.y, batch.weight))
 
-    return Regime("pgd", loss, find, numbers={"epsilon": epsilon, "steps": steps, "step_size": rate})
+    return Regime("pgd", loss, find, numbers={"epsilon": epsilon, "steps": steps, "step_size": step_size})
 
 
 @cache
@@ -72,7 +73,8 @@ def trades(beta: float = 1.0, epsilon: float = 0.1, steps: int = 10, step_size: 
         fit = class_loss(logits, batch.y, batch.weight)
         return LossTerms.sum(logits, class_loss=fit, adversarial=beta * mean_rows(gap, batch.weight))
 
-    return Regime("trades", loss, find, numbers={"beta": beta, "epsilon": epsilon, "steps": steps, "step_size": rate})
+    numbers = {"beta": beta, "epsilon": epsilon, "steps": steps, "step_size": step_size}
+    return Regime("trades", loss, find, numbers=numbers)
 
 
 @cache
@@ -245,7 +247,8 @@ def cat(weight: float = 1.0, share: float = 0.25, augment: Pairs | None = None) 
         fit = class_loss(logits, batch.y, batch.weight)
         return LossTerms.sum(logits, class_loss=fit, augmented=weight * class_loss(after, y_target, counted))
 
-    return Regime("cat", loss, augment or searched, numbers={"weight": weight, "share": share})
+    numbers = {"weight": weight, "share": share}
+    return Regime("cat" if augment is None else "augmented", loss, augment or searched, numbers=numbers)
 
 
 @cache
@@ -326,6 +329,8 @@ def make_regime(name: str, **numbers: Any) -> Setting:
         return SETTINGS[name]
     check_name("regime", name, REGIMES)
     recipe = RECIPES[name]
+    for number in numbers:
+        check_name(f"number of {name!r}:", number, inspect.signature(recipe).parameters)
     return Setting(regime=recipe(**numbers), config=_CONFIGS.get(name, TrainConfig(burn_in=0.0)))
 
 

@@ -28,7 +28,7 @@ Immature = Literal["replace", "drop", "keep"]
 # Numbers of a setting, by the names of CounterfactualClassifier's parameters; all others are the generator's.
 OF_OBJECTIVE = ("lambda_div", "lambda_reg", "lambda_adv")
 OF_CONFIG = ("learning_rate", "burn_in", "num_counterfactuals")
-WHOLE = ("max_steps", "num_counterfactuals")
+WHOLE = ("max_steps", "num_counterfactuals", "steps", "most", "buffer", "warm_up", "target")
 _SEARCH_NAMES = {"learning_rate": "search_learning_rate"}  # the optimizer has a learning rate too
 # Whole numbers of a config, and the smallest allowed.
 _WHOLE = {"epochs": 0, "batch_size": 1, "num_counterfactuals": 1, "max_bad_updates": 1,
@@ -156,7 +156,13 @@ class Setting:
         return replace(self, config=replace(self.config, seed=seed))
 
     def numbers(self) -> dict[str, Value]:
-        """The numbers that have an effect, by the names of the classifier's parameters; ablated terms are left out."""
+        """The numbers that have an effect, by the names of the classifier's parameters; ablated terms are left out.
+
+        Of a regime with a loss of its own: those of its recipe, and the learning rate.
+        """
+        if self.regime is not None:
+            own = {name: number for name, number in self.regime.numbers.items() if type(number) in (int, float)}
+            return {**own, "learning_rate": self.config.learning_rate}
         found: dict[str, Any] = {_SEARCH_NAMES.get(n, n): number for n, number in self.generator.numbers().items()}
         found |= {name: getattr(self.objective, name) for name in OF_OBJECTIVE}
         found |= {name: getattr(self.config, name) for name in OF_CONFIG}
@@ -166,12 +172,17 @@ class Setting:
 
     def with_numbers(self, numbers: Mapping[str, Value]) -> Setting:
         """The inverse of :meth:`numbers`: a copy with some of them changed."""
-        valid = [*self.numbers(), *OF_OBJECTIVE]
+        valid = [*self.numbers(), *(OF_OBJECTIVE if self.regime is None else ())]
         for name, number in numbers.items():
             check_name("number of this setting:", name, dict.fromkeys(valid))
             if name in WHOLE and not float(number).is_integer():
                 raise InputError(f"{name} is a whole number, got {number!r}.")
-        parts = in_parts({name: int(number) if name in WHOLE else float(number) for name, number in numbers.items()})
+        typed = {name: int(number) if name in WHOLE else float(number) for name, number in numbers.items()}
+        if self.regime is not None:
+            rate = typed.pop("learning_rate", self.config.learning_rate)
+            made = self.regime if not typed else self.regime.with_numbers(typed)
+            return replace(self, regime=made, config=replace(self.config, learning_rate=rate))
+        parts = in_parts(typed)
         return replace(
             self,
             generator=self.generator.with_numbers(parts["generator"]),
