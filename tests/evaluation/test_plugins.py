@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +61,11 @@ def test_a_function_is_measured_beside_our_search(known):
     line = values(table, explainer="line", run=0)
     assert line["num_steps"] > 0 and line["share_mature"] == line["validity_strict"] == 1.0
     assert line["cost"] < once["cost"]
+    settled = ct.evaluate(
+        model, data, QUICK, ct.Constraints.build(2),
+        explainers={"mine": partial(ct.search, generator=ct.line(decision_threshold=QUICK.decision_threshold))},
+    )  # fmt: skip
+    assert values(settled, explainer="mine", run=0)["cost"] == pytest.approx(line["cost"])
     # What belongs to the model alone has no explainer.
     assert set(table.loc[table["metric"] == "accuracy", "explainer"]) == {""}
     means = ct.summarise(table)

@@ -129,6 +129,15 @@ def test_a_fleet_with_dropout_trains_one_by_one_and_ends_as_alone():
     assert all(torch.equal(a, b) for a, b in zip(fleet.parameters(), alone.parameters(), strict=True))
 
 
+def test_half_precision_trains_and_answers():
+    x, y = rows()
+    model, before = network().bfloat16(), network().bfloat16()
+    config = ct.TrainConfig(epochs=1, batch_size=50, burn_in=0.0)
+    ct.train(model, x.bfloat16(), y, regime="counternet", constraints=RULES, config=config)
+    assert not torch.equal(model.explainer[0].weight, before.explainer[0].weight)
+    assert model.explain(x.bfloat16(), RULES).dtype == torch.bfloat16
+
+
 def test_a_file_describes_it():
     model = network(0.1, encoder=(8, 4), squash=True)
     twin = make_network(describe(model), 6, 2)

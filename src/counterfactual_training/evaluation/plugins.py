@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -124,6 +125,8 @@ def as_find(explainer: Find | Generator | Callable[..., Any], name: str = "") ->
         return ForeignExplainer(name or "generator", explainer)
     if isinstance(explainer, ForeignExplainer):
         return explainer
+    if isinstance(explainer, partial) and "generator" in explainer.keywords:  # a search whose recipe is settled
+        return ForeignExplainer(name or "search", lambda *given: explainer(*given[:3], constraints=given[3]))
     if not callable(explainer):
         raise InputError(
             f"Explainer {name!r} must be a function (model, x, y_target, constraints) -> x_cf, "

@@ -44,7 +44,7 @@ def counternet(fit: float = 1.0, cost: float = 0.01, validity: float = 0.2, seco
     def loss(model: nn.Module, batch: Batch, rules: Constraints) -> LossTerms:
         logits, proposal = (at_least_single(part) for part in model(batch.x, propose=True, detach=alone))
         x, probability = batch.x.to(proposal), logits.softmax(-1)[..., 1]
-        soft, x_cf = feasible(proposal, x, rules)
+        soft, x_cf = feasible(proposal, x, rules.to(proposal))
         wanted = (probability.detach() < 0.5).to(x)  # 1 − round p
         near = (soft - x).square().mean(-1)
 
