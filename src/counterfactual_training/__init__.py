@@ -33,14 +33,18 @@ if TYPE_CHECKING:
         PAIRED,
         PUBLISHED,
         EvaluationProtocol,
+        Measured,
         evaluate,
         implausibility,
         summarise,
     )
     from counterfactual_training.gates import Gate, GateConfig, Gated, fit_gate, search_gated
     from counterfactual_training.models import (
+        CounterNet,
         Ensemble,
         cnn,
+        counternet,
+        counternet_explainer,
         fit_vae,
         linear,
         mlp,
@@ -114,6 +118,7 @@ __all__ = [
     "ClipGradient",
     "ConstraintError",
     "Constraints",
+    "CounterNet",
     "CounterfactualBatch",
     "CounterfactualClassifier",
     "CounterfactualTrainingError",
@@ -135,6 +140,7 @@ __all__ = [
     "History",
     "InputError",
     "LossTerms",
+    "Measured",
     "Member",
     "MissingExtraError",
     "ModelError",
@@ -153,6 +159,8 @@ __all__ = [
     "TrainResult",
     "claproar",
     "cnn",
+    "counternet",
+    "counternet_explainer",
     "eccco",
     "ecco",
     "evaluate",
@@ -199,9 +207,11 @@ _MODULES = {
     "errors": "ConstraintError CounterfactualTrainingError FileError InputError MissingExtraError ModelError",
     "advice": "Explanation",
     "estimator": "CounterfactualClassifier Explainer explain",
-    "evaluation": "PAIRED PUBLISHED EvaluationProtocol evaluate implausibility summarise",
+    "evaluation": "PAIRED PUBLISHED EvaluationProtocol Measured evaluate implausibility summarise",
     "gates": "Gate GateConfig Gated fit_gate search_gated",
-    "models": "Ensemble cnn fit_vae linear mlp mlp_ple mlp_plr neurotree tabm",
+    "models": (
+        "CounterNet Ensemble cnn counternet counternet_explainer fit_vae linear mlp mlp_ple mlp_plr neurotree tabm"
+    ),
     "search": (
         "Binding Generator SearchResult SearchState Status claproar eccco ecco fgsm generic gravitational "
         "greedy growing_spheres line make_generator nearest_unlike pgd probe register_generator revise search "

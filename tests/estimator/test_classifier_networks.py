@@ -149,7 +149,7 @@ def test_an_ensemble_is_neither_chosen_from_nor_gone_on_with(loans, make_quick):
 # ---- ranks as inputs -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [name for name in MODELS if name != "counternet"])  # which refuses ranks
 def test_quantile_scaling_keeps_rules_relations_and_steps_in_the_users_units(model, make_quick, tmp_path):
     frame, y = heavy()
     frame["debt"] = np.round(frame["income"] * 0.5)

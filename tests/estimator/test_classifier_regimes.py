@@ -50,6 +50,21 @@ def test_a_regime_of_ones_own_is_passed_again(tmp_path):
     np.testing.assert_array_equal(again.predict(LOAN.frame), model.predict(LOAN.frame))
 
 
+def test_an_ensemble_of_a_regime_is_that_regime_with_several_seeds(tmp_path):
+    named = ct.CounterfactualClassifier(regime="ensemble of pgd", **QUICK).fit(LOAN.frame, LOAN.labels)
+    stated = ct.CounterfactualClassifier(regime="pgd", n_ensemble=5, **QUICK)
+    assert isinstance(named.model_, ct.Ensemble) and len(named.model_.members) == 5
+    expected = stated.fit(LOAN.frame, LOAN.labels).predict_proba(LOAN.frame)
+    assert np.array_equal(named.predict_proba(LOAN.frame), expected)
+    named.save(tmp_path / "model.safetensors")
+    again = ct.CounterfactualClassifier.load(tmp_path / "model.safetensors")
+    assert again.regime == "ensemble of pgd" and np.array_equal(again.predict_proba(LOAN.frame), expected)
+    fewer = clone(named).set_params(n_ensemble=2).fit(LOAN.frame, LOAN.labels)
+    assert len(fewer.model_.members) == 2
+    with pytest.raises(InputError, match="Did you mean 'trades'"):
+        ct.CounterfactualClassifier(regime="ensemble of trade", **QUICK).fit(LOAN.frame, LOAN.labels)
+
+
 def test_restarts_of_a_regime_train_as_one_fleet():
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*(one by one|trained alone)")
@@ -62,5 +77,24 @@ def test_bad_input_is_named():
         ct.CounterfactualClassifier(regime="trade", **QUICK).fit(LOAN.frame, LOAN.labels)
     with pytest.raises(InputError, match="lambda_div has no effect"):
         ct.CounterfactualClassifier(regime="pgd", lambda_div=0.3, **QUICK).fit(LOAN.frame, LOAN.labels)
-    with pytest.raises(InputError, match="tune varies the settings of Counterfactual Training"):
-        ct.CounterfactualClassifier(regime="pgd", **QUICK).tune(LOAN.frame, LOAN.labels)
+    with pytest.raises(InputError, match=r"Unknown regime to tune: 'smooth'"):
+        own = ct.Regime("smooth", trades().loss, trades().find)
+        ct.CounterfactualClassifier(regime=own, **QUICK).tune(LOAN.frame, LOAN.labels)
+    with pytest.raises(InputError, match=r"'epsilom'\. Did you mean 'epsilon'"):
+        ct.CounterfactualClassifier(regime={"name": "pgd", "epsilom": 0.2}, **QUICK).fit(LOAN.frame, LOAN.labels)
+    with pytest.raises(InputError, match="needs a name"):
+        ct.CounterfactualClassifier(regime={"epsilon": 0.2}, **QUICK).fit(LOAN.frame, LOAN.labels)
+
+
+def test_the_numbers_of_a_regime_are_tuned_and_saved(tmp_path):
+    start = ct.CounterfactualClassifier(regime={"name": "pgd", "steps": 2}, gate="none", **QUICK)
+    space = {"epsilon": [0.1, 0.3], "learning_rate": "published"}
+    best = start.tune(LOAN.frame, LOAN.labels, n_trials=3, space=space, at_most_lost=None)
+    assert set(best.tuning_["epsilon"]) == {0.1, 0.3} and best.regime["epsilon"] in (0.1, 0.3)
+    assert best.regime["steps"] == 2 and start.regime == {"name": "pgd", "steps": 2}
+    by_hand = clone(start).set_params(regime={"name": "pgd", "steps": 2, "epsilon": best.regime["epsilon"]})
+    expected = by_hand.fit(LOAN.frame, LOAN.labels).predict_proba(LOAN.frame)
+    assert np.array_equal(best.predict_proba(LOAN.frame), expected)
+    best.save(tmp_path / "model.safetensors")
+    again = ct.CounterfactualClassifier.load(tmp_path / "model.safetensors")
+    assert again.regime == best.regime and np.array_equal(again.predict_proba(LOAN.frame), expected)

@@ -14,7 +14,8 @@ from counterfactual_training.evaluation.findings import (
     check_attacks,
     check_completeness,
     check_gradients,
-    check_measurement,
+    check_individuals,
+    check_model,
     check_outputs,
     check_seeds,
     warn,
@@ -60,7 +61,8 @@ def measured(valid=(40, 0), y=(0, 1), **changes):
     validity = [float(i < valid[0]) for i in range(40)] + [float(i < valid[1]) for i in range(60)]
     columns = {"validity": validity, "target": targets, "factual": 0, "run": 0, "lambda_energy": 1.0}
     protocol = replace(PAIRED, lambda_energy=(1.0,), **changes)
-    return {f.name: f.message for f in check_measurement(model, x, y, model(x), protocol, pd.DataFrame(columns))}
+    found = [*check_model(model, x, y, model(x), protocol), *check_individuals(protocol, pd.DataFrame(columns))]
+    return {f.name: f.message for f in found}
 
 
 def test_counts_of_individuals():

@@ -17,13 +17,13 @@ from torch.testing import assert_close
 from torch.utils.data import TensorDataset
 
 import counterfactual_training as ct
-from counterfactual_training.errors import InputError
+from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.training import regimes
 from counterfactual_training.training.regime import Regime, Round
 from counterfactual_training.training.regimes import RECIPES, REGIMES, make_regime
 
 SMALL = {"jem": {"buffer": 50, "steps": 3}, "dat": {"most": 4, "steps": 3}, "pgd": {"steps": 3}, "trades": {"steps": 3}}
-FOUND = [name for name in RECIPES if name != "misob"]  # regimes that train on rows of their own
+FOUND = [name for name in RECIPES if name not in ("misob", "counternet")]  # regimes that find rows to train on
 
 
 def blobs(rows: int = 90, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
@@ -32,13 +32,18 @@ def blobs(rows: int = 90, seed: int = 0, dtype: torch.dtype = torch.float64) -> 
     return (torch.randn(rows, 3, generator=rng) + 2.0 * y[:, None]).to(dtype), y
 
 
-def network(seed: int = 0) -> nn.Module:
+def network(seed: int = 0, name: str = "", dropout: float = 0.3) -> nn.Module:
     torch.manual_seed(seed)
+    if name == "ensemble":
+        return ct.Ensemble([network(i) for i in range(3)])
+    if name == "counternet":
+        return ct.counternet(3, dropout=dropout).double()
     return ct.mlp(3, 2, hidden=(8,)).double()
 
 
 def setting(name: str, **config) -> ct.Setting:
     made = make_regime(name, **SMALL.get(name, {}))
+    made = replace(made, members=min(made.members, 3))
     common = {"epochs": 4, "batch_size": 40, "num_counterfactuals": 20, "learning_rate": 0.02}
     return replace(made, config=replace(made.config, **{**common, **config}))
 
@@ -56,19 +61,19 @@ class Interrupt(ct.Callback):
 @pytest.mark.parametrize("name", REGIMES)
 def test_a_resumed_run_equals_one_never_interrupted(name, tmp_path):
     x, y = blobs()
-    whole, broken = network(), network()
+    whole, broken = network(name=name), network(name=name)
     ct.train(whole, x, y, setting=setting(name))
     file = tmp_path / "run.safetensors"
     with pytest.raises(InterruptedRunError):
         ct.train(broken, x, y, setting=setting(name), callbacks=[Interrupt()], checkpoint=file)
-    resumed = network()
+    resumed = network(name=name)
     ct.train(resumed, x, y, setting=setting(name), checkpoint=file)
     for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("own_rows", [False, True])
-@pytest.mark.parametrize("name", REGIMES)
+@pytest.mark.parametrize("name", [name for name in REGIMES if name != "ensemble"])
 def test_a_member_of_a_fleet_ends_as_alone(name, own_rows):
     x, y = blobs()
     if own_rows:
@@ -78,7 +83,9 @@ def test_a_member_of_a_fleet_ends_as_alone(name, own_rows):
     for i, rule in enumerate(rules):
         made = setting(name, seed=i)
         rows = x[i] if own_rows else x
-        members.append(ct.Member(network(i), replace(made, constraints=ct.Constraints.infer(rows, rule))))
+        members.append(
+            ct.Member(network(i, name, dropout=0.0), replace(made, constraints=ct.Constraints.infer(rows, rule)))
+        )
     alone = [copy.deepcopy(member) for member in members]
     ct.Fleet(members).train(x, y)
     for i, member in enumerate(alone):
@@ -291,6 +298,43 @@ def test_a_regime_of_ones_own_trains_and_is_recorded():
     last = result.history.records[-1]
     assert last["loss"] == pytest.approx(last["class_loss"] + last["adversarial"])
     assert last["adversarial"] > 0
+
+
+@pytest.mark.parametrize("of", ["conventional", "pgd"])
+def test_members_of_an_ensemble_train_as_alone_and_share_nothing_but_the_mean(of):
+    x, y = blobs()
+    made = make_regime(f"ensemble of {of}", members=3, **SMALL.get(of, {}))
+    config = replace(made.config, epochs=2, batch_size=40, learning_rate=0.02, seed=4)
+    ensemble = network(name="ensemble")
+    result = ct.train(ensemble, x, y, setting=replace(made, config=config))
+    assert result.model is ensemble
+    for i, member in enumerate(ensemble.members):
+        alone = network(i)
+        one = ct.train(alone, x, y, setting=make_regime(of, **SMALL.get(of, {})), config=replace(config, seed=4 + i))
+        for trained, other in zip(member.parameters(), alone.parameters(), strict=True):
+            assert_close(trained, other, rtol=1e-6, atol=1e-8)
+        if i == 0:
+            assert one.history.last("loss") == pytest.approx(result.history.last("loss"))
+    assert_close(ensemble(x), torch.stack([member(x) for member in ensemble.members]).mean(0))
+
+
+def test_an_ensemble_by_name_has_as_many_members_as_it_is_given():
+    x, y = blobs()
+    result = ct.train(network(name="ensemble"), x, y, regime="ensemble", config=ct.TrainConfig(epochs=1))
+    assert len(result.model.members) == 3 and len(result.history.records) == 1
+    assert make_regime("ensemble", of="trades", beta=2.0).regime.numbers["beta"] == 2.0
+    with pytest.raises(ModelError, match=r"got one Sequential: pass ct.Ensemble\(\[make\(\) for _ in range\(5\)\]\)"):
+        ct.train(network(), x, y, regime="ensemble")
+    with pytest.raises(InputError, match="about 5 members, the ensemble has 3"):
+        ct.train(network(name="ensemble"), x, y, setting=make_regime("ensemble"))
+    with pytest.raises(InputError, match="an Adam each"):
+        ct.train(network(name="ensemble"), x, y, regime="ensemble", optimizer=torch.optim.SGD)
+    with pytest.raises(InputError, match="is an ensemble"):
+        ct.Fleet([ct.Member(network(name="ensemble"), make_regime("ensemble"))])
+    with pytest.raises(InputError, match=r"Unknown regime 'trade'.*'trades'"):
+        make_regime("ensemble of trade")
+    with pytest.raises(InputError, match="one larger ensemble"):
+        make_regime("ensemble", of="ensemble of jem")
 
 
 def test_the_page_on_regimes_runs_and_lists_all(monkeypatch):

@@ -6,8 +6,9 @@ from toy_task import make_task
 from counterfactual_training.errors import FileError, InputError
 from counterfactual_training.search import generic
 from counterfactual_training.training import Setting, make_objective
+from counterfactual_training.training.regimes import RECIPES, make_regime
 from counterfactual_training.tuning import RANGES, TUNABLE, Choices, Range, make_space
-from counterfactual_training.tuning.space import neighbours
+from counterfactual_training.tuning.space import OF_REGIMES, neighbours
 
 
 @pytest.fixture
@@ -21,6 +22,27 @@ def test_every_usual_range_is_tunable_and_holds_the_start(start):
     assert set(space) == set(RANGES)
     for name, domain in space.items():
         assert domain.including(start.numbers()[name]) == domain
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_regime_has_ranges_of_its_own_numbers(name):
+    """Each holds the default, and its ends are numbers that the recipe takes."""
+    start = make_regime(name)
+    assert {*OF_REGIMES[name], "learning_rate"} == set(make_space(start)) and OF_REGIMES[name]
+    for number, domain in OF_REGIMES[name].items():
+        assert domain.including(start.numbers()[number]) == domain
+        for end in (domain.low, domain.high):
+            moved = start.with_numbers({number: end})
+            assert moved.regime.numbers == {**start.regime.numbers, number: end}
+    assert start.with_numbers({"learning_rate": 0.5}).config.learning_rate == 0.5
+    with pytest.raises(InputError, match="number of this setting"):
+        start.with_numbers({"lambda_div": 1.0})
+
+
+def test_steps_of_an_attack_follow_its_reach():
+    """The default step size is a share of ε, so it moves with it."""
+    assert make_regime("pgd").with_numbers({"epsilon": 0.4}).regime.numbers["step_size"] is None
+    assert make_space(make_regime("pgd"), {"steps": (2, 12)})["steps"] == Range(2, 12, whole=True)
 
 
 def test_ranges_grow_to_the_start(start):

@@ -88,7 +88,8 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         preset: ``"default"``; ``"cheap_recourse"`` (cheaper counterfactuals, under an accuracy budget); the paper's
             ``"as_run"`` or ``"as_printed"``; or a :class:`Setting`, for the paper's network.
         regime: another way to train the preset's network: ``"conventional"``, ``"ct"``, ``"pgd"``, ``"trades"``,
-            ``"jem"``, … (:data:`REGIMES`), or a :class:`Regime`.
+            ``"jem"``, … (:data:`REGIMES`), ``"ensemble of jem"``; with numbers,
+            ``{"name": "pgd", "epsilon": 0.2}``; or a :class:`Regime`.
         mutability: by column, ``"both" | "none" | "increase" | "decrease"``, or 0, +1, −1 as in ``monotonic_cst``.
         domain: by column, where advice may lead: ``(lower, upper)`` in its own units, ``None`` where open. Rows outside
             may stay there or move towards it.
@@ -107,7 +108,8 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         device, random_state: the CPU by default; a number makes ``fit`` repeatable.
         n_restarts: trainings from different seeds, as one fleet. With more than one, a fifth of the rows is held out to
             keep the most plausible model among those within one standard error of the best accuracy.
-        n_ensemble: models from different seeds, as one fleet, whose logits are averaged (:class:`Ensemble`).
+        n_ensemble: models from different seeds, as one fleet, whose logits are averaged (:class:`Ensemble`); 1 follows
+            the regime.
         warm_start: another ``fit`` goes on from the present weights, with the encoder as it is and the same classes.
         progress: show a bar; by default on a terminal.
         verbose: print the loss of every epoch instead.
@@ -154,7 +156,7 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         scaling: parameters.Scaling | None = None,
         gate: str | None = None,
         preset: str | Setting = "default",
-        regime: str | Regime | None = None,
+        regime: str | Mapping[str, Any] | Regime | None = None,
         mutability: Mapping[str, object] | Sequence[object] | None = None,
         domain: Mapping[str, tuple[Any, Any]] | None = None,
         schema: Schema | Mapping[str, Any] | str | Path | None = None,

@@ -215,7 +215,7 @@ def _classes(spec: dict[str, Any]) -> np.ndarray:
 
 def _to_json(name: str, value: Any) -> Any:
     if name in _NAMED:
-        return {"name": value} if isinstance(value, str | None) else {"object": type(value).__name__}
+        return {"name": value} if isinstance(value, str | dict | None) else {"object": type(value).__name__}
     if name == "schema":
         return value is not None  # the encoder holds the complete one
     # JSON can hold a seed, but not the state of a RandomState.

@@ -32,7 +32,7 @@ from counterfactual_training.tabular.unchangeable import unchangeable_in_words
 from counterfactual_training.training import Callback, EarlyStopping, Fleet, History, Member, Setting, train
 from counterfactual_training.training.callbacks import PrintLoss
 from counterfactual_training.tuning import Goal, Measure, Task, Tuning, TuningPlan, make_space, tune
-from counterfactual_training.tuning.space import FIXED
+from counterfactual_training.tuning.space import FIXED, OF_REGIMES
 from counterfactual_training.tuning.tuner import StudyStatus
 
 # Fewer rows than this held out: chance would decide when to stop, so training runs all epochs on all rows.
@@ -323,11 +323,10 @@ def tuning_task(prepared: PreparedFit, validation_share: float, num_seeds: int) 
 
 def checked_space(prepared: PreparedFit, params: Mapping[str, Any], space: Any) -> Any:
     """The space to search, without the settings that this classifier cannot pass on to a training."""
-    if prepared.setting.regime is not None:
-        raise InputError(
-            f"tune varies the settings of Counterfactual Training; {prepared.setting.regime.name!r} has none of them. "
-            "Compare its numbers with GridSearchCV: regime=[make_regime(…).regime, …]."
-        )
+    regime = prepared.setting.regime
+    if regime is not None:  # of a regime with a recipe, all numbers can be passed on
+        check_name("regime to tune:", regime.name, OF_REGIMES)
+        return space
     if not prepared.setting.objective.needs_counterfactuals:
         raise InputError(
             "This classifier trains without counterfactuals, so there is nothing to tune. preset='as_run', the paper's "

@@ -21,6 +21,7 @@ from counterfactual_training.estimator.fit import (
     tune_settings,
 )
 from counterfactual_training.estimator.inputs import row_weights, training_rows
+from counterfactual_training.estimator.parameters import base_setting, tuned
 from counterfactual_training.gates import Gate
 from counterfactual_training.search import Generator
 from counterfactual_training.tabular.encode import Encoder
@@ -167,13 +168,15 @@ class Learns:
         prepared = prepare(params, *training_rows(best, X, y), seed)
         goal, plan = Goal(wanted, at_most_lost), TuningPlan(n_trials, batch, storage, study)
         found = tune_settings(prepared, params, goal, plan, space, validation_share, n_seeds)
-        best.set_params(**found.best.settings).fit(X, y)
+        best.set_params(**tuned(params, prepared.setting, found.best.settings)).fit(X, y)
         best.tuning_ = found.table()
         return best
 
     def _counts(self) -> tuple[int, int]:
         """Restarts and members of an ensemble; at most one of them is more than 1."""
         counts = check_count("n_restarts", self.n_restarts), check_count("n_ensemble", self.n_ensemble)
+        if counts[1] == 1:  # then a regime decides
+            counts = counts[0], base_setting(self.get_params(deep=False)).members
         if min(counts) > 1:
             raise InputError(
                 f"n_restarts={counts[0]} keeps one of several models, n_ensemble={counts[1]} keeps them all: state one."

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from counterfactual_training.errors import InputError, ModelError, check_name
 from counterfactual_training.estimator.parameters import Preset, make_preset
 from counterfactual_training.models import NETWORKS, Quantiles, behind_quantiles, bend, linear, mlp, varied
+from counterfactual_training.training.regimes import OWN_NETWORK, inner_regime
 
 MODELS = ("linear", *NETWORKS)
 # What a network is made of beside its inputs and outputs, as far as the classifier has parameters for it.
@@ -23,7 +24,7 @@ def make_model(params: Mapping[str, Any], num_features: int, num_classes: int, x
 
     ``x`` are the training rows ``(n, d)``, which say where bends and bins lie; without them, only the type is right.
     """
-    spec, preset = params["model"], make_preset(params)
+    spec, preset = network_of(params), make_preset(params)
     # Encoding decides the number of inputs, so a module of fixed size would rarely fit.
     if isinstance(spec, nn.Module):
         raise ModelError(
@@ -41,12 +42,28 @@ def make_model(params: Mapping[str, Any], num_features: int, num_classes: int, x
     return _named(spec, preset, num_features, num_classes, x)
 
 
+def network_of(params: Mapping[str, Any]) -> Any:
+    """The ``model`` that is meant: the one stated or, for a regime with a network of its own, that network."""
+    regime, spec = params["regime"], params["model"]
+    regime = regime["name"] if isinstance(regime, Mapping) else getattr(regime, "name", regime)
+    name = None if regime is None else inner_regime(regime)
+    if name not in OWN_NETWORK or spec == name or callable(spec) or isinstance(spec, nn.Module):
+        return spec
+    # "mlp" is what stands there if nothing is stated.
+    stated = [f"model={spec!r}"] * (spec != "mlp") + [n for n in ("hidden", "activation") if params[n] is not None]
+    if stated:
+        raise InputError(f"{stated[0]} has no effect: the regime {name!r} has a network of its own.")
+    return name
+
+
 def _named(spec: str, preset: Preset, num_features: int, num_classes: int, x: Tensor | None) -> nn.Module:
     if preset.scaling == "quantile":
+        if spec == "counternet":  # it answers in the space of its inputs, which ranks would not be
+            raise InputError("CounterNet takes scaling='robust' or 'standard', not 'quantile'.")
         return _ranked(spec, preset, num_features, num_classes, x)
     # Robust scaling leaves outliers far out; without their logarithm they would dominate.
     squash = preset.scaling == "robust"
-    if spec == "neurotree":
+    if spec in ("neurotree", "counternet"):
         return NETWORKS[spec](num_features, num_classes, squash=squash)
     # A word has letters to iterate over, too.
     if isinstance(preset.hidden, str) or not hasattr(preset.hidden, "__iter__"):

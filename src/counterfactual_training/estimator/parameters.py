@@ -32,6 +32,7 @@ from counterfactual_training.training import (
     preset,
 )
 from counterfactual_training.training.callbacks import PrintLoss
+from counterfactual_training.training.regimes import inner_regime
 from counterfactual_training.training.setting import OF_OBJECTIVE, in_parts
 
 # Steps of a search for people; the paper evaluated with as many. Training wants many quick searches and uses fewer.
@@ -123,13 +124,28 @@ def base_setting(params: Params) -> Setting:
     return found if params["num_std"] is None else replace(found, num_std=float(params["num_std"]))
 
 
-def _trained_by(regime: str | Regime | None, usual: Setting) -> Setting:
+def tuned(params: Params, setting: Setting, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters of a classifier with the numbers that tuning found for a setting; a regime's go into ``regime``."""
+    own = {} if setting.regime is None else {n: v for n, v in found.items() if n in setting.regime.numbers}
+    if setting.regime is None or not own:
+        return dict(found)
+    given = params["regime"]
+    named = {"name": given} if isinstance(given, str) else given
+    regime = {**named, **own} if isinstance(named, Mapping) else setting.regime.with_numbers(own)
+    return {**{name: value for name, value in found.items() if name not in own}, "regime": regime}
+
+
+def _trained_by(regime: str | Mapping[str, Any] | Regime | None, usual: Setting) -> Setting:
     """The setting of a regime; without one, the preset's own."""
     if regime is None:
         return usual
+    if isinstance(regime, Mapping):
+        if "name" not in regime:
+            raise InputError(f"A regime as a dict needs a name, such as {{'name': 'pgd', …}}, got {dict(regime)}.")
+        return make_regime(**regime)
     if isinstance(regime, Regime):
         return replace(usual, regime=regime, budget=None)
-    check_name("regime", regime, (*REGIMES, "or a Regime"))
+    check_name("regime", inner_regime(regime) if isinstance(regime, str) else regime, (*REGIMES, "or a Regime"))
     return make_regime(regime)
 
 
@@ -166,7 +182,9 @@ def make_setting(
     )
     generator = make_training_generator(params, x_train, y_train, learned)
     objective = _objective(params, base.objective)
-    return replace(base, generator=generator, constraints=constraints, objective=objective, config=config)
+    # Of an ensemble, this is the training of one member.
+    one = replace(base, members=1)
+    return replace(one, generator=generator, constraints=constraints, objective=objective, config=config)
 
 
 def _usual_rate(params: Params) -> dict[str, float]:

@@ -6,6 +6,7 @@ from counterfactual_training.evaluation.counterfactuals import counterfactual_ta
 from counterfactual_training.evaluation.evaluate import evaluate, summarise
 from counterfactual_training.evaluation.judges import Judge
 from counterfactual_training.evaluation.plausibility import implausibility, implausibility_mmd
+from counterfactual_training.evaluation.plugins import Measured
 from counterfactual_training.evaluation.protocol import PAIRED, PUBLISHED, EvaluationProtocol
 from counterfactual_training.evaluation.stepfree import (
     STEP_FREE,
@@ -22,6 +23,7 @@ __all__ = [
     "STEP_FREE",
     "EvaluationProtocol",
     "Judge",
+    "Measured",
     "Rescaled",
     "counterfactual_table",
     "counterfactual_tables",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 import torch
@@ -11,7 +13,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from counterfactual_training.constraints import Constraints, Domain
-from counterfactual_training.constraints.stack_constraints import constraint_structure, stack_constraints
+from counterfactual_training.constraints.stack_constraints import (
+    constraint_structure,
+    stack_constraints,
+    unstack_constraints,
+)
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.errors import InputError, ModelError
@@ -23,23 +29,38 @@ from counterfactual_training.evaluation.plausibility import (
     implausibility_by_class,
     unfaithfulness,
 )
+from counterfactual_training.evaluation.plugins import (
+    Find,
+    ForeignExplainer,
+    Measured,
+    MetricFunction,
+    as_find,
+    broken_rules,
+    check_metrics,
+    values_of,
+)
 from counterfactual_training.evaluation.protocol import PAIRED, EvaluationProtocol, draw_individuals
 from counterfactual_training.evaluation.recourse import cost, redundancy, sparsity, validity, validity_strict
 from counterfactual_training.models.stack import StackedModel
-from counterfactual_training.search import SearchResult, Status, ecco, search
+from counterfactual_training.search import Status, ecco, search
 
 # Metrics of valid counterfactuals only.
 OF_VALID = (
     "implausibility", "implausibility_mmd", "unfaithfulness", "energy_differential", "cost", "redundancy", "sparsity"
 )  # fmt: skip
 OF_ALL = ("validity", "validity_strict", "share_mature", "num_steps")
+# Names that a metric of a user may not have.
+TAKEN = (
+    *OF_ALL, *OF_VALID, "violations", "run", "lambda_energy", "row", "factual", "target", "searched", "member",
+    "explainer", "accuracy", "f1", "calibration_error", "robust_accuracy", "sensitivity",
+)  # fmt: skip
 
 # Memory: at most so many values of factuals are searched together.
 _FLEET_VALUES = 2**25
 _PROBES = 16
 
 Data = Dataset | tuple[Tensor, Tensor]
-Find = Callable[..., SearchResult]
+Explains = Find | Callable[..., Any]
 
 
 def counterfactual_table(
@@ -47,7 +68,8 @@ def counterfactual_table(
     data: Data,
     protocol: EvaluationProtocol = PAIRED,
     constraints: Constraints | None = None,
-    find: Find = search,
+    find: Explains = search,
+    metrics: Mapping[str, MetricFunction] | None = None,
 ) -> pd.DataFrame:
     """One row per individual, run and λ_energy.
 
@@ -57,10 +79,19 @@ def counterfactual_table(
     search and ``validity_strict`` use the gated probability, all else its classifier (:func:`decider`).
 
     Args:
-        find: searches, called as :func:`search` is.
+        find: searches, called as :func:`search` is; or any explainer, see :func:`as_find`. One that is not ours has no
+            λ_energy (NaN), is measured once, and has one column more, ``violations``.
+        metrics: of your own, by name: functions of a :class:`Measured`.
     """
     x, y, constraints = unpacked(data, constraints)
-    return _Measurement(model, x, y, constraints, protocol, find).tables()[0]
+    return _Measurement([model], x, y, constraints, protocol, as_find(find), _plugins(find, metrics)).tables()[0]
+
+
+def _plugins(find: Explains, metrics: Mapping[str, MetricFunction] | None) -> dict[str, MetricFunction]:
+    """The plug-ins that are measured: those given, and for explainers other than our search, the rules they break."""
+    metrics = dict(metrics or {})
+    check_metrics({name: metric for name, metric in metrics.items() if metric is not broken_rules}, TAKEN)
+    return {**({"violations": broken_rules} if isinstance(as_find(find), ForeignExplainer) else {}), **metrics}
 
 
 def counterfactual_tables(
@@ -68,12 +99,13 @@ def counterfactual_tables(
     data: Data,
     protocol: EvaluationProtocol = PAIRED,
     constraints: Constraints | Sequence[Constraints] | None = None,
-    find: Find = search,
+    find: Explains = search,
+    metrics: Mapping[str, MetricFunction] | None = None,
 ) -> list[pd.DataFrame]:
     """:func:`counterfactual_table` of each model, all models searched and measured together.
 
     A table equals that of its model alone, up to rounding. Models that cannot be stacked, and gated ones, whose gates
-    would not be faster together, are measured one by one.
+    would not be faster together, are measured one by one; so are all if the explainer is not our search.
 
     Args:
         models: of one architecture.
@@ -90,7 +122,9 @@ def counterfactual_tables(
     individuals = protocol.num_runs * (protocol.num_individuals or len(x))
     together = max(1, _FLEET_VALUES // max(1, individuals * x[:1].numel()))
     # Gates would not be faster together, so gated models are left out of the fleets.
-    plain = [i for i, model in enumerate(models) if decider(model, x) is model]
+    find = as_find(find)
+    foreign = isinstance(find, ForeignExplainer)
+    plain = [] if foreign else [i for i, model in enumerate(models) if decider(model, x) is model]
     tables: dict[int, pd.DataFrame] = {}
     for first in range(0, len(models), together):
         part = [i for i in plain if first <= i < first + together]
@@ -98,23 +132,24 @@ def counterfactual_tables(
         own = [rules[i] for i in part]
         fleet = stacked([models[i] for i in part], x) if len({constraint_structure(one) for one in own}) == 1 else None
         if fleet is not None:
-            measured = _Measurement(fleet, x, y, stack_constraints(own), protocol, find, (len(part),))
+            alone, plugins = [models[i] for i in part], _plugins(find, metrics)
+            measured = _Measurement(alone, x, y, stack_constraints(own), protocol, find, plugins, fleet)
             tables |= zip(part, measured.tables(), strict=True)
     # Whatever could not be stacked: other architectures, other rules, gates.
     for i in set(range(len(models))) - set(tables):
-        tables[i] = counterfactual_table(models[i], (x, y), protocol, rules[i], find)
+        tables[i] = counterfactual_table(models[i], (x, y), protocol, rules[i], find, metrics)
     return [tables[i] for i in range(len(models))]
 
 
-def aggregate(individuals: pd.DataFrame) -> pd.DataFrame:
-    """Means over individuals per run and λ_energy (and ``member``, if there is such a column), in tidy form.
+def aggregate(individuals: pd.DataFrame, own: Sequence[str] = ()) -> pd.DataFrame:
+    """Means over individuals per run and λ_energy (``member`` and ``explainer``, if there are such columns), tidy.
 
-    Columns ``metric, lambda_energy, run, value, num``. NaN and 0 where nothing is valid.
+    Columns ``metric, lambda_energy, run, value, num``. NaN and 0 where nothing is valid. ``own`` are metrics of users.
     """
-    keys = ["member", "lambda_energy", "run"] if "member" in individuals else ["lambda_energy", "run"]
-    metrics = [name for name in (*OF_ALL, *OF_VALID) if name in individuals]
+    keys = [*(key for key in ("member", "explainer") if key in individuals), "lambda_energy", "run"]
+    metrics = [name for name in (*OF_ALL, *OF_VALID, *own) if name in individuals]
     # Means and counts leave out NaN, so invalid counterfactuals do not count where only valid ones do.
-    grouped = individuals.groupby(keys)[metrics]
+    grouped = individuals.groupby(keys, dropna=False)[metrics]
     value, num = (part.melt(ignore_index=False, var_name="metric") for part in (grouped.mean(), grouped.count()))
     table = value.assign(num=num["value"]).reset_index()
     return table[[*keys[:-2], "metric", "lambda_energy", "run", "value", "num"]]
@@ -145,15 +180,24 @@ def stacked(models: Sequence[nn.Module], x: Tensor) -> StackedModel | None:
 
 @dataclass(frozen=True, eq=False)
 class _Measurement:
-    """One model, or a fleet with ``lead`` = ``(members,)``, and how it is measured; columns are ``(..., m)``."""
+    """One model, or a fleet, ``lead`` = ``(members,)``, and how it is measured; columns are ``(..., m)``."""
 
-    model: nn.Module
+    members: Sequence[nn.Module]
     x: Tensor
     y: Tensor
     constraints: Constraints
     protocol: EvaluationProtocol
     find: Find
-    lead: tuple[int, ...] = ()
+    metrics: Mapping[str, MetricFunction]
+    fleet: StackedModel | None = None
+
+    @property
+    def model(self) -> nn.Module:
+        return self.members[0] if self.fleet is None else self.fleet
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        return () if self.fleet is None else (len(self.members),)
 
     def tables(self) -> list[pd.DataFrame]:
         """One table per member, of the individuals who were searched, all λ_energy one after the other."""
@@ -162,7 +206,9 @@ class _Measurement:
         logits = self._logits(inner, self.x.expand(*self.lead, *self.x.shape))  # (..., n, k)
         check_labels(logits[0] if self.lead else logits, self.y)
         samples = self._model_samples(inner, logits.shape[-1]) if self.protocol.langevin_steps else None
-        strengths = enumerate(self.protocol.lambda_energy)
+        # An explainer that is not our search knows no λ_energy, so it is asked once.
+        foreign = isinstance(self.find, ForeignExplainer)
+        strengths = enumerate((math.nan,) if foreign else self.protocol.lambda_energy)
         parts = [self._columns(inner, logits, samples, setting, strength) for setting, strength in strengths]
         columns = {name: torch.atleast_2d(torch.cat([part[name] for part in parts], -1).cpu()) for name in parts[0]}
         # Padding and rows that were of their target class leave here, so tables of members may differ in length.
@@ -180,7 +226,7 @@ class _Measurement:
         run, rows, y_target = (part.to(x.device) for part in self._draw(logits.argmax(-1), num_classes, setting))
         generator = ecco(
             protocol.lambda_cost,
-            lambda_energy,
+            0.0 if math.isnan(lambda_energy) else lambda_energy,
             max_steps=protocol.max_steps,
             decision_threshold=protocol.decision_threshold,
             learning_rate=protocol.learning_rate,
@@ -209,6 +255,7 @@ class _Measurement:
             "redundancy": redundancy(x_cf, factuals),
             "sparsity": sparsity(x_cf, factuals, self.constraints).to(x_cf.dtype),
         }
+        mature = (found.status == int(Status.CONVERGED)).cpu().double()
         if samples is not None:
             of_valid["unfaithfulness"] = unfaithfulness(x_cf, y_target, samples)
         return {
@@ -219,12 +266,30 @@ class _Measurement:
             "target": y_target,
             "validity": valid.cpu().double(),
             "validity_strict": strict.cpu().double(),
-            "share_mature": (found.status == int(Status.CONVERGED)).cpu().double(),
+            # Who does not tell the steps of a search does not tell why it ended.
+            "share_mature": mature.masked_fill(found.num_steps.isnan().cpu(), math.nan),
             "num_steps": found.num_steps,
             # NaN, not dropped: means leave these rows out, and tables keep their shape.
             **{name: values.where(valid, torch.nan) for name, values in of_valid.items()},
+            **self._plugged(x[rows], found.x_cf, y_target, logits_cf, valid, torch.where(searched, run, -1)),
             "searched": searched,
         }
+
+    def _plugged(self, *columns: Tensor) -> dict[str, Tensor]:
+        """The metrics of users ``(..., m)``: member by member and run by run, of those who were searched (run ≥ 0)."""
+        run = torch.atleast_2d(columns[-1])
+        out = {name: torch.full(run.shape, math.nan, dtype=torch.float64) for name in self.metrics}
+        for member, model in enumerate(self.members if self.metrics else ()):
+            rules = unstack_constraints(self.constraints, member) if self.lead else self.constraints
+            own = [column[member] if self.lead else column for column in columns[:-1]]
+            for one in run[member].unique().tolist():
+                mask = run[member] == one
+                if one >= 0:
+                    x, x_cf, y_target, logits, valid = (column[mask] for column in own)
+                    measured = Measured(model, x, x_cf, y_target, logits, valid, rules, self.x, self.y)
+                    for name, metric in self.metrics.items():
+                        out[name][member, mask.cpu()] = values_of(name, metric, measured)
+        return {name: values.reshape(columns[-1].shape) for name, values in out.items()}
 
     def _draw(self, predicted: Tensor, num_classes: int, setting: int) -> Iterator[Tensor]:
         """Run, row and target ``(..., m)`` of the individuals of all models, which predict ``(..., n)``.

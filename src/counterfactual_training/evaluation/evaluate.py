@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import pandas as pd
@@ -11,17 +11,18 @@ from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import Dataset
+from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.attacks import Attack, robust_accuracy
 from counterfactual_training.evaluation.attribution import NUM_SAMPLES, protected_sensitivity
 from counterfactual_training.evaluation.counterfactuals import (
     Data,
-    Find,
+    Explains,
     aggregate,
     counterfactual_table,
     counterfactual_tables,
     unpacked,
 )
-from counterfactual_training.evaluation.findings import Finding, check_attacks, check_measurement, warn
+from counterfactual_training.evaluation.findings import Finding, check_attacks, check_individuals, check_model, warn
 from counterfactual_training.evaluation.performance import (
     accuracy,
     calibration_error,
@@ -29,8 +30,9 @@ from counterfactual_training.evaluation.performance import (
     macro_f1,
     predict_logits,
 )
+from counterfactual_training.evaluation.plugins import Find, MetricFunction, as_find, broken_rules
 from counterfactual_training.evaluation.protocol import PAIRED, EvaluationProtocol
-from counterfactual_training.search import search
+from counterfactual_training.search import Generator, search
 from counterfactual_training.search.perturbations import fgsm, pgd, random_perturbation
 
 
@@ -39,7 +41,10 @@ def evaluate(
     data: Data,
     protocol: EvaluationProtocol = PAIRED,
     constraints: Constraints | None = None,
-    find: Find = search,
+    find: Explains = search,
+    *,
+    explainers: Mapping[str, Explains | Generator] | None = None,
+    metrics: Mapping[str, MetricFunction] | None = None,
 ) -> pd.DataFrame:
     """Plausibility, faithfulness, recourse, accuracy and robustness of a model on test data.
 
@@ -50,6 +55,11 @@ def evaluate(
         protocol: how to measure.
         constraints: of the searches and attacks; by default those of the data set, or a box inferred from the rows.
         find: searches, called as :func:`search` is; ``search_gated`` also leads by real rows.
+        explainers: measured instead, by name: functions ``(model, x, y_target, constraints) -> x_cf``, a
+            :class:`Generator`, or what is called as :func:`search` is. The table then has a column ``explainer`` (empty
+            where none took part) and the metric ``violations``. Foreign ones have no λ_energy (NaN).
+        metrics: of your own, by name: functions of a :class:`Measured` that return one value per individual ``(n,)``,
+            or one number.
 
     Returns:
         Columns ``metric``, ``lambda_energy``, ``run``, ``value`` and ``num``, the count of individuals behind it; for
@@ -59,25 +69,30 @@ def evaluate(
     """
     x, y, rules = unpacked(data, constraints)
     protected = data.protected if isinstance(data, Dataset) else ()
-    if isinstance(model, nn.Module):
-        table = counterfactual_table(model, data, protocol, rules, find)
-        once, found = _of_model(model, x, y, protocol, rules, table, protected)
-        warn(found)
-        return pd.concat([aggregate(table), once], ignore_index=True)
-    tables = counterfactual_tables(model, data, protocol, rules, find)
-    each = [_of_model(m, x, y, protocol, rules, own, protected) for m, own in zip(model, tables, strict=True)]
-    # Each kind of finding once, with the message of the first member that has it.
-    kinds: dict[str, list[str]] = {}
-    for member, finding in ((member, finding) for member, (_, found) in enumerate(each) for finding in found):
-        kinds.setdefault(finding.name, []).append(f"member {member}: {finding.message}")
-    warn(Finding(name, f"{same[0]} ({len(same)} of {len(tables)} models.)") for name, same in kinds.items())
-    means = aggregate(pd.concat([table.assign(member=member) for member, table in enumerate(tables)]))
-    return pd.concat([means, *(once.assign(member=i) for i, (once, _) in enumerate(each))], ignore_index=True)
+    methods = _methods(find, explainers)
+    # Of every explainer alike, our search among them, so that the table has no holes.
+    own = {**({"violations": broken_rules} if explainers is not None else {}), **(metrics or {})}
+    lone = isinstance(model, nn.Module)
+    models = [model] if isinstance(model, nn.Module) else list(model)
+    tables: list[dict[str, pd.DataFrame]] = [{} for _ in models]
+    for name, method in methods.items():
+        given = (data, protocol, rules, method, own)
+        found = [counterfactual_table(models[0], *given)] if lone else counterfactual_tables(models, *given)
+        for member, table in enumerate(found):
+            tables[member][name] = table
+    each = [_of_model(m, x, y, protocol, rules, mine, protected) for m, mine in zip(models, tables, strict=True)]
+    _warn([found for _, found in each], lone)
+    people = [t.assign(member=i, explainer=name) for i, mine in enumerate(tables) for name, t in mine.items()]
+    once = [table.assign(member=i, explainer="") for i, (table, _) in enumerate(each)]
+    names = tuple(dict.fromkeys(("violations", *own)))
+    surplus = [*(["member"] if lone else []), *(["explainer"] if explainers is None else [])]
+    out = pd.concat([aggregate(pd.concat(people), names), *once], ignore_index=True)
+    return out.drop(columns=surplus)
 
 
 def summarise(table: pd.DataFrame) -> pd.Series:
-    """One number per metric (and member): the mean over runs, then over λ_energy."""
-    keys = ["member", "metric"] if "member" in table else ["metric"]
+    """One number per metric (and member, and explainer): the mean over runs, then over λ_energy."""
+    keys = [*(key for key in ("member", "explainer") if key in table), "metric"]
     # Metrics measured once per model have λ_energy NaN; groupby would drop them.
     per_setting = table.groupby([*keys, "lambda_energy"], dropna=False)["value"].mean()
     # First over runs, so that every λ_energy counts alike.
@@ -106,13 +121,33 @@ def attack_curves(
     return {name: robust_accuracy(model, x, y, protocol.epsilons, attacks[name]) for name in protocol.attacks}
 
 
+def _methods(find: Explains, explainers: Mapping[str, Explains | Generator] | None) -> dict[str, Find]:
+    if explainers is None:
+        return {"": as_find(find)}
+    if find is not search:
+        raise InputError("Give either find or explainers: name your find among the explainers.")
+    if not explainers or not all(isinstance(name, str) and name for name in explainers):
+        raise InputError(f"explainers needs at least one name, and no empty ones, got {list(explainers)}.")
+    return {name: as_find(explainer, name) for name, explainer in explainers.items()}
+
+
+def _warn(found: Sequence[Sequence[Finding]], lone: bool) -> None:
+    """Each kind of finding once, with the message of the first member that has it."""
+    if lone:
+        return warn(found[0])
+    kinds: dict[str, list[str]] = {}
+    for member, finding in ((member, finding) for member, own in enumerate(found) for finding in own):
+        kinds.setdefault(finding.name, []).append(f"member {member}: {finding.message}")
+    return warn(Finding(name, f"{same[0]} ({len(same)} of {len(found)} models.)") for name, same in kinds.items())
+
+
 def _of_model(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
     protocol: EvaluationProtocol,
     constraints: Constraints,
-    individuals: pd.DataFrame,
+    individuals: Mapping[str, pd.DataFrame],
     protected: Sequence[int],
 ) -> tuple[pd.DataFrame, list[Finding]]:
     """Metrics measured once per model, as rows of the tidy table, and findings."""
@@ -127,7 +162,10 @@ def _of_model(
             # One curve point has the plain name, for tables with a single column.
             first = attack == protocol.attacks[0] and epsilon == protocol.epsilons[0]
             values[name if first else f"{name}@{epsilon:g}"] = value
-    found = [*check_measurement(model, x, y, logits, protocol, individuals), *check_attacks(protocol.epsilons, curves)]
+    found = [*check_model(model, x, y, logits, protocol), *check_attacks(protocol.epsilons, curves)]
+    for name, table in individuals.items():
+        told = f"With explainer {name!r}: " if name else ""
+        found += [Finding(kind, f"{told}{text}") for kind, text in check_individuals(protocol, table)]
     records = [{"metric": name, "run": 0, "value": value, "num": len(y)} for name, value in values.items()]
     if protected and protocol.attribution_rounds:
         rng = torch.Generator().manual_seed(protocol.seed)

@@ -98,8 +98,8 @@ def check_seeds(num_seeds: int) -> Iterator[Finding]:
         yield Finding("one_seed", f"{sentence} Train several seeds.")
 
 
-def check_measurement(
-    model: nn.Module, x: Tensor, y: Tensor, logits: Tensor, protocol: EvaluationProtocol, individuals: pd.DataFrame
+def check_model(
+    model: nn.Module, x: Tensor, y: Tensor, logits: Tensor, protocol: EvaluationProtocol
 ) -> Iterator[Finding]:
     """What would mislead about a model's measurements: its outputs, its gradients, small numbers."""
     yield from check_outputs(logits)
@@ -118,6 +118,10 @@ def check_measurement(
         if missing:
             sentence = f"Only {wanted - missing} of the {wanted} individuals asked for exist; intervals are wider."
             yield Finding("fewer_individuals", sentence)
+
+
+def check_individuals(protocol: EvaluationProtocol, individuals: pd.DataFrame) -> Iterator[Finding]:
+    """Are there enough counterfactuals for a mean?"""
     # Counted over all runs and λ_energy, as in the mean that is reported.
     valid = individuals["validity"] == 1
     if valid.sum() < _FEW_VALID:
@@ -125,7 +129,7 @@ def check_measurement(
         yield Finding("few_valid", f"{sentence} and biased towards the easy cases.")
     # The groups that IP* is computed in.
     groups = individuals[valid] if protocol.mmd_valid_only else individuals
-    sizes = groups.groupby(["lambda_energy", "run", "factual", "target"]).size()
+    sizes = groups.groupby(["lambda_energy", "run", "factual", "target"], dropna=False).size()
     small, lone = (sizes < _SMALL_GROUP).sum(), (sizes < 2).sum()
     if small:
         sentence = f"{small} of {len(sizes)} groups have fewer than {_SMALL_GROUP} counterfactuals, {lone} fewer than"

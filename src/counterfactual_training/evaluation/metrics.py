@@ -7,6 +7,8 @@ To add a measure, describe it here and compute it where it belongs:
 - one value per model: from logits and classes, in ``performance`` of ``evaluate.py``; from anything else, in
   ``_of_model`` there.
 
+Users need none of this: they give :func:`evaluate` a function and a name (``plugins.py``).
+
 A line in ``OTHERS`` is enough to print it. A :class:`Metric` in ``METRICS`` is also a column of tables that compare
 models, of figures and of the demo, and, unless it is in ``_OF_MODEL``, of grids and tuning.
 """
@@ -78,6 +80,7 @@ OTHERS: dict[str, tuple[Better, str]] = {
     "redundancy": ("higher", "share of the encoded columns that a counterfactual leaves as they are"),
     "energy_differential": ("lower", "how much less typical than real rows the model finds counterfactuals (energy)"),
     "unfaithfulness": ("lower", "distance of counterfactuals from rows that the model itself imagines for the class"),
+    "violations": ("lower", "share of counterfactuals that break a rule; measured of explainers that are given"),
     "sensitivity": ("lower", "how much the model relies on protected columns, against the others"),
 }
 

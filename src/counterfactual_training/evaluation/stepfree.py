@@ -26,8 +26,9 @@ from counterfactual_training.errors import InputError, check_name
 from counterfactual_training.evaluation.bootstrap import Statistic, compare, holm
 from counterfactual_training.evaluation.judges import JUDGED, Judge, nearest_unlike, real_rows
 from counterfactual_training.evaluation.performance import decider, predict_logits
+from counterfactual_training.evaluation.plugins import Measured, MetricFunction, as_find, values_of
 from counterfactual_training.evaluation.recourse import cost, sparsity
-from counterfactual_training.search import Generator, SearchResult, generic, make_generator, search
+from counterfactual_training.search import Generator, generic, make_generator, search
 
 CONFIDENCE = 0.95
 # The search stops just past τ; rounding may put a second forward pass just before it.
@@ -36,8 +37,6 @@ _TOLERANCE = 1e-5
 _REAL_ROWS = 5
 FLOORS = ("real rows", "unmoved", "nearest unlike")
 COLUMNS = ("model", "tau", "row", "target", "valid", *JUDGED, "cost", "changes")
-# Of points ``(n, *features)`` and the classes ``(n,)`` they are meant to have: one value each.
-PointMetric = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -134,8 +133,8 @@ def stepfree_table(
     constraints: Constraints | None = None,
     levels: Sequence[Level] = STEP_FREE,
     generator: Generator | None = None,
-    find: Callable[..., SearchResult] = search,
-    metrics: Mapping[str, PointMetric] | None = None,
+    find: Callable[..., Any] = search,
+    metrics: Mapping[str, MetricFunction] | None = None,
 ) -> pd.DataFrame:
     """One row per model, τ and individual that the model does not already classify as the target.
 
@@ -145,14 +144,15 @@ def stepfree_table(
         judge: fitted to rows that no model saw, with one entry per class.
         train_rows: rows and classes that the models were fitted to; they decide the scale.
         generator: of all levels that name none; by default the recipe ``line``.
-        find: searches, called as :func:`search` is.
-        metrics: columns of your own, each a function of points ``(n, *features)`` and targets ``(n,)``.
+        find: searches, called as :func:`search` is; or any explainer, see :func:`as_find`.
+        metrics: columns of your own, each a function of :class:`Measured`, which holds the valid ones and, as its data,
+            ``train_rows``.
 
     Returns:
         :data:`COLUMNS`, then your own. ``valid`` is 0 or 1; what is measured of a counterfactual is NaN where it is
         invalid.
     """
-    parts = []
+    parts, find = [], as_find(find)
     for name, model in models.items():
         inner = decider(model, individuals.x, len(judge.classes))
         # By the classifier: a gate changes no decision, so it decides for nobody whether advice is needed.
@@ -166,7 +166,14 @@ def stepfree_table(
             x_cf = find(one, who.x, who.y_target, recipe, constraints, diagnose=False).x_cf if len(who.row) else who.x
             # Validity is judged at the scale of the search, because τ is a probability.
             valid = _valid(one, inner, x_cf, who.y_target, level)
-            parts.append(_rows(name, level.name, who, x_cf, valid, judge, constraints, metrics or {}))
+            table = _rows(name, level.name, who, x_cf, valid, judge, constraints)
+            if metrics:
+                x, points, y_target = (part[valid.to(part.device)] for part in (who.x, x_cf, who.y_target))
+                logits, rules = predict_logits(inner, points), constraints or Constraints.build(x_cf[:1].numel())
+                got = Measured(one, x, points, y_target, logits, valid[valid], rules, *train_rows)
+                own = {own: values_of(own, metric, got).numpy() for own, metric in metrics.items()}
+                table = table.join(pd.DataFrame(own, index=table.index[valid.numpy()]))
+            parts.append(table)
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(COLUMNS))
 
 
@@ -184,7 +191,7 @@ def floor_table(individuals: Individuals, judge: Judge, real: tuple[Tensor, Tens
         (individuals, nearest_unlike(*real, individuals.x, individuals.y_target)),
     )
     named = zip(FLOORS, points, strict=True)
-    parts = [_rows(name, "", *at, torch.ones(len(at[1]), dtype=torch.bool), judge, None, {}) for name, at in named]
+    parts = [_rows(name, "", *at, torch.ones(len(at[1]), dtype=torch.bool), judge, None) for name, at in named]
     return pd.concat(parts, ignore_index=True)
 
 
@@ -199,20 +206,18 @@ def _valid(model: nn.Module, inner: nn.Module, x_cf: Tensor, y_target: Tensor, l
 
 
 def _rows(
-    name: str, tau: str, who: Individuals, x_cf: Tensor, valid: Tensor, judge: Judge, constraints: Constraints | None,
-    metrics: Mapping[str, PointMetric],
-) -> pd.DataFrame:  # fmt: skip
+    name: str, tau: str, who: Individuals, x_cf: Tensor, valid: Tensor, judge: Judge, constraints: Constraints | None
+) -> pd.DataFrame:
     points, factuals = (at_least_single(part).flatten(1) for part in (x_cf, who.x))
     # IP* and spread belong to the set of points, so invalid ones must not be among them.
     measured = judge(points[valid], who.y_target[valid])
     measured["cost"] = cost(points[valid], factuals[valid]).cpu().double().numpy()
     measured["changes"] = sparsity(points[valid], factuals[valid], constraints).cpu().double().numpy()
-    measured |= {own: metric(x_cf[valid], who.y_target[valid]).cpu().numpy() for own, metric in metrics.items()}
     known = {"model": name, "tau": tau, "row": who.row.cpu().numpy(), "target": who.y_target.cpu().numpy()}
     table = pd.DataFrame({**known, "valid": valid.double().numpy()})
     # Rows without a valid counterfactual become NaN.
     of_valid = pd.DataFrame(measured, index=valid.nonzero().flatten().numpy())
-    return table.join(of_valid)[[*COLUMNS, *metrics]]
+    return table.join(of_valid)[list(COLUMNS)]
 
 
 # How two models are compared, and whether less is better. Percentages make no sense for shares and values near zero.

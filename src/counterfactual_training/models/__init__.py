@@ -1,6 +1,7 @@
 """Classifiers and the generative model that REVISE searches in."""
 
 from counterfactual_training.models.classifiers import CNN, bend, cnn, linear, mlp, shape_of
+from counterfactual_training.models.counternet import CounterNet, counternet, counternet_explainer
 from counterfactual_training.models.embeddings import mlp_ple, mlp_plr, varied
 from counterfactual_training.models.ensemble import Ensemble, make_ensemble
 from counterfactual_training.models.neurotree import neurotree
@@ -14,6 +15,7 @@ __all__ = [
     "CNN",
     "NETWORKS",
     "VAE",
+    "CounterNet",
     "Ensemble",
     "Quantiles",
     "StackedModel",
@@ -21,6 +23,8 @@ __all__ = [
     "bend",
     "check_stackable",
     "cnn",
+    "counternet",
+    "counternet_explainer",
     "describe",
     "fit_vae",
     "in_words",

@@ -10,6 +10,7 @@ from torch import nn
 
 from counterfactual_training.errors import ModelError, check_name
 from counterfactual_training.models.classifiers import Asinh, mlp, shape_of
+from counterfactual_training.models.counternet import CounterNet, counternet
 from counterfactual_training.models.embeddings import Embedding, Periodic, PiecewiseLinear, mlp_ple, mlp_plr
 from counterfactual_training.models.ensemble import Ensemble, make_ensemble
 from counterfactual_training.models.neurotree import NeuroTrees, neurotree
@@ -23,6 +24,7 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "mlp-plr": mlp_plr,
     "mlp-ple": mlp_ple,
     "tabm": tabm,
+    "counternet": counternet,
 }
 # By the layer that makes the difference.
 _KINDS: dict[type[nn.Module], str] = {
@@ -37,6 +39,8 @@ def describe(model: nn.Module) -> dict[str, Any]:
     """What :func:`make_network` needs to make a network of this shape; raises for a network of another kind."""
     if isinstance(model, Ensemble):
         return {"kind": "ensemble", "size": len(model.members), "member": describe(model.members[0])}
+    if isinstance(model, CounterNet):
+        return {"kind": "counternet", **model.shape}
     layers = list(model) if isinstance(model, nn.Sequential) else [model]
     if isinstance(layers[0], Quantiles):
         return {"quantiles": layers[0].num_bins, **describe(nn.Sequential(*layers[1:]))}
@@ -76,6 +80,8 @@ def in_words(shape: Mapping[str, Any]) -> str:
         return f"mean of {shape['size']}: {in_words(shape['member'])}"
     if kind == "neurotree":
         return f"{shape['num_trees']} smooth trees of depth {shape['depth']}"
+    if kind == "counternet":
+        return "network that answers with counterfactuals itself (CounterNet)"
     widths = " and ".join(str(width) for width in shape["hidden"])
     if kind == "mlp" and not widths:
         return "linear classifier"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -56,13 +57,14 @@ class StackedModel(nn.Module):
     def num_members(self) -> int:
         return len(self.weights)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, **options: Any) -> Any:
+        """Logits ``(M, n, k)``; options go to the members' own forward."""
         state = self.parameters_by_name()
         if self.layers is None:
             for module, trains in zip(self.skeleton[0].modules(), self.trains, strict=True):
                 module.training = self.training and trains
             # Any architecture: vmap runs the first model's code with everyone's weights.
-            alone = partial(functional_call, self.skeleton[0])
+            alone = partial(functional_call, self.skeleton[0], kwargs=options)
             # Known layers that draw are refused beforehand; an unknown one must not draw otherwise than alone.
             return vmap(alone, randomness="error")((state, self.stacked_buffers), (x,))
         fresh = False

@@ -175,7 +175,7 @@ def _data_tables(part: pd.DataFrame, models: pd.DataFrame) -> list[TextTable]:
             rows.append((
                 name, shown["nn5"], number(nearest["change"], 1), number(nearest["share"], 2), shown["ip"],
                 shown["ip_star"], shown["boosting"], shown["cost"], shown["changes"],
-                number(nearest["validity"], 2) + mark["valid"], shown["retrained"],
+                number(nearest["validity"], 2) + mark["valid"], shown.get("retrained", NOTHING),
             ))  # fmt: skip
         first = cell[cell["metric"] == "nn5"].iloc[0]
         real, unmoved = (number(first[name], 2) for name in ("real", "unmoved"))

@@ -63,6 +63,8 @@ class Fleet:
         for i, member in enumerate(members):
             if unwrapped(member.model) is not member.model:
                 raise InputError(f"Member {i} is distributed over processes; give ct.train one such model at a time.")
+            if member.setting.members > 1:
+                raise InputError(f"Member {i} is an ensemble; give ct.train one at a time, or its networks as members.")
             for name, mine in vars(first).items():
                 its = getattr(member.setting.config, name)
                 if mine != its and name not in _OWN:

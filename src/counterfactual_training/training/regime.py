@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.core.losses import class_loss
 from counterfactual_training.core.precision import at_least_single
+from counterfactual_training.errors import lookup
 from counterfactual_training.search import Generator, SearchResult, search
 from counterfactual_training.search.perturbations import Box, attack_box
 from counterfactual_training.training.objective import Batch, LossTerms, Objective
@@ -134,7 +135,8 @@ class Regime:
         find: ``find(round)``: what the loss gets as ``found``, at the current weights and without gradients by them:
             attacks, samples, counterfactuals. Not called during burn-in, when only the class loss counts.
         remember: ``remember(data, lead)``: the memory before the first epoch, tensors ``(*lead, …)``.
-        numbers: what the recipe was made with, for reports.
+        numbers: what its recipe in :data:`RECIPES` was made with, for reports and tuning.
+        check: ``check(models, data)``: raises before training if it cannot train these models on these rows.
     """
 
     name: str
@@ -142,6 +144,13 @@ class Regime:
     find: Find | None = None
     remember: Callable[[TrainingRows, torch.Size], Memory] | None = None
     numbers: dict[str, Any] = field(default_factory=dict)
+    check: Callable[[Sequence[nn.Module], TrainingRows], None] | None = None
+
+    def with_numbers(self, numbers: Mapping[str, Any]) -> Regime:
+        """The same recipe with some numbers changed; only published ones have a recipe."""
+        from counterfactual_training.training.regimes import RECIPES  # which is made of regimes
+
+        return lookup("regime with a recipe:", self.name, RECIPES)(**{**self.numbers, **numbers})
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ what the constraints allow. Numbers such as ε are in the units of the inputs, w
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -18,8 +19,9 @@ from torch.nn.functional import cosine_similarity, kl_div, softplus
 from counterfactual_training.core.energy import mean_rows
 from counterfactual_training.core.losses import class_loss
 from counterfactual_training.core.precision import at_least_single
-from counterfactual_training.errors import InputError, check_name
+from counterfactual_training.errors import InputError, check_count, check_name
 from counterfactual_training.search.perturbations import ascend, input_gradient
+from counterfactual_training.training.counternet import counternet
 from counterfactual_training.training.objective import Batch, LossTerms, make_objective
 from counterfactual_training.training.regime import Memory, Regime, Round, put, take
 from counterfactual_training.training.rows import TrainingRows
@@ -49,7 +51,7 @@ def pgd(epsilon: float = 0.1, steps: int = 10, step_size: float | None = None) -
         logits = at_least_single(model(x_adv))
         return LossTerms.sum(logits, adversarial=class_loss(logits, batch.y, batch.weight))
 
-    return Regime("pgd", loss, find, numbers={"epsilon": epsilon, "steps": steps, "step_size": rate})
+    return Regime("pgd", loss, find, numbers={"epsilon": epsilon, "steps": steps, "step_size": step_size})
 
 
 @cache
@@ -71,7 +73,8 @@ def trades(beta: float = 1.0, epsilon: float = 0.1, steps: int = 10, step_size: 
         fit = class_loss(logits, batch.y, batch.weight)
         return LossTerms.sum(logits, class_loss=fit, adversarial=beta * mean_rows(gap, batch.weight))
 
-    return Regime("trades", loss, find, numbers={"beta": beta, "epsilon": epsilon, "steps": steps, "step_size": rate})
+    numbers = {"beta": beta, "epsilon": epsilon, "steps": steps, "step_size": step_size}
+    return Regime("trades", loss, find, numbers=numbers)
 
 
 @cache
@@ -244,7 +247,8 @@ def cat(weight: float = 1.0, share: float = 0.25, augment: Pairs | None = None) 
         fit = class_loss(logits, batch.y, batch.weight)
         return LossTerms.sum(logits, class_loss=fit, augmented=weight * class_loss(after, y_target, counted))
 
-    return Regime("cat", loss, augment or searched, numbers={"weight": weight, "share": share})
+    numbers = {"weight": weight, "share": share}
+    return Regime("cat" if augment is None else "augmented", loss, augment or searched, numbers=numbers)
 
 
 @cache
@@ -273,7 +277,15 @@ def misob(strength: float = 0.2, target: int = 1, warm_up: int = 2) -> Regime:
 
 
 RECIPES: dict[str, Callable[..., Regime]] = {
-    recipe.__name__: recipe for recipe in (pgd, trades, jem, dat, ross, gradient_supervision, cat, misob)
+    recipe.__name__: recipe for recipe in (pgd, trades, jem, dat, ross, gradient_supervision, cat, misob, counternet)
+}
+# Regimes with another network than the usual one.
+OWN_NETWORK = ("counternet",)
+# Where training by a regime wants other settings than usual: CAT fine-tunes, and without a trained model entropy says
+# nothing; CounterNet as its authors trained it.
+_CONFIGS = {
+    "cat": TrainConfig(burn_in=0.5),
+    "counternet": TrainConfig(burn_in=0.0, batch_size=128, learning_rate=0.003, shuffle=True),
 }
 # Training that differs from others in numbers alone: Eq. 2 with other weights and settings.
 SETTINGS: dict[str, Setting] = {
@@ -284,24 +296,42 @@ SETTINGS: dict[str, Setting] = {
     "ct_divergence": Setting(objective=make_objective("divergence")),
     "ct_adversarial": Setting(objective=make_objective("adversarial")),
 }
-REGIMES = (*SETTINGS, *RECIPES)
+ENSEMBLE = "ensemble"
+REGIMES = (*SETTINGS, *RECIPES, ENSEMBLE)
+_MEMBERS = 5  # of a deep ensemble, as its authors had
+
+
+def inner_regime(name: str) -> str:
+    """What an ensemble's members train by, ``"jem"`` of ``"ensemble of jem"``; any other name is its own."""
+    return "conventional" if name == ENSEMBLE else name.removeprefix(f"{ENSEMBLE} of ")
 
 
 def make_regime(name: str, **numbers: Any) -> Setting:
     """The setting of a regime by name; numbers are those of its recipe.
 
+    ``"ensemble"`` (Lakshminarayanan et al. 2017) trains several ``members`` independently and averages their logits;
+    ``of="jem"``, or ``"ensemble of jem"``, by another regime than the conventional one.
+
     >>> make_regime("trades", beta=6.0).regime.numbers["beta"]
     6.0
+    >>> make_regime("ensemble of trades", beta=6.0, members=3).members
+    3
     """
+    if inner_regime(name) != name:
+        members = check_count("members", numbers.pop("members", _MEMBERS))
+        of = numbers.pop("of", "conventional") if name == ENSEMBLE else inner_regime(name)
+        if inner_regime(of) != of:
+            raise InputError(f"An ensemble of ensembles is one larger ensemble; state members=…, got {of!r}.")
+        return replace(make_regime(of, **numbers), members=members)
     if name in SETTINGS:
         if numbers:
             raise InputError(f"{name!r} has no numbers of its own; change its generator, objective or config.")
         return SETTINGS[name]
     check_name("regime", name, REGIMES)
     recipe = RECIPES[name]
-    # CAT fine-tunes: without a trained model, entropy says nothing.
-    config = TrainConfig(burn_in=0.5) if name == "cat" else TrainConfig(burn_in=0.0)
-    return Setting(regime=recipe(**numbers), config=config)
+    for number in numbers:
+        check_name(f"number of {name!r}:", number, inspect.signature(recipe).parameters)
+    return Setting(regime=recipe(**numbers), config=_CONFIGS.get(name, TrainConfig(burn_in=0.0)))
 
 
 # ---- what recipes share ----------------------------------------------------------------------------------------------

@@ -101,6 +101,9 @@ class Run:
         self.models = [unwrapped(model) for model in models]
         self.data, self.validation, self.callbacks = data, validation, list(callbacks)
         self.config = self.settings[0].config
+        self.regime = self.settings[0].regime  # the members of a stack share it
+        if self.regime is not None and self.regime.check is not None:
+            self.regime.check(self.models, data)
         self.epoch, self.epochs = 0, self.config.epochs
         self.histories = [History() for _ in self.settings]
         self.strength = [1.0] * len(models)
@@ -113,7 +116,6 @@ class Run:
         self.learner = Learner(model, self.settings[0].loss, data.num_classes, rates, optimizer)
         self.model, self.optimizer = self.learner.model, self.learner.optimizer
         self.device = self.learner.parameters[0].device
-        self.regime = self.settings[0].regime  # the members of a stack share it
         remember = self.regime.remember if self.regime is not None else None
         self.memory = {} if remember is None else remember(data, self.learner.lead)
         self.good = self._weights()  # weights after each member's last sound epoch, by row of the stack

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.defaults import BURN_IN, EPOCHS, LEARNING_RATE, SEED
-from counterfactual_training.errors import InputError, check_name, lookup
+from counterfactual_training.errors import InputError, check_count, check_name, lookup
 from counterfactual_training.search import Generator, ecco
 from counterfactual_training.training.objective import Objective, make_objective
 from counterfactual_training.training.regime import Regime, RegimeLoss
@@ -28,7 +28,7 @@ Immature = Literal["replace", "drop", "keep"]
 # Numbers of a setting, by the names of CounterfactualClassifier's parameters; all others are the generator's.
 OF_OBJECTIVE = ("lambda_div", "lambda_reg", "lambda_adv")
 OF_CONFIG = ("learning_rate", "burn_in", "num_counterfactuals")
-WHOLE = ("max_steps", "num_counterfactuals")
+WHOLE = ("max_steps", "num_counterfactuals", "steps", "most", "buffer", "warm_up", "target")
 _SEARCH_NAMES = {"learning_rate": "search_learning_rate"}  # the optimizer has a learning rate too
 # Whole numbers of a config, and the smallest allowed.
 _WHOLE = {"epochs": 0, "batch_size": 1, "num_counterfactuals": 1, "max_bad_updates": 1,
@@ -120,6 +120,7 @@ class Setting:
         num_std: n_σ of the inferred box.
         budget: the share of training accuracy that counterfactuals may cost, relative to a conventional twin
             (:class:`AccuracyBudget`); ``None`` sets no limit.
+        members: of an ensemble, trained one by one from seeds of their own, logits averaged; 1 trains a single model.
         project_categories: treat categories as categories in training, not as continuous (as run). Read by those who
             make the constraints, such as the classifier.
     """
@@ -132,8 +133,10 @@ class Setting:
     budget: float | None = None
     project_categories: bool = False
     regime: Regime | None = None
+    members: int = 1
 
     def __post_init__(self) -> None:
+        check_count("members", self.members)
         if self.budget is not None and not 0 < self.budget < 1:
             raise InputError(f"budget is a share of the training rows between 0 and 1, got {self.budget!r}.")
         if self.budget is not None and self.regime is not None:
@@ -153,7 +156,13 @@ class Setting:
         return replace(self, config=replace(self.config, seed=seed))
 
     def numbers(self) -> dict[str, Value]:
-        """The numbers that have an effect, by the names of the classifier's parameters; ablated terms are left out."""
+        """The numbers that have an effect, by the names of the classifier's parameters; ablated terms are left out.
+
+        Of a regime with a loss of its own: those of its recipe, and the learning rate.
+        """
+        if self.regime is not None:
+            own = {name: number for name, number in self.regime.numbers.items() if type(number) in (int, float)}
+            return {**own, "learning_rate": self.config.learning_rate}
         found: dict[str, Any] = {_SEARCH_NAMES.get(n, n): number for n, number in self.generator.numbers().items()}
         found |= {name: getattr(self.objective, name) for name in OF_OBJECTIVE}
         found |= {name: getattr(self.config, name) for name in OF_CONFIG}
@@ -163,12 +172,17 @@ class Setting:
 
     def with_numbers(self, numbers: Mapping[str, Value]) -> Setting:
         """The inverse of :meth:`numbers`: a copy with some of them changed."""
-        valid = [*self.numbers(), *OF_OBJECTIVE]
+        valid = [*self.numbers(), *(OF_OBJECTIVE if self.regime is None else ())]
         for name, number in numbers.items():
             check_name("number of this setting:", name, dict.fromkeys(valid))
             if name in WHOLE and not float(number).is_integer():
                 raise InputError(f"{name} is a whole number, got {number!r}.")
-        parts = in_parts({name: int(number) if name in WHOLE else float(number) for name, number in numbers.items()})
+        typed = {name: int(number) if name in WHOLE else float(number) for name, number in numbers.items()}
+        if self.regime is not None:
+            rate = typed.pop("learning_rate", self.config.learning_rate)
+            made = self.regime if not typed else self.regime.with_numbers(typed)
+            return replace(self, regime=made, config=replace(self.config, learning_rate=rate))
+        parts = in_parts(typed)
         return replace(
             self,
             generator=self.generator.with_numbers(parts["generator"]),
@@ -183,6 +197,7 @@ class Setting:
             "objective": dict(vars(self.objective)),
             "training": asdict(self.config),
             **({} if self.regime is None else {"regime": {"name": self.regime.name, **self.regime.numbers}}),
+            **({} if self.members == 1 else {"members": self.members}),
         }
 
 

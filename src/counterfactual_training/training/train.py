@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from counterfactual_training.constraints import Constraints
+from counterfactual_training.errors import InputError, ModelError
+from counterfactual_training.models import Ensemble
 from counterfactual_training.search import Generator, make_generator
 from counterfactual_training.training import arguments
 from counterfactual_training.training.callbacks import Callback
 from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.distributed import Ranks, unwrapped
+from counterfactual_training.training.fleet import Fleet, Member
 from counterfactual_training.training.loop import fit
 from counterfactual_training.training.objective import Objective, make_objective
 from counterfactual_training.training.regime import Regime
 from counterfactual_training.training.regimes import make_regime
+from counterfactual_training.training.rows import TrainingRows
 from counterfactual_training.training.run import Run, TrainResult
 from counterfactual_training.training.setting import Setting, TrainConfig, preset
 
@@ -60,7 +66,7 @@ def train(
         objective: the weights of Eq. 2, or a name from :data:`OBJECTIVES`.
         config: all other settings.
         setting: these four together, or the name of a preset; arguments given beside it take precedence.
-        regime: another way to train, or its name in :data:`REGIMES`.
+        regime: another way to train, or its name in :data:`REGIMES`; ``"ensemble"`` is for an :class:`Ensemble`.
         validation: rows and classes whose loss and accuracy are logged every epoch, for callbacks only.
         sample_weight: ``(n,)`` weights of the rows in class loss and adversarial loss.
         class_weight: one number per class for the same losses, or ``"balanced"``.
@@ -72,20 +78,70 @@ def train(
     if device is not None:
         model, y = model.to(device), None if y is None else y.to(device)
         x = x.to(device) if isinstance(x, Tensor) else x
-    inner, ranks = unwrapped(model), Ranks.from_model(model)
+    base, rows = _base(setting, regime), (x, y) if isinstance(x, Tensor) else (None, None)
+    stated = partial(_stated, base, generator, constraints, objective, config, *rows)
+    if base.members > 1:
+        given = (x, y, validation, sample_weight, class_weight, callbacks, checkpoint, progress)
+        return _train_members(model, stated(), not isinstance(regime, str), optimizer, *given)
+    inner = unwrapped(model)
     data = arguments.training_rows([inner], x, y, sample_weight, class_weight)
     held = arguments.validation_rows([inner], validation, data)
-    base, rows = _base(setting, regime), (x, y) if isinstance(x, Tensor) else (None, None)
-    chosen = arguments.with_constraints(_stated(base, generator, constraints, objective, config, *rows), data)
-    arguments.check_modes(inner, chosen, data, ranks)
+    chosen = arguments.with_constraints(stated(), data)
+    arguments.check_modes(inner, chosen, data, Ranks.from_model(model))
     listeners = arguments.listeners(callbacks, [chosen], progress)
-    if optimizer is not None:
-        optimizer = optimizer if isinstance(optimizer, Optimizer) else optimizer(inner.parameters())
-        arguments.check_optimizer(inner, optimizer, chosen, ranks, listeners)
-    run = Run([model], [chosen], data, held, optimizer=optimizer, callbacks=listeners)
-    arguments.check_ranks(run)
+    run = _run(model, chosen, data, held, optimizer, listeners)
     fit(run, None if checkpoint is None else Checkpoint(checkpoint, run))
     return run.results()[0]
+
+
+def _run(
+    model: nn.Module,
+    setting: Setting,
+    data: TrainingRows,
+    held: TrainingRows | None,
+    given: Optimizer | OptimizerFactory | None,
+    listeners: Sequence[Callback],
+) -> Run:
+    """The run of one model, by the user's optimizer if there is one, checked."""
+    inner, made = unwrapped(model), None
+    if given is not None:
+        made = given if isinstance(given, Optimizer) else given(inner.parameters())
+        arguments.check_optimizer(inner, made, setting, Ranks.from_model(model), listeners)
+    run = Run([model], [setting], data, held, optimizer=made, callbacks=listeners)
+    arguments.check_ranks(run)
+    return run
+
+
+def _train_members(
+    model: nn.Module,
+    setting: Setting,
+    counted: bool,
+    optimizer: Optimizer | OptimizerFactory | None,
+    x: arguments.Source,
+    y: Tensor | None,
+    validation: arguments.Validation | None,
+    sample_weight: Tensor | None,
+    class_weight: arguments.ClassWeight | None,
+    *heard: Any,
+) -> TrainResult:
+    """The networks of an ensemble as a fleet, each with a seed of its own; ``counted``: as many as the setting says."""
+    if not isinstance(model, Ensemble):
+        raise ModelError(
+            f"An ensemble trains several networks, got one {type(model).__name__}: pass ct.Ensemble([make() for _ in "
+            f"range({setting.members})]), where make returns a network with weights of its own."
+        )
+    if counted and len(model.members) != setting.members:
+        raise InputError(f"The setting is about {setting.members} members, the ensemble has {len(model.members)}.")
+    if optimizer is not None:
+        raise InputError("Members of an ensemble have an Adam each; leave the optimizer out.")
+    one, first = replace(setting, members=1), setting.config.seed
+    fleet = Fleet([Member(network, one.seeded(first + i)) for i, network in enumerate(model.members)])
+    callbacks, checkpoint, progress = heard
+    results = fleet.train(
+        x, y, validation=validation, sample_weight=sample_weight, class_weight=class_weight, callbacks=callbacks,
+        checkpoint=checkpoint, progress=progress,
+    )  # fmt: skip
+    return TrainResult(model.eval(), results[0].history)
 
 
 def _base(setting: Setting | str | None, regime: Regime | str | None) -> Setting:
@@ -96,7 +152,9 @@ def _base(setting: Setting | str | None, regime: Regime | str | None) -> Setting
     if isinstance(regime, Regime):
         return replace(base or Setting(), regime=regime)
     chosen = make_regime(regime)
-    return chosen if base is None else replace(base, regime=chosen.regime, objective=chosen.objective)
+    if base is None:
+        return chosen
+    return replace(base, regime=chosen.regime, objective=chosen.objective, members=chosen.members)
 
 
 def _stated(

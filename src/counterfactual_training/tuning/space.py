@@ -100,11 +100,26 @@ RANGES: Space = {
     "learning_rate": Range(3e-4, 1e-2, log=True),
 }
 
+# Of regimes with a loss of their own, beside the learning rate: about a tenth to ten times the usual weight, and
+# changes from small ones to those that cross most of a column. Steps change the time of a trial, so they are not tuned.
+_WEIGHT, _REACH = Range(0.1, 10.0, log=True), Range(0.01, 0.5, log=True)
+OF_REGIMES: Mapping[str, Space] = {
+    "pgd": {"epsilon": _REACH},
+    "trades": {"beta": _WEIGHT, "epsilon": _REACH},
+    "jem": {"weight": _WEIGHT, "ridge": Range(0.01, 1.0, log=True), "clip": _REACH},
+    "dat": {"epsilon": _REACH, "sample_size": _REACH},
+    "ross": {"weight": _WEIGHT, "reach": Range(0.1, 2.0, log=True)},
+    "gradient_supervision": {"weight": _WEIGHT},
+    "cat": {"weight": _WEIGHT, "share": Range(0.05, 1.0)},
+    "misob": {"strength": Range(0.02, 2.0, log=True)},
+    "counternet": {"cost": Range(1e-3, 1.0, log=True), "validity": Range(0.02, 2.0, log=True)},
+}
+
 
 def make_space(
     start: Setting, changes: Mapping[str, Any] | str | Path | None = None, gate: str = "none"
 ) -> dict[str, Values]:
-    """The ranges to search: those of :data:`RANGES` that the setting uses, with changes.
+    """The ranges to search: those of :data:`RANGES` and of its regime that the setting uses, with changes.
 
     Args:
         start: the setting to improve; every range is widened to hold it.
@@ -113,7 +128,8 @@ def make_space(
         gate: of the setting to improve.
     """
     values: dict[str, Any] = {**start.numbers(), GATE: gate}
-    wanted: dict[str, Any] = {name: domain for name, domain in RANGES.items() if name in values}
+    own = {} if start.regime is None else OF_REGIMES.get(start.regime.name, {})
+    wanted: dict[str, Any] = {name: domain for name, domain in {**RANGES, **own}.items() if name in values}
     for name, given in (_read(changes) if isinstance(changes, str | Path) else changes or {}).items():
         check_name("setting to tune", name, dict.fromkeys([*TUNABLE, *values]))
         if name not in values:

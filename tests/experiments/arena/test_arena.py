@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -39,8 +40,15 @@ def tiny(tmp_path, **changes):
 def test_all_regimes_take_part_and_others_are_made_of_them():
     assert set(REGIMES) < set(all_names())
     one = Contestant.named("ensemble of jem")
-    assert (one.regime, one.kind) == ("jem", "ensemble")
+    assert (one.regime, one.size, one.gated) == ("jem", 5, False)
     assert Contestant.named("gated pgd").regime == "pgd" and Contestant.named("gated").regime == "conventional"
+    assert Contestant.named("counternet itself").explainer is not None
+
+
+def test_counternet_is_left_out_where_there_are_three_classes(tmp_path):
+    arena = tiny(tmp_path, data=["MNIST", "moons"], contestants=["counternet", "counternet itself", "pgd"])
+    assert Bout("MNIST", "pgd") in arena.bouts and Bout("Moon", "counternet") in arena.bouts
+    assert not any(bout.data == "MNIST" and "counternet" in bout.contestant for bout in arena.bouts)
 
 
 @pytest.mark.parametrize("name, meant", [("trade", "trades"), ("gated jemm", "jem"), ("ensemble of pgdd", "pgd")])
@@ -156,10 +164,9 @@ def test_other_seeds_judge_whether_advice_survives_retraining():
         def forward(self, x):
             return torch.nn.functional.one_hot(torch.full(x.shape[:1], self.label), 2).float()
 
-    share = room._retrained([Constant(1), Constant(1), Constant(0)])
-    found = share(torch.zeros(2, 3), torch.tensor([1, 0]))
+    points = SimpleNamespace(x_cf=torch.zeros(2, 3), y_target=torch.tensor([1, 0]))
+    found = room._retrained([Constant(1), Constant(1), Constant(0)], points)
     assert found.tolist() == pytest.approx([2 / 3, 1 / 3])
-    assert room._retrained([])(torch.zeros(2, 3), torch.tensor([1, 0])).isnan().all()
 
 
 @pytest.mark.exhaustive

@@ -12,9 +12,10 @@ import json
 import re
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -26,6 +27,7 @@ from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.errors import InputError, check_name
 from counterfactual_training.evaluation.evaluate import attack_curves, performance
 from counterfactual_training.evaluation.performance import decider, predict_logits
+from counterfactual_training.evaluation.plugins import Measured
 from counterfactual_training.evaluation.protocol import EvaluationProtocol
 from counterfactual_training.evaluation.stepfree import STEP_FREE, floor_table, stepfree_table
 from counterfactual_training.experiments.arena.caps import GENERATORS, GRADIENTS
@@ -113,7 +115,11 @@ class Arena:
     def bouts(self) -> list[Bout]:
         # Images take longest, so they start first.
         order = sorted(self.seeds_of, key=lambda name: name not in IMAGES)
-        return [Bout(data, name) for data in order for name in self.names]
+        classes = {
+            data: self.own[data].num_classes if data in self.own else 10 if data in IMAGES else 2 for data in order
+        }
+        pairs = [Bout(data, name) for data in order for name in self.names]
+        return [bout for bout in pairs if Contestant.named(bout.contestant).takes(classes[bout.data])]
 
     @property
     def kind_of_rows(self) -> str:
@@ -233,14 +239,14 @@ def _run(work: _Work, bout: Bout) -> Result:
 def _counterfactuals(
     arena: Arena, bench: TruthBench, fit: Fit, bout: Bout, model: nn.Module, others: Sequence[nn.Module]
 ) -> list[pd.DataFrame]:
-    """One table per search."""
+    """One table per search; a model that answers by itself is asked in place of all of them."""
+    find = Contestant.named(bout.contestant).explainer or search_gated
+    metrics = {"retrained": partial(_retrained, others)} if others else {}
     found = []
-    metrics = {"retrained": _retrained(others)}
     for name in arena.generators:
-        generator = _generator(name, fit)
         table = stepfree_table(
             {bout.contestant: model}, bench.individuals, bench.judge, (fit.x, fit.y), fit.constraints, STEP_FREE,
-            generator, search_gated, metrics,
+            _generator(name, fit), find, metrics,
         )  # fmt: skip
         found.append(table.assign(setting=name))
     return found
@@ -255,15 +261,10 @@ def _generator(name: str, fit: Fit) -> Generator:
     return make_generator(name, fit.x, fit.y, step_rule="line", **numbers)
 
 
-def _retrained(others: Sequence[nn.Module]) -> Callable[[Tensor, Tensor], Tensor]:
+def _retrained(others: Sequence[nn.Module], measured: Measured) -> Tensor:
     """The share of models, trained by other seeds, that also give the target class ``(n,)``."""
-
-    def agree(x_cf: Tensor, y_target: Tensor) -> Tensor:
-        if not others:
-            return torch.full(y_target.shape, torch.nan)
-        return torch.stack([predict_logits(m, x_cf).argmax(-1) == y_target for m in others]).double().mean(0)
-
-    return agree
+    votes = [predict_logits(other, measured.x_cf).argmax(-1) == measured.y_target for other in others]
+    return torch.stack(votes).double().mean(0)
 
 
 def _of_model(bench: TruthBench, fit: Fit, model: nn.Module) -> dict[str, float]:

@@ -1,13 +1,15 @@
 """Who takes part: every regime on the paper's network, with as many input gradients as the others.
 
-A name is that of a regime, ``ensemble`` (of conventional networks) or ``gated`` (a conventional network with the gate
-of :class:`CounterfactualClassifier`); ``ensemble of jem`` and ``gated pgd`` are those of other regimes.
+A name is that of a regime, such as ``pgd`` or ``ensemble of jem``; ``gated`` is a conventional network with the gate of
+:class:`CounterfactualClassifier`, ``gated pgd`` that of another regime; ``counternet itself`` answers without a search.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,14 +19,15 @@ from counterfactual_training.estimator.parameters import DEFAULT
 from counterfactual_training.evaluation.stepfree import scale_of
 from counterfactual_training.experiments.arena.caps import MEMBERS
 from counterfactual_training.experiments.paper_data import IMAGES
-from counterfactual_training.experiments.trained import untrained
+from counterfactual_training.experiments.trained import untrained, with_weights
 from counterfactual_training.experiments.truth.methods import Fit, cheap_recourse_setting
 from counterfactual_training.gates import fit_gate
-from counterfactual_training.models import Ensemble
-from counterfactual_training.training import AS_PRINTED, REGIMES, Fleet, Member, Setting, make_regime
+from counterfactual_training.models import Ensemble, counternet, counternet_explainer
+from counterfactual_training.training import AS_PRINTED, REGIMES, ClipGradient, Fleet, Member, Setting, make_regime
+from counterfactual_training.training.regimes import OWN_NETWORK, inner_regime
 
 BASELINE = "conventional"
-_ENSEMBLE, _GATED = "ensemble", "gated"
+_GATED, _ITSELF = "gated", "counternet itself"
 # Objectives of the paper's experiments, by regime.
 _PAPER = {"conventional": "vanilla", "ct": "full", "ct_divergence": "divergence", "ct_adversarial": "adversarial"}
 # Regimes that search as Eq. 2 does: a share of the rows, up to T steps each.
@@ -38,7 +41,9 @@ _AT: dict[str, Callable[[int, int], dict[str, float]]] = {
     "dat": lambda k, t: {"steps": max(1, k // 2), "most": max(1, k - k // 2)},
     "cat": lambda k, t: {"share": min(1.0, k / t)},
 }
-_ONE_GRADIENT = ("ross", "gradient_supervision")
+# Gradients of the networks of :data:`OWN_NETWORK` are cut to this length, as the authors of CounterNet did.
+_CLIP = 0.5
+_FIXED = {"ross": 1, "gradient_supervision": 1, "counternet": 0}
 
 
 @dataclass(frozen=True)
@@ -47,24 +52,31 @@ class Contestant:
 
     Attributes:
         name: as written by the user.
-        regime: of the training.
-        kind: a plain network, an ensemble or a gated network.
+        regime: of the training; of an ensemble, that of its members.
+        size: number of networks whose logits are averaged.
+        gated: whether a gate is added.
+        explainer: what answers in place of a search.
     """
 
     name: str
     regime: str
-    kind: str = "plain"
+    size: int = 1
+    gated: bool = False
+    explainer: Callable[..., Any] | None = None
 
     @classmethod
     def named(cls, name: str) -> Contestant:
-        words = name.split()
-        first, rest = (words[0], [word for word in words[1:] if word != "of"]) if words else (name, [])
-        if first in (_ENSEMBLE, _GATED) and len(rest) < 2:
-            regime = rest[0] if rest else BASELINE
-            check_name("regime", regime, REGIMES)
-            return cls(name, regime, first)
-        check_name("regime", name, all_names())
-        return cls(name, name)
+        if name == _ITSELF:
+            return cls(name, "counternet", explainer=counternet_explainer)
+        gated = name.split()[:1] == [_GATED]
+        regime = (name.removeprefix(_GATED).strip() or BASELINE) if gated else name
+        inner = inner_regime(regime)
+        check_name("regime", inner, all_names())
+        return cls(name, inner, MEMBERS if inner != regime else 1, gated)
+
+    def takes(self, num_classes: int) -> bool:
+        """Whether it can be trained on so many classes."""
+        return num_classes == 2 or self.regime not in OWN_NETWORK
 
     def make(self, fits: Sequence[Fit], gradients: int) -> list[nn.Module]:
         """A trained classifier per seed, in eval mode, with k outputs, or k + 1 if it is gated; trained as one fleet.
@@ -72,32 +84,31 @@ class Contestant:
         Args:
             fits: of one data set, with as many rows each.
         """
-        size = MEMBERS if self.kind == _ENSEMBLE else 1
+        size = self.size
         # Seeds of their own: members of one ensemble share none with those of another.
         each = [replace(fit, seed=1000 + size * fit.seed + i) if size > 1 else fit for fit in fits for i in range(size)]
         trained = _trained(each, self.regime, gradients)
         models = [Ensemble(trained[i : i + size]) if size > 1 else trained[i] for i in range(0, len(each), size)]
-        if self.kind == _GATED:
+        if self.gated:
             models = [_gated(model, fit) for model, fit in zip(models, fits, strict=True)]
         return [model.eval().requires_grad_(False) for model in models]
 
     def input_gradients(self, fit: Fit, gradients: int) -> float:
         """Taken at most per row and epoch, to find what a batch is trained on."""
         setting = setting_of(fit, self.regime, gradients)
-        members = MEMBERS if self.kind == _ENSEMBLE else 1
         if self.regime in _AT:
-            return float(members * gradients)
-        if self.regime in _ONE_GRADIENT:
-            return float(members)
+            return float(self.size * gradients)
+        if self.regime in _FIXED:
+            return float(self.size * _FIXED[self.regime])
         searches = self.regime in _SEARCHING or setting.regime is not None
         steps = int(setting.generator.numbers()["max_steps"])
         share = setting.config.num_counterfactuals / len(fit.x) if setting.regime is None else 1.0
-        return round(members * searches * share * steps, 1)
+        return round(self.size * searches * share * steps, 1)
 
 
 def all_names() -> list[str]:
     """Those of ``--regimes all``."""
-    return [*REGIMES, _ENSEMBLE, _GATED]
+    return [*REGIMES, _ITSELF, _GATED]
 
 
 def setting_of(fit: Fit, name: str, gradients: int) -> Setting:
@@ -118,13 +129,26 @@ def setting_of(fit: Fit, name: str, gradients: int) -> Setting:
     made = make_regime(name, **_AT.get(name, lambda k, t: {})(gradients, steps))
     # Under the rules that it is measured by; the authors of CT trained with continuous categories.
     config = replace(usual.config, burn_in=made.config.burn_in)
+    if name in OWN_NETWORK:  # trained as its authors did, but for the epochs
+        config = replace(made.config, epochs=usual.config.epochs, seed=fit.seed)
     return replace(made, generator=usual.generator, constraints=fit.constraints, config=config)
 
 
 def _trained(fits: Sequence[Fit], name: str, gradients: int) -> list[nn.Module]:
-    members = [Member(untrained(fit.data, fit.seed), setting_of(fit, name, gradients)) for fit in fits]
+    members = [Member(_network(fit, name), setting_of(fit, name, gradients)) for fit in fits]
     x, y = (torch.stack([getattr(fit, part) for fit in fits]) for part in "xy")
-    return [result.model for result in Fleet(members).train(x, y, progress=False)]
+    with warnings.catch_warnings():
+        # A network with dropout cannot be stacked, which changes no number.
+        warnings.filterwarnings("ignore", message="The fleet is trained one by one")
+        callbacks = [ClipGradient(_CLIP)] if name in OWN_NETWORK else []
+        return [result.model for result in Fleet(members).train(x, y, callbacks=callbacks, progress=False)]
+
+
+def _network(fit: Fit, name: str) -> nn.Module:
+    """The paper's, or that of the regime."""
+    if name not in OWN_NETWORK:
+        return untrained(fit.data, fit.seed)
+    return with_weights(fit.seed, lambda: counternet(fit.data.num_features, fit.data.num_classes))
 
 
 def _gated(model: nn.Module, fit: Fit) -> nn.Module:

@@ -1,0 +1,128 @@
+"""CounterNet: a classifier that learns to answer with counterfactuals itself (Guo, Nguyen and Yadav, KDD 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from counterfactual_training.errors import InputError, ModelError
+from counterfactual_training.models.classifiers import Asinh
+
+
+class CounterNet(nn.Module):
+    """Encoder, predictor and explainer: ``z = e(x)``, ``h = p(z)``, logits ``Wh + b``, proposal ``g(z, h)``.
+
+    It is a classifier, ``(..., d)`` → logits ``(..., 2)``, and :meth:`explain` gives one counterfactual per row for the
+    class that it does not predict, in one pass and without a search. Train it with ``regime="counternet"``; the
+    explainer learns nothing by other regimes.
+
+    Args:
+        encoder, predictor, explainer: widths of the layers, each with LeakyReLU and dropout; the defaults are the
+            authors'.
+        squash: puts :class:`Asinh` before the encoder.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        num_classes: int = 2,
+        encoder: Sequence[int] = (50, 10),
+        predictor: Sequence[int] = (10,),
+        explainer: Sequence[int] = (50,),
+        dropout: float = 0.3,
+        squash: bool = False,
+    ) -> None:
+        super().__init__()
+        if num_classes != 2:
+            raise InputError(
+                f"CounterNet answers with the opposite of its prediction, so it needs two classes, got {num_classes}. "
+                "For more, train by another regime and explain by search."
+            )
+        widths = [num_features, *encoder, *predictor, *explainer]
+        if any(width < 1 for width in widths) or not (encoder and predictor and explainer) or not 0 <= dropout < 1:
+            raise InputError(f"CounterNet needs layers of positive widths and a dropout in [0, 1), got {widths}.")
+        self.shape: dict[str, Any] = {
+            "encoder": list(encoder), "predictor": list(predictor), "explainer": list(explainer),
+            "dropout": dropout, "squash": squash,
+        }  # fmt: skip
+        before = [Asinh()] if squash else []
+        self.encoder = nn.Sequential(*before, *_layers([num_features, *encoder], dropout))
+        self.predictor = nn.Sequential(*_layers([encoder[-1], *predictor], dropout))
+        self.head = nn.Linear(predictor[-1], 2)
+        seen = encoder[-1] + predictor[-1]
+        self.explainer = nn.Sequential(*_layers([seen, *explainer], dropout), nn.Linear(explainer[-1], num_features))
+
+    def forward(self, x: Tensor, propose: bool = False, detach: bool = False) -> Any:
+        """Logits; with ``propose`` also the explainer's output ``(..., d)``, by constants z and h if ``detach``."""
+        z = self.encoder(x)
+        h = self.predictor(z)
+        logits = self.head(h)
+        if not propose:
+            return logits
+        seen = torch.cat([z, h], -1)
+        return logits, self.explainer(seen.detach() if detach else seen)
+
+    @torch.no_grad()
+    def explain(self, x: Tensor, constraints: Any = None) -> Tensor:
+        """A counterfactual of every row ``(..., n, d)``, for the class not predicted, that keeps to the constraints."""
+        training = self.training
+        self.eval()
+        try:
+            proposal = self(x, propose=True)[1]
+        finally:
+            self.train(training)
+        if constraints is None:
+            return proposal
+        # A box in half precision would be a coarse one.
+        proposal = proposal.to(torch.promote_types(proposal.dtype, torch.float32))
+        rules, rows = constraints.to(proposal), x.to(proposal)
+        _, x_cf = feasible(proposal, rows, rules)
+        x_cf = rules.project_categories(x_cf, rules.bounds(rows))
+        return rules.snap(x_cf, rows).to(x)
+
+
+def counternet_explainer(model: nn.Module, x: Tensor, y_target: Tensor, constraints: Any = None) -> Tensor:
+    """The answers of a :class:`CounterNet` itself, as an explainer for :func:`evaluate`; also of one that is wrapped.
+
+    With two classes, a target that is not predicted is the opposite, which it explains.
+    """
+    inner: Any = model
+    while not isinstance(inner, CounterNet):
+        inner = getattr(inner, "model", None)
+        if inner is None:
+            raise ModelError(f"Only a CounterNet answers by itself, got {type(model).__name__}; use ct.search.")
+    return inner.explain(x, constraints)
+
+
+def feasible(proposal: Tensor, x: Tensor, constraints: Any) -> tuple[Tensor, Tensor]:
+    """The proposal ``(..., n, d)`` with a softmax in every one-hot group, and what the constraints leave of it.
+
+    What may not change is x's own. Box, directions and relations are kept by projection, which passes gradients on as
+    if it were not there: cut off, an explainer would never learn to come back inside.
+    """
+    soft = proposal.clone()
+    for group in constraints.groups:
+        columns = list(group.columns)
+        # A single column is a yes or no.
+        part = proposal[..., columns]
+        soft[..., columns] = part.softmax(-1) if len(columns) > 1 else part.sigmoid()
+    soft = torch.where(constraints.immutable.unsqueeze(-2), x, soft)
+    lower, upper = constraints.interval(x)
+    kept = constraints.confine(soft.detach().clone(), x, lower, upper)
+    return soft, soft + (kept - soft).detach()
+
+
+def counternet(num_features: int, num_classes: int = 2, **shape: Any) -> CounterNet:
+    """A :class:`CounterNet`; ``shape`` are its other arguments."""
+    return CounterNet(num_features, num_classes, **shape)
+
+
+def _layers(widths: Sequence[int], dropout: float) -> list[nn.Module]:
+    made: list[nn.Module] = []
+    for fan_in, fan_out in pairwise(widths):
+        made += [nn.Linear(fan_in, fan_out), nn.LeakyReLU(), nn.Dropout(dropout)]
+    return made
