@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         SearchState,
         Status,
         claproar,
+        dice,
         eccco,
         ecco,
         fgsm,
@@ -153,6 +154,7 @@ __all__ = [
     "TrainResult",
     "claproar",
     "cnn",
+    "dice",
     "eccco",
     "ecco",
     "evaluate",
@@ -203,7 +205,7 @@ _MODULES = {
     "gates": "Gate GateConfig Gated fit_gate search_gated",
     "models": "Ensemble cnn fit_vae linear mlp mlp_ple mlp_plr neurotree tabm",
     "search": (
-        "Binding Generator SearchResult SearchState Status claproar eccco ecco fgsm generic gravitational "
+        "Binding Generator SearchResult SearchState Status claproar dice eccco ecco fgsm generic gravitational "
         "greedy growing_spheres line make_generator nearest_unlike pgd probe register_generator revise search "
         "sparse wachter"
     ),
