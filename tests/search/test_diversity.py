@@ -43,7 +43,7 @@ def state(threshold=0.8, dtype=torch.float64):
     rng = torch.Generator().manual_seed(3)
     x = torch.randn(2, 2 * NUM, 4, generator=rng, dtype=dtype)
     x_cf = (x + torch.randn(x.shape, generator=rng, dtype=dtype)).requires_grad_()
-    logits = (3 * torch.randn(2, 2 * NUM, 3, generator=rng, dtype=dtype)).requires_grad_()
+    logits = (6 * torch.randn(2, 2 * NUM, 3, generator=rng, dtype=dtype)).requires_grad_()
     target = torch.arange(4 * NUM).reshape(2, -1) % 3
     return SearchState(x, x_cf, x_cf - x, logits, target, 0, 10, None, threshold, NUM)
 
