@@ -133,7 +133,8 @@ def main() -> None:
         pairs = PAIRS.get(options.data, PAIRS["mnist"])
         with torch.no_grad():  # images that both models know
             right = torch.stack([m(x_test[:2000]).argmax(-1) == y_test[:2000] for m in models.values()]).all(0)
-        chosen = torch.stack([x_test[:2000][right & (y_test[:2000] == a)][options.seed] for a, _ in pairs])
+        order = right.int().argsort(descending=True, stable=True)  # those first
+        chosen = torch.stack([x_test[order][y_test[order] == a][0] for a, _ in pairs])
         wanted = torch.tensor([b for _, b in pairs])
         shown = counterfactuals(models, chosen, wanted, options.patience)
         draw(options.out, chosen, shown, [f"{names[a]}\n→ {names[b]}" for a, b in pairs])
