@@ -18,12 +18,17 @@ SAID = {
     "adult.py": r"Skipped: adult\.data is neither here nor reachable",
     "any_model.py": r"Row \d+, option 2: with .* the decision would be 'granted'[\s\S]*granted: True",
     "dataframe.py": r"Row \d+: with debt [\d.]+ lower .* the decision would be 'loan granted'",
+    "digits.py": r"conventional: accuracy 0\.[6-9][\s\S]*CT: accuracy 0\.[4-9]\d+\n  free: \d+% arrive",
     "distributed.py": r"1 process\(es\): loss 0\.\d+, accuracy 0\.9\d+, \d+% of the counterfactuals mature",
     "own_generator.py": r"prototype: \d+% arrive",
     "own_loop_cnn.py": r"after: accuracy 0\.[89]\d, \d+% of the last counterfactuals mature",
     "own_module.py": r"first feature untouched: True",
+    "text.py": r"accuracy (1\.0|0\.9)[\s\S]*grain → \w+ \(converged\)[\s\S]*less: .*(silo|crop|grain|farmers)",
     "rules.py": r"Row \d+: with degree '(Bachelor|Master)' instead of .* the decision would be 'granted'",
 }
+
+# Of those that take any: what makes them quick.
+ARGUMENTS = {"digits.py": ["--rows", "500", "--epochs", "4", "--factuals", "4", "--steps", "10", "--patience", "60"]}
 
 
 def test_every_example_is_tested():
@@ -50,7 +55,8 @@ def offline(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_example_runs(name, tmp_path, offline, capsys):
+def test_example_runs(name, tmp_path, offline, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [name, *ARGUMENTS.get(name, ())])
     with warnings.catch_warnings():
         warnings.simplefilter("error", DeprecationWarning)
         try:
@@ -60,6 +66,26 @@ def test_example_runs(name, tmp_path, offline, capsys):
     out = capsys.readouterr().out
     assert re.search(SAID[name], out), out
     assert not list(tmp_path.iterdir()), "an example leaves files behind"
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
+def test_digits_say_which_file_is_missing(name, offline, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["digits.py", name])
+    with pytest.raises(SystemExit, match="train-images-idx3-ubyte could not be obtained"):
+        runpy.run_path(str(EXAMPLES / "digits.py"), run_name="__main__")
+
+
+def test_a_file_of_orange_is_read(tmp_path, offline, capsys, monkeypatch):
+    sample = runpy.run_path(str(EXAMPLES / "text.py"))
+    header = "Category\tText\nd\tstring\nclass\t\n"
+    paths = [tmp_path / "train.tab", tmp_path / "test.tab"]
+    for seed, path in enumerate(paths):
+        texts, labels = sample["made_up"](60, seed)
+        path.write_text(header + "".join(f"{label}\t{text} \n" for text, label in zip(texts, labels, strict=True)))
+    assert sample["read"](paths[0])[1] == sample["made_up"](60, 0)[1]
+    monkeypatch.setattr(sys, "argv", ["text.py", *map(str, paths), "--components", "10", "--epochs", "2"])
+    sample["main"]()
+    assert "60 documents, " in capsys.readouterr().out
 
 
 @pytest.mark.exhaustive  # tests/estimator explains people of Adult, too

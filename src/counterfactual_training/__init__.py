@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         SearchState,
         Status,
         claproar,
+        dice,
         eccco,
         ecco,
         fgsm,
@@ -161,6 +162,7 @@ __all__ = [
     "cnn",
     "counternet",
     "counternet_explainer",
+    "dice",
     "eccco",
     "ecco",
     "evaluate",
@@ -213,7 +215,7 @@ _MODULES = {
         "CounterNet Ensemble cnn counternet counternet_explainer fit_vae linear mlp mlp_ple mlp_plr neurotree tabm"
     ),
     "search": (
-        "Binding Generator SearchResult SearchState Status claproar eccco ecco fgsm generic gravitational "
+        "Binding Generator SearchResult SearchState Status claproar dice eccco ecco fgsm generic gravitational "
         "greedy growing_spheres line make_generator nearest_unlike pgd probe register_generator revise search "
         "sparse wachter"
     ),

@@ -13,7 +13,7 @@ VARIANT: Final = "default"
 # Of `search`: its recipes, in their order there; and the one that trains a classifier of a named data set.
 GENERATORS = (
     *("generic", "ecco", "revise", "line", "wachter", "greedy", "sparse", "gravitational", "claproar", "eccco"),
-    *("probe", "nearest_unlike", "growing_spheres"),
+    *("probe", "nearest_unlike", "growing_spheres", "dice"),
 )
 GENERATOR = "ecco"
 

@@ -19,7 +19,13 @@ from counterfactual_training.datasets.catalog import (
     loan_dataset,
 )
 from counterfactual_training.datasets.dataset import Dataset
-from counterfactual_training.datasets.images import draw_balanced, load_mnist
+from counterfactual_training.datasets.images import (
+    FASHION_FILES,
+    MNIST_FILES,
+    draw_balanced,
+    load_fashion_mnist,
+    load_mnist,
+)
 from counterfactual_training.datasets.sources import FILES
 from counterfactual_training.datasets.tables import ADULT, CREDIT_DEFAULT, EDUCATION_LEVELS, GMSC, TABLES, load_table
 from counterfactual_training.errors import FileError, InputError
@@ -228,12 +234,14 @@ def test_short_names_in_any_case(alias):
 
 
 def test_the_nine_names_and_the_loan_example():
-    loan, *nine = CATALOG.values()
-    assert loan.name == "loan" and [entry.name for entry in nine] == [row[0] for row in PAPER]
+    loan, *nine, fashion = CATALOG.values()
+    assert (loan.name, fashion.name) == ("loan", "fashion_mnist")
+    assert [entry.name for entry in nine] == [row[0] for row in PAPER]
+
     assert [entry.short_name for entry in nine] == [
         "LS", "OL", "Circ", "Moon", "Adult", "CH", "Cred", "GMSC", "MNIST",
     ]  # fmt: skip
-    for entry in nine:
+    for entry in (*nine, fashion):
         assert {"default", "as_run"} <= set(entry.files)
         assert all(file in FILES for files in entry.files.values() for file in files)
     assert {row["name"] for row in list_datasets() if "default" in row["ready"]} >= {"loan", *SYNTHETIC}
@@ -418,6 +426,9 @@ def test_small_mnist_is_flattened_row_by_row():
     assert data.x_train.shape == (20, 784) and data.y_test.tolist() == [0, 1, 2]
     assert float(data.x_train[1, 30]) == pytest.approx(images[1, 1, 2] / 255 * 2 - 1, abs=1e-6)
     assert data.feature_names[30] == "pixel 1,2"
+    clothes = load_fashion_mnist("full", contents.__getitem__)
+    assert torch.equal(clothes.x_train, data.x_train) and clothes.class_names[1] == "trousers"
+    assert {FILES[name].path for name in MNIST_FILES}.isdisjoint(FILES[name].path for name in FASHION_FILES)
 
 
 def test_balanced_draw_is_with_replacement_and_seeded():

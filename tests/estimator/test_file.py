@@ -89,7 +89,7 @@ def test_revise_takes_its_vae_along(make_quick, make_blobs, tmp_path):
     same(CounterfactualClassifier.load(tmp_path / "c"), classifier, x.numpy()[:8])
 
 
-@pytest.mark.parametrize("name", ["wachter", "gravitational", "eccco"])
+@pytest.mark.parametrize("name", ["wachter", "gravitational", "eccco", "dice"])
 def test_what_a_generator_learned_from_data_is_taken_along(make_quick, make_blobs, tmp_path, name):
     x, y = make_blobs()
     classifier = make_quick(epochs=1, generator=name).fit(x.numpy(), y.numpy())

@@ -60,8 +60,8 @@ def search_narrow(
     result = search(
         narrow, short, y, generator, _in_columns(rules, columns), held=still, difficulty=weights, diagnose=False
     )
-    whole = (x.index_copy(1, columns, points[:, :-1]) for points in (result.x_cf, result.x_adv))
-    return replace(result, **dict(zip(("x_cf", "x_adv"), whole, strict=True)))
+    x_cf, x_adv = (x.index_copy(1, columns, points[:, :-1]) for points in (result.x_cf, result.x_adv))
+    return replace(result, x_cf=x_cf, x_adv=x_adv)
 
 
 def _movable(rules: Constraints, held: Tensor) -> Tensor:

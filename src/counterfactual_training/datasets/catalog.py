@@ -1,4 +1,4 @@
-"""The paper's nine data sets and its loan example behind one call, and what ``ct data`` shows of them."""
+"""The paper's nine data sets, its loan example and Fashion-MNIST behind one call, and what ``ct data`` shows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets import synthetic
 from counterfactual_training.datasets.dataset import Dataset, PaperSettings, Read, Variant
 from counterfactual_training.datasets.download import fetch, present
-from counterfactual_training.datasets.images import MNIST_FILES, MNIST_TITLE, load_mnist
+from counterfactual_training.datasets.images import (
+    FASHION_FILES,
+    FASHION_TITLE,
+    MNIST_FILES,
+    MNIST_TITLE,
+    load_fashion_mnist,
+    load_mnist,
+)
 from counterfactual_training.datasets.sources import FILES, DataFile
 from counterfactual_training.datasets.synthetic import DATA_SEED, LOAN_CLASSES, LOAN_ORIGIN, LOAN_SCALE, Sampler, loan
 from counterfactual_training.datasets.tables import DOMAIN_NUM_STD, TABLES, Table, load_table
@@ -188,6 +195,13 @@ _ENTRIES = (
         MNIST_TITLE,
         dict.fromkeys(get_args(Variant), MNIST_FILES),
         lambda variant, seed, read: load_mnist(variant, read),
+    ),
+    CatalogEntry(
+        "fashion_mnist",
+        "Fashion",
+        FASHION_TITLE,
+        dict.fromkeys(get_args(Variant), FASHION_FILES),
+        lambda variant, seed, read: load_fashion_mnist(variant, read),
     ),
 )
 

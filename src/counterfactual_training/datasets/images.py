@@ -1,4 +1,7 @@
-"""MNIST as the paper prepared it: flat pixels in [−1, 1], and a class-balanced pool of training images."""
+"""MNIST as the paper prepared it: flat pixels in [−1, 1], and a class-balanced pool of training images.
+
+Fashion-MNIST, which the paper does not have, is prepared in the same way.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,10 @@ from counterfactual_training.tabular.schema import Schema
 
 MNIST_FILES = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
 MNIST_TITLE = "MNIST handwritten digits"
+FASHION_FILES = tuple(f"fashion_mnist/{name}" for name in MNIST_FILES)
+FASHION_TITLE = "Fashion-MNIST, images of clothes (not in the paper)"
+_DIGITS = tuple(map(str, range(10)))
+_CLOTHES = ("T-shirt", "trousers", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 SIDE = 28
 PER_CLASS = 1100
 PROTECTED_ROWS = 5
@@ -21,25 +28,34 @@ PROTECTED_ROWS = 5
 
 def load_mnist(variant: Variant, read: Read) -> Dataset:
     """Digits; ``read`` returns the content of a data file. The variant ``full`` has all 60,000 training images."""
-    images, labels, test_images, test_labels = (parse_idx(read(name)) for name in MNIST_FILES)
+    return _load("mnist", MNIST_TITLE, _DIGITS, variant, read)
+
+
+def load_fashion_mnist(variant: Variant, read: Read) -> Dataset:
+    """Clothes, in files of the same names."""
+    return _load("fashion_mnist", FASHION_TITLE, _CLOTHES, variant, read)
+
+
+def _load(name: str, title: str, class_names: tuple[str, ...], variant: Variant, read: Read) -> Dataset:
+    images, labels, test_images, test_labels = (parse_idx(read(file)) for file in MNIST_FILES)
     y_train = torch.from_numpy(labels.astype(np.int64))
     if variant != "full":
         chosen = draw_balanced(y_train, PER_CLASS, torch.Generator().manual_seed(DATA_SEED))
         images, y_train = images[chosen.numpy()], y_train[chosen]
-    names = tuple(f"pixel {row},{column}" for row in range(SIDE) for column in range(SIDE))
-    constraints = Constraints.build(SIDE * SIDE, domain=(-1.0, 1.0), names=names)
+    pixels = tuple(f"pixel {row},{column}" for row in range(SIDE) for column in range(SIDE))
+    constraints = Constraints.build(SIDE * SIDE, domain=(-1.0, 1.0), names=pixels)
     edge = PROTECTED_ROWS * SIDE
     return Dataset(
-        name="mnist",
-        title=MNIST_TITLE,
+        name=name,
+        title=title,
         variant=variant,
         x_train=_pixels(images),
         y_train=y_train,
         x_test=_pixels(test_images),
         y_test=torch.from_numpy(test_labels.astype(np.int64)),
-        class_names=tuple(map(str, range(10))),
-        feature_names=names,
-        schema=Schema(tuple(Feature(name, "pixel", domain=(-1.0, 1.0)) for name in names)),
+        class_names=class_names,
+        feature_names=pixels,
+        schema=Schema(tuple(Feature(pixel, "pixel", domain=(-1.0, 1.0)) for pixel in pixels)),
         encoder=None,
         constraints=constraints,
         training_constraints=constraints,

@@ -45,6 +45,7 @@ _MNIST_MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
 )
+_FASHION = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/"
 _UCI = "https://archive.ics.uci.edu/static/public/"
 _FIGSHARE_MEMBER = "CaliforniaHousing/cal_housing.data"
 _KAGGLE_TERMS = "rules of the Kaggle competition 'Give Me Some Credit' (2011); no open licence, do not redistribute"
@@ -65,6 +66,13 @@ def _mnist(name: str, sha256: str) -> DataFile:
     remotes = tuple(Remote(f"{mirror}{name}.gz") for mirror in _MNIST_MIRRORS)
     terms = "MNIST (LeCun, Cortes, Burges), usually cited as CC BY-SA 3.0"
     return DataFile(f"raw/mnist/{name}.gz", (sha256,), remotes[0].url, terms, remotes)
+
+
+def _fashion(name: str, sha256: str) -> DataFile:
+    remotes = (Remote(f"{_FASHION}{name}.gz"),)
+    by_hand = f"{name}.gz from Debian's package dataset-fashion-mnist, or {remotes[0].url}"
+    terms = "Fashion-MNIST (Xiao, Rasul and Vollgraf 2017; Zalando SE), MIT"
+    return DataFile(f"raw/fashion_mnist/{name}.gz", (sha256,), by_hand, terms, remotes)
 
 
 _ALL = (
@@ -119,4 +127,12 @@ _ALL = (
     _mnist("t10k-labels-idx1-ubyte", "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
 )
 
-FILES = MappingProxyType({file.name: file for file in _ALL})
+_CLOTHES = (
+    _fashion("train-images-idx3-ubyte", "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"),
+    _fashion("train-labels-idx1-ubyte", "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"),
+    _fashion("t10k-images-idx3-ubyte", "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"),
+    _fashion("t10k-labels-idx1-ubyte", "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"),
+)
+
+# Fashion-MNIST has the file names of MNIST, in another folder.
+FILES = MappingProxyType({file.name: file for file in _ALL} | {f"fashion_mnist/{file.name}": file for file in _CLOTHES})

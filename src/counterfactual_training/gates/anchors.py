@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import log
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -91,7 +92,8 @@ def _anchor_members(
         member = Gated(model.model.unstack(i), model.gate, float(model.scale))
         own = replace(found, **{name: getattr(found, name)[i] for name in _LED})
         parts.append(_anchor(member, x[i], y_target[i], own, threshold, unstack_constraints(constraints, i)))
-    return replace(found, **{name: torch.stack([getattr(part, name) for part in parts]) for name in _LED})
+    stacked: dict[str, Any] = {name: torch.stack([getattr(part, name) for part in parts]) for name in _LED}
+    return replace(found, **stacked)
 
 
 def _anchor(

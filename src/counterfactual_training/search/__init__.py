@@ -6,6 +6,7 @@ from counterfactual_training.search.perturbations import fgsm, pgd
 from counterfactual_training.search.recipes import (
     GENERATORS,
     claproar,
+    dice,
     eccco,
     ecco,
     generic,
@@ -44,6 +45,7 @@ __all__ = [
     "Space",
     "Status",
     "claproar",
+    "dice",
     "eccco",
     "ecco",
     "evaluating",

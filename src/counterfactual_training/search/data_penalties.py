@@ -18,6 +18,7 @@ from torch.nn.functional import one_hot
 from counterfactual_training.core.broadcast import Number, per_member
 from counterfactual_training.core.losses import softmax
 from counterfactual_training.errors import InputError
+from counterfactual_training.search.diversity import Diversity, Hinge
 from counterfactual_training.search.penalties import Distance, Energy, SearchState
 
 _BLOCK_VALUES = 2**22  # distances computed at once
@@ -184,8 +185,8 @@ class Invalidation:
 
 
 # Penalties with closed forms, by exact type; and those whose weights may differ between the members of a stack.
-CLOSED = {Distance, Energy, ScaledDistance, TargetLoss, Gravity, SetSize}
-WEIGHTED = (Distance, Energy, ScaledDistance, TargetLoss, Gravity, SetSize, Invalidation)
+CLOSED = {Distance, Energy, ScaledDistance, TargetLoss, Gravity, SetSize, Diversity, Hinge}
+WEIGHTED = (Distance, Energy, ScaledDistance, TargetLoss, Gravity, SetSize, Invalidation, Diversity)
 
 
 def learned(parts: tuple[Any, ...]) -> dict[str, Tensor]:

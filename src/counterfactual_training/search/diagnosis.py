@@ -114,7 +114,8 @@ def diagnose_rows(
     steps = generator.max_steps
     # As after the last step, so that a decaying penalty has the weight it had then.
     limit = steps.unsqueeze(-1) if isinstance(steps, Tensor) else steps
-    state = SearchState(x, x_cf, x_cf - x, logits, y_target, limit, limit)
+    threshold = generator.decision_threshold
+    state = SearchState(x, x_cf, x_cf - x, logits, y_target, limit, limit, threshold=threshold)
     wish = search_gradient(generator, state, network, class_loss_gradient(logits.softmax(-1), y_target))
     wish = constraints.through(wish, x_cf)
     # In units of a step, because projection is asked about the very step that comes next.

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from counterfactual_training.core.broadcast import Number
-from counterfactual_training.errors import InputError, check_name
+from counterfactual_training.errors import InputError, check_count, check_name
 from counterfactual_training.search.data_penalties import CLOSED
 from counterfactual_training.search.penalties import Penalty, PenaltyGradients
 from counterfactual_training.search.spaces import FeatureSpace, Space
@@ -54,6 +54,8 @@ class Generator:
             ends on τ and whose result depends on neither η nor the scale of the logits (:mod:`line_search`); its steps
             are at most η·max(1, √(d/8)) long, and T limits how many it tries. ``"normalised"``, ``"adam"`` and rules
             such as :class:`Greedy` change what a step does (:mod:`steps`).
+        num_answers: how many counterfactuals to search for each row, together. A result holds the best one, and all
+            of them in ``answers``. They differ if penalties and steps see to it, as :func:`dice` does.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Generator:
     epsilon: Number = 0.3
     strict_epsilon: bool = False
     step_rule: StepRule = "fixed"
+    num_answers: int = 1
 
     def __post_init__(self) -> None:
         for name, (holds, valid) in _VALID.items():
@@ -76,6 +79,9 @@ class Generator:
             object.__setattr__(self, "max_steps", int(self.max_steps))
         if not callable(self.step_rule):
             check_name("step_rule", self.step_rule, _STEP_NAMES)
+        check_count("num_answers", self.num_answers)
+        if self.num_answers > 1 and self.step_rule == "line":
+            raise InputError("A line search finds one answer per row; use num_answers=1, or another step_rule.")
         if self.step_rule != "fixed" and not isinstance(self.space, FeatureSpace):
             raise InputError(
                 f"step_rule={self.step_rule!r} moves the features themselves, not in a {type(self.space).__name__}; "

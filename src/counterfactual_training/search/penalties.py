@@ -37,6 +37,8 @@ class SearchState(NamedTuple):
         step: updates made so far.
         max_steps: T; in a fleet one per member, ``(members, 1)``.
         scratch: ``(..., n, d)`` memory that a closed form may overwrite, or ``None``.
+        threshold: τ; in a fleet it may be one per member.
+        num_answers: so many consecutive rows are answers to one factual, and stay together.
     """
 
     x: Tensor
@@ -47,6 +49,8 @@ class SearchState(NamedTuple):
     step: int | Tensor
     max_steps: int | Tensor
     scratch: Tensor | None = None
+    threshold: Number = 0.5
+    num_answers: int = 1
 
 
 class Penalty(Protocol):

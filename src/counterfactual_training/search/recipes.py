@@ -26,6 +26,7 @@ from counterfactual_training.search.data_penalties import (
     TargetLoss,
     median_deviation,
 )
+from counterfactual_training.search.diversity import HINGE, Diversity, Scatter
 from counterfactual_training.search.generator import NUMBERS, Generator
 from counterfactual_training.search.gradient_free import GrowingSpheres, NearestRows, SeedSpace
 from counterfactual_training.search.penalties import Decay, Distance, Energy
@@ -190,6 +191,30 @@ def nearest_unlike(
     return Generator("nearest_unlike", max_steps=max_steps, **settings)
 
 
+def dice(
+    num: int = 4,
+    lambda_cost: float = 0.5,
+    lambda_diversity: float = 1.0,
+    learning_rate: Number = 0.05,
+    max_steps: int = 100,
+    x_train: Tensor | None = None,
+    scale: Tensor | None = None,
+    **settings: Any,
+) -> Generator:
+    """``num`` answers to each row that differ from each other, in ``SearchResult.answers``: Mothilal et al. (2020).
+
+    A hinge as class loss, λ_cost times the mean of |Δ_d|/MAD_d, −λ_diversity · det K (:class:`Diversity`), and Adam.
+    The answers to a row end together: at τ, not before half of the steps. With ``num=1`` nothing is there to differ
+    from, and the search ends at τ.
+    """
+    if scale is None:
+        rows = _flat("dice", x_train)
+        scale = median_deviation(rows) * rows.shape[1]  # their distance is a mean over features
+    penalties = (HINGE, ScaledDistance(lambda_cost, scale), Diversity(lambda_diversity, scale))
+    settings = {"learning_rate": learning_rate, "max_steps": max_steps, "step_rule": Scatter(), **settings}
+    return Generator("dice", penalties=penalties, num_answers=num, **settings)
+
+
 def growing_spheres(learning_rate: Number = 0.2, max_steps: int = 50, num: int = 1000, **settings: Any) -> Generator:
     """The nearest of ``num`` random points in shells of width η around x, with few changes: Laugel et al. (2018).
 
@@ -224,7 +249,7 @@ def _sample(name: str, x_train: Tensor | None, y_train: Tensor | None) -> tuple[
 
 _RECIPES: tuple[Recipe, ...] = (
     *(generic, ecco, revise, line, wachter, greedy, sparse, gravitational, claproar, eccco, probe),
-    *(nearest_unlike, growing_spheres),
+    *(nearest_unlike, growing_spheres, dice),
 )
 GENERATORS: dict[str, Recipe] = dict(zip(NAMES, _RECIPES, strict=True))
 

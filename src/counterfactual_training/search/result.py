@@ -44,6 +44,8 @@ class SearchResult:
         binding: ``(..., n, d)`` values of :class:`Binding`: for rows that did not converge, which constraint keeps
             which feature from moving further at x_cf; last dimension 0 where the search was told not to diagnose.
         path: ``(T + 1, ..., n, *features)`` all iterates if recorded, else ``None``.
+        answers: all of a generator's ``num_answers`` k > 1 as ``(..., n, k, *features)`` and ``(..., n, k)``, of which
+            the rest describes the best: the nearest by ‖Δ‖₁ that converged, or else the most confident.
     """
 
     x_cf: Tensor
@@ -54,6 +56,7 @@ class SearchResult:
     confidence: Tensor
     binding: Tensor
     path: Tensor | None = None
+    answers: SearchResult | None = None
 
     @property
     def mature(self) -> Tensor:
@@ -70,6 +73,26 @@ class SearchResult:
         codes = self.binding[row].tolist()
         called = names if names is not None else [str(j) for j in range(len(codes))]
         return {name: Binding(code).name.lower() for name, code in zip(called, codes, strict=True) if code}
+
+    def best_of(self, num_answers: int, x: Tensor) -> SearchResult:
+        """From results of k consecutive answers to each row of x ``(..., n, *features)``: the best, and all."""
+        dim = self.converged.dim()  # of the answers, once they have one
+        split: dict[str, Any] = {
+            name: value.unflatten(dim - 1 + (name == "path"), (-1, num_answers))
+            for name, value in vars(self).items()
+            if value is not None
+        }
+        every = SearchResult(**split)
+        distance = (every.x_cf - x.unsqueeze(dim)).flatten(dim + 1).abs().sum(-1)
+        nearest = distance.masked_fill(~every.converged, torch.inf).argmin(-1)
+        best = torch.where(every.converged.any(-1), nearest, every.confidence.argmax(-1)).unsqueeze(-1)
+        chosen: dict[str, Any] = {}
+        for name, value in split.items():
+            place = best.unsqueeze(0) if name == "path" else best
+            at = place.dim() - 1
+            index = place.reshape(*place.shape, *[1] * (value.dim() - place.dim()))
+            chosen[name] = torch.take_along_dim(value, index, at).squeeze(at)
+        return SearchResult(**chosen, answers=every)
 
     @staticmethod
     def join(parts: Sequence[SearchResult]) -> SearchResult:

@@ -73,8 +73,9 @@ def search(
     flat, y_target = x.detach().reshape(*y_target.shape, prod(feature_shape)), y_target.long()  # images too
     constraints = (constraints if constraints is not None else _unconstrained(flat.shape[-1])).to(flat)
     constraints.check_factuals(flat)
+    flat, y_target = (rows.repeat_interleave(generator.num_answers, y_target.dim() - 1) for rows in (flat, y_target))
     noise = _noise(generator, rng, flat).unbind()  # once for all blocks, whose size must not matter
-    block, parts = _block_size(flat), []
+    block, parts = _block_size(flat, generator.num_answers), []
     # The descent needs gradients even if the caller is in inference_mode.
     with evaluating(model), sensible_threads(model, flat[..., :block, :], threads), torch.inference_mode(False):
         generator = generator.prepared(partial(_ask, model, flat, feature_shape))
@@ -83,7 +84,7 @@ def search(
             flat = flat.mT.contiguous().mT
         # inference_mode saves autograd's bookkeeping, but breaks user code that builds a graph.
         plain = isinstance(network, Chain) and generator.is_plain and type(constraints) is Constraints
-        stills = _still(held, x, flat, block)
+        stills = _still(held, x, flat, block, generator.num_answers)
         for rows, targets, own in zip(flat.split(block, -2), y_target.split(block, -1), stills, strict=False):
             if generator.step_rule == "line":
                 part = search_line(network, rows, targets, generator, constraints, record, own, difficulty)
@@ -92,31 +93,33 @@ def search(
                 with torch.inference_mode(plain):
                     _descend(work, network, generator, noise)
                 part = work.results()
-            if diagnose:
-                part = diagnose_rows(part, network, rows, targets, generator, constraints)
+            part = diagnose_rows(part, network, rows, targets, generator, constraints) if diagnose else part
             parts.append(part)
-    return _shaped(SearchResult.join(parts), feature_shape)
+    return _shaped(SearchResult.join(parts), x.detach(), feature_shape, generator.num_answers)
 
 
-def _shaped(result: SearchResult, feature_shape: torch.Size) -> SearchResult:
-    """The result with points of the shape that features have; ``binding`` stays flat."""
+def _shaped(result: SearchResult, x: Tensor, feature_shape: torch.Size, num_answers: int) -> SearchResult:
+    """The best result of each row of x, with points of the shape that features have; ``binding`` stays flat."""
     flat = {name: getattr(result, name) for name in ("x_cf", "x_adv", "path")}
-    return replace(result, **{n: v.reshape(*v.shape[:-1], *feature_shape) for n, v in flat.items() if v is not None})
+    shaped = {n: v.reshape(*v.shape[:-1], *feature_shape) for n, v in flat.items() if v is not None}
+    result = replace(result, **shaped)
+    return result if num_answers == 1 else result.best_of(num_answers, x)
 
 
-def _still(held: Tensor | None, x: Tensor, flat: Tensor, block: int) -> Iterator[Tensor | None]:
+def _still(held: Tensor | None, x: Tensor, flat: Tensor, block: int, num: int) -> Iterator[Tensor | None]:
     """The mask of the cells to hold, block by block; without one, ``None`` without end."""
     if held is None:
         return repeat(None)
     if held.shape != x.shape:
         raise InputError(f"held must be a mask with the shape of x, {tuple(x.shape)}, got {tuple(held.shape)}.")
-    return iter(held.reshape(flat.shape).to(flat.device, torch.bool).split(block, -2))
+    cells = held.reshape(*flat.shape[:-2], -1, flat.shape[-1]).repeat_interleave(num, -2)
+    return iter(cells.to(flat.device, torch.bool).split(block, -2))
 
 
 def _descend(work: WorkingSet, network: Differentiable, generator: Generator, noise: Sequence[Tensor]) -> None:
     """Eq. 1 by gradient descent on the rows of the working set, one line per operation of a step."""
     space, rule, rate = generator.space, generator.rule, per_member(generator.learning_rate, 2)
-    blind = generator.is_gradient_free
+    blind, num = generator.is_gradient_free, generator.num_answers
     for step in range(work.num_looks):
         logits = network.logits(work.x_cf) if step else first_logits(network.logits, work.x_cf, work.y_target)
         probability = softmax(logits)
@@ -130,7 +133,7 @@ def _descend(work: WorkingSet, network: Differentiable, generator: Generator, no
                 grad = logits[..., :0]  # nobody asks for it
             else:
                 rows = (work.x, work.x_cf, work.delta, logits, work.y_target)
-                state = SearchState(*rows, step, work.limit, work.scratch)
+                state = SearchState(*rows, step, work.limit, work.scratch, work.threshold, num)
                 # softmax − one-hot is the gradient of the summed cross-entropy: a mean would scale steps by 1/n.
                 grad = search_gradient(generator, state, network, probability - work.one_hot)  # ∇ₓ′ of Eq. 1
                 grad = work.constraints.through(grad, work.x_cf)  # of features that follow others, if there are any
@@ -152,13 +155,14 @@ def _ask(model: nn.Module, x: Tensor, feature_shape: torch.Size, points: Tensor)
         return at_least_single(check_tensor(model(shared.reshape(*shared.shape[:-1], *feature_shape))))
 
 
-def _block_size(x: Tensor) -> int:
-    """How many of the rows x ``(..., n, d)`` to search at once."""
+def _block_size(x: Tensor, together: int = 1) -> int:
+    """How many of the rows x ``(..., n, d)`` to search at once, a multiple of those that belong together."""
     num_rows, values = x.shape[-2], _BLOCK_VALUES.get(x.device.type, _BLOCK_VALUES_ACCELERATOR)
     # All members of a fleet work on the same rows of a block, so they share its memory.
     most = max(1, values // max(1, prod(x.shape[:-2]) * x.shape[-1]))
     # Blocks of equal size: a small last block would take as many steps as the others.
-    return max(1, -(-num_rows // max(1, -(-num_rows // most))))
+    equal = max(1, -(-num_rows // max(1, -(-num_rows // most))))
+    return -(-equal // together) * together
 
 
 @lru_cache(maxsize=64)

@@ -30,7 +30,7 @@ def generator_structure(generator: Generator) -> tuple[Any, ...]:
     others = tuple(_kind(p) for p in generator.penalties if type(p) not in _OPTIONAL)
     # Energies with different decays cannot be joined; an energy and no energy can.
     energies = tuple(_kind(p) for p in generator.penalties if type(p) is Energy)
-    return (generator.step_rule, *where), generator.strict_epsilon, others, energies
+    return (generator.step_rule, generator.num_answers, *where), generator.strict_epsilon, others, energies
 
 
 def compatible(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:

@@ -68,12 +68,16 @@ class Adam:
     epsilon: float = 1e-8
 
     def __call__(self, work: WorkingSet, turn: Turn) -> None:
+        work.advance(self.change(work, turn))
+
+    def change(self, work: WorkingSet, turn: Turn) -> Tensor:
+        """Δ ``(..., n, d)`` before the constraints."""
         grad, time = turn.grad, turn.step + 1
         mean = work.remembered("mean").mul_(self.beta1).add_(grad, alpha=1 - self.beta1)
         square = work.remembered("square").mul_(self.beta2).addcmul_(grad, grad, value=1 - self.beta2)
         # Both start at zero; dividing by what is missing of their weights makes up for it.
         scale = (square / (1 - self.beta2**time)).sqrt_().add_(self.epsilon)
-        work.advance((mean / (1 - self.beta1**time)).div_(scale).mul_(turn.learning_rate).neg_())
+        return (mean / (1 - self.beta1**time)).div_(scale).mul_(turn.learning_rate).neg_()
 
 
 @dataclass(frozen=True)

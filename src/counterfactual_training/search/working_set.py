@@ -41,6 +41,7 @@ class WorkingSet:
         self.limit = _step_limit(generator, constraints)  # T, or one per member (members, 1)
         # From the shortest to the longest T.
         self.limits = range(*(int(end) for end in torch.as_tensor(self.limit).aminmax()))
+        self.num_answers = generator.num_answers  # consecutive rows that stay together
         self.strict = generator.strict_epsilon  # nascent means < ε
         self.threshold = generator.decision_threshold  # τ
         # Rows of all members are numbered through, so that results can be written by one index.
@@ -89,6 +90,14 @@ class WorkingSet:
         """Mask ``(..., a)`` of the rows that are not done."""
         return self.goals.amin(-1) < torch.inf
 
+    @property
+    def kept(self) -> Tensor:
+        """Mask ``(..., a)`` of the rows to keep: not done, or an answer to a factual whose other answers are not."""
+        if self.num_answers == 1:
+            return self.live
+        groups = self.live.unflatten(-1, (-1, self.num_answers))
+        return groups.any(-1, keepdim=True).expand_as(groups).flatten(-2)
+
     def retire(self, probability: Tensor, step: int) -> None:
         """Write the results of the rows that are done: at τ, out of steps, or with nothing left that may move.
 
@@ -107,10 +116,11 @@ class WorkingSet:
         if early and self.fresh is None and not bool(arrivals.any()):
             return  # the most common case, decided by one comparison
         arrived = arrivals.any(-1)
+        ready = self._ready(arrived, step)
         # From here on rows may be done, which is rare enough for the slower operations.
         confidence = probability.gather(-1, self.y_target.unsqueeze(-1)).squeeze(-1)
         if early and self.snapped is None:
-            self._write(arrived, confidence, Status.CONVERGED, step)
+            self._write(ready, confidence, Status.CONVERGED, step)
             return
         if step == 0:  # "already there" is the target class by argmax too, even below τ
             there = arrived | (probability.argmax(-1) == self.y_target)
@@ -118,11 +128,19 @@ class WorkingSet:
             self._record(0)
         closing = torch.as_tensor(step >= self.limit, device=arrived.device)
         updates = self.limit.clamp_max(step) if isinstance(self.limit, Tensor) else min(step, self.limit)
-        settled = self._snap(arrived, closing)
+        settled = self._snap(ready, closing)
         # If all that may move was snapped, further steps cannot change a row.
         over = closing if self.snapped is None or self.constraints.has_free_features else closing | self.snapped
-        self._write(settled & arrived, confidence, Status.CONVERGED, updates)
+        self._write(settled & arrived & (ready | over), confidence, Status.CONVERGED, updates)
         self._write(settled & over & ~arrived, confidence, Status.EXHAUSTED, updates)
+
+    def _ready(self, arrived: Tensor, step: int) -> Tensor:
+        """Of the rows at τ, those that need not wait: until all answers to their factual are there, and T/2 steps."""
+        if self.num_answers == 1 or step == 0:
+            return arrived
+        groups = (arrived | ~self.live).unflatten(-1, (-1, self.num_answers))
+        together = groups.all(-1, keepdim=True).expand_as(groups).flatten(-2)
+        return arrived & together & torch.as_tensor(2 * step >= self.limit, device=arrived.device)
 
     def _snap(self, arrived: Tensor, closing: Tensor) -> Tensor:
         """Snap the rows that reached τ while relaxed (after the last step: all); mask ``(..., a)`` of the others."""
@@ -169,7 +187,8 @@ class WorkingSet:
             num_steps.index_add_(0, rows, pick(self.held, done), alpha=-1)
         # Marks the rows as done: no probability reaches infinity.
         self.goals.masked_fill_(mask.unsqueeze(-1), torch.inf)
-        self.live_width = self.live_width - len(done[0]) if len(done) == 1 else int(self.live.sum(-1).max())
+        alone = len(done) == 1 and self.num_answers == 1
+        self.live_width = self.live_width - len(done[0]) if alone else int(self.kept.sum(-1).max())
 
     def _record(self, step: int) -> None:
         """Store the current iterate of the live rows at this and all later places of the path."""
@@ -215,6 +234,8 @@ class WorkingSet:
             bounds = self.bounds.hold(self.spare, fixed) if related else self.bounds
             # The point before is inside the relations, so it is where a projection can fall back to.
             self.constraints.project(self.x_cf, bounds, self.spare)
+        if self.num_answers > 1:  # an answer that is done stays, and the others keep away from it
+            torch.where(self.live.unsqueeze(-1), self.x_cf, self.spare, out=self.x_cf)
         torch.sub(self.x_cf, self.x, out=self.delta)
 
     # ---- for step rules --------------------------------------------------------------------------------------------
@@ -271,10 +292,10 @@ class WorkingSet:
         if self.live_width >= _SHRINK_AT * self.rows.shape[-1]:
             return
         if self.rows.dim() == 1:
-            order = self.live.nonzero().squeeze(-1)
+            order = self.kept.nonzero().squeeze(-1)
         else:  # live rows first, padded with finished ones
             # As many rows in all members, because tensors are rectangular; stable, to keep their order.
-            order = self.live.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[..., : self.live_width]
+            order = self.kept.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[..., : self.live_width]
         for name in ("x", "x_cf", "x_adv", "delta", "one_hot", "goals", *(("z",) if self.z.numel() else ())):
             setattr(self, name, take(getattr(self, name), order))
         for name in ("rows", "y_target", "nascent", "radius", "snapped", "held", "fresh"):
