@@ -6,11 +6,12 @@ Altmeyer et al. (AAAI 2024) find that a faithful generator, ECCCo, ends nearer t
 them: MLP, ensemble of five, JEM, ensemble of five JEMs. Wachter's generator hardly tells them apart.
 
 Each seed trains five MLPs and five JEMs (3 × 32 ReLU, 100 epochs of batch 128, JEM with 30 steps of SGLD and the
-authors' weights) on the same rows; the first of five is the single model, and the mean of five logits the ensemble.
-Counterfactuals of 200 test rows keep within the extremes of the training rows, as the authors' do. *All steps*: a search
-goes on for 100 steps of 0.05 (τ = 1), because the authors stop by gradient, not by confidence; otherwise it stops at
-τ = 0.9. *Implausibility*: mean Euclidean distance to the 100 nearest training rows of the target class, over rows that
-the model first gives to their own class and then to the target. Box, steps and norm were chosen on 100 other test rows.
+authors' weights) on the same rows; the first of five is the single model, the mean of five logits the ensemble.
+Counterfactuals of 200 test rows keep within the extremes of the training rows, as the authors' do. *All steps*: the
+search goes on for 100 steps of 0.05 (τ = 1), because the authors' stops by its gradient, not by confidence; otherwise
+it stops at τ = 0.9. *Implausibility*: mean Euclidean distance to the 100 nearest training rows of the target class,
+over rows that the model first gives to their own class and then to the target. Box, steps and norm were chosen on 100
+other test rows.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ PUBLISHED = {
 PUBLISHED_ACCURACY = {"CH": "MLP .88, JEM .86", "GMSC": "MLP .75, JEM .73"}
 _DIFFERS = """\
 What differs from the authors': they train on all rows of CH and GMSC, and draw 10 samples per batch where ours draws
-one per row, from noise N(0, 1) where ours starts within the extremes of the data. Their search pulls towards samples of the model or, in a later version,
-down the energy, as ours does; its weights were chosen per data set by grid search, ours are the recipe's. Their code
-measures L1 and L2; L2 is what its grid search goes by, and what the printed size of Wachter's on CH agrees with (L1 is
-in `eccco.csv`). Seeds draw the weights, not the rows."""
+one per row, from noise N(0, 1) where ours starts within the extremes of the data. Their search pulls towards samples of
+the model or, in a later version, down the energy, as ours does; its weights were chosen per data set by grid search,
+ours are the recipe's. Their code measures L1 and L2; L2 is what its grid search goes by, and what the printed size of
+Wachter's on CH agrees with (L1 is in `eccco.csv`). Seeds draw the weights, not the rows."""
 
 
 def generators(x: Tensor, y: Tensor) -> dict[str, ct.Generator]:
