@@ -23,9 +23,8 @@ COLUMNS = ("classes", "calibration rows", "coverages", "quantiles, largest gap",
 NOTE = f"""
 `SetSize`, the term of `eccco`, calibrates a network with random weights on labels drawn from its own probabilities;
 MAPIE's `SplitConformalClassifier` (LAC, prefit) gets the same probabilities. Sets of {TEST:,} other rows at coverages
-{", ".join(map(str, COVERAGES))}, as far as MAPIE takes them: it wants more than 1/(1 − coverage) calibration rows, where ours is content with one less
-than that. *Covered*: share of the true classes in the
-sets, beside the coverage asked for.
+{", ".join(map(str, COVERAGES))}, as far as MAPIE takes them: it wants more than 1/(1 − coverage) calibration rows,
+where ours takes one less than that. *Covered*: share of the true classes in the sets, beside the coverage asked for.
 """
 
 
