@@ -23,7 +23,7 @@ from benchmarks.report import Table, Value
 from counterfactual_training.evaluation.bootstrap import compare
 
 DATA = ("CH", "GMSC")
-ROWS, TEST, SEEDS, EPOCHS = 3000, 2000, 5, 20
+ROWS, TEST, SEEDS, EPOCHS = 2000, 2000, 3, 10
 HIDDEN = (32, 32)
 TRAINING = {"epsilon": 0.1, "steps": 10, "step_size": 0.025}  # the recipes' own
 ATTACK = {"epsilon": 0.2, "steps": 20, "step_size": 0.025}  # on trained models: stronger
