@@ -78,7 +78,7 @@ FEATURES = tuple(Size(3000, features, 1000, 1000) for features in (20, 200))
 
 def run(_: Environments, quick: bool) -> tuple[list[Table], list[str]]:
     skipped: dict[str, str] = {}
-    tables = [measure(size, 1, skipped) for size in (QUICK if quick else SIZES)]
+    tables = [measure(size, 1 if quick else 3, skipped) for size in (QUICK if quick else SIZES)]
     tables[0] = replace(tables[0], note=NOTE)
     if not quick:
         tables.append(growth(skipped))
