@@ -16,7 +16,20 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import environments, evaluation, explainers, fleet, gates, growth, line, lone, peers, regimes
+from benchmarks import (
+    art,
+    conformal,
+    environments,
+    evaluation,
+    explainers,
+    fleet,
+    gates,
+    growth,
+    line,
+    lone,
+    peers,
+    regimes,
+)
 from benchmarks.report import Record, Table, circumstances, ratios, write_page
 from benchmarks.search import against_matrix_products, leaving
 from benchmarks.training import per_row_gradient
@@ -56,6 +69,8 @@ PARTS = {
     "lone": Part("One model, before and after", lone.run),
     "fleet": Part("Fleets, before and after", fleet.run, ("jax",)),
     "regimes": Part("Training regimes", regimes.run),
+    "art": Part("Adversarial training beside ART's", art.run, ("art",)),
+    "conformal": Part("Conformal sets beside MAPIE's", conformal.run, ("mapie",)),
     "growth": Part("Growth of time and memory", growth.run),
     "gates": Part("Gates", gates.run),
 }

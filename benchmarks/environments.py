@@ -29,6 +29,8 @@ NEEDS = {
     "jax": ("jax", "optax"),
     "dice": ("dice-ml", "torch==2.13.0"),
     "alibi": ("alibi[tensorflow]", "click"),
+    "art": ("adversarial-robustness-toolbox", "torch==2.13.0"),
+    "mapie": ("mapie",),
 }
 BEFORE = "5195718"  # the last commit in which lone models and fleets had loops of their own
 SCRIPTS = Path(__file__).parent / "foreign"

@@ -1,15 +1,16 @@
-"""An epoch of CT beside an epoch of conventional training, of adversarial training by PGD, and of JEM.
+"""An epoch of every training regime beside one of conventional training, and how it grows with rows and features.
 
-The three others are written here as plain loops: same network, same optimizer, same batches. All three that look for
-inputs by gradient steps may take as many of them: counterfactuals × T = rows × K.
+Where a recipe has a number of gradient steps, it may take as many of them as CT: counterfactuals × T = rows × K.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
+from math import log
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,22 +19,34 @@ from torch.nn.functional import cross_entropy
 import counterfactual_training as ct
 from benchmarks.environments import Environments
 from benchmarks.report import Table, Value
-from benchmarks.timing import race
+from benchmarks.timing import timed
+from counterfactual_training.errors import CounterfactualTrainingError
+from counterfactual_training.training.regimes import RECIPES, REGIMES
 
+BASE = "conventional"
+ALL_STEPS = "ct, all steps"
+LOOP = "conventional, plain loop"
 COLUMNS = (
     "regime",
     "ms per epoch",
     "beside conventional",
-    "input gradients per epoch, at most",
+    "input gradients per row",
     "µs per gradient of a row",
 )
+GROWTH = ("regime", "rows: ms per epoch", "grows as", "features: ms per epoch", "grows as")
 NOTE = """
-One thread; every regime starts from the same network, trained conventionally for five epochs. *Input gradients*: of
-one row by the network's input, taken to find counterfactuals, attacks or samples; *per gradient of a row* also
-counts those by the weights. CT lets rows go that have arrived, and so takes fewer; *all steps* forbids that (τ =
-1). PGD (Madry et al. 2018): K steps of the sign from a random start, per row and epoch. JEM (Grathwohl et al.
-2020): cross-entropy plus the energy of data minus that of samples, K steps of SGLD from a replay buffer, as many
-samples as rows. Both are plain eager loops without checks, records or constraints.
+One thread; every regime by `train`, from the same network, trained conventionally for five epochs; the second epoch of
+two counts, without burn-in or warm-up. *Input gradients*: of one row by the network's input, taken to find
+counterfactuals, attacks or samples, counted in a run of its own and divided by the training rows; the last column
+divides the time by their number plus one by the weights for every row. K is the recipes' `steps` where they have it;
+the others take as many as they do: `cat` and `misob` search the rows that they choose, `dat` takes up to 40 more for
+samples once these are told from real rows. `ct` lets rows go that have arrived, many at a
+time; *all steps* forbids that (τ = 1). *Plain
+loop*: conventional training by the eager loop everybody writes, without checks or records.
+"""
+GROWTH_NOTE = """
+The same at other sizes, with K = 10 and T = 30 for a third of the rows; *grows as*: the exponent from the first size to
+the last; 1 is proportional.
 """
 
 
@@ -59,100 +72,129 @@ class Size:
 
 SIZES = (Size(3000, 2, 30, 1000), Size(15_000, 30, 1000, 5000))  # the paper's synthetic and tabular settings
 QUICK = (Size(300, 2, 30, 100),)
+ROWS = tuple(Size(rows, 20, 1000, rows // 3) for rows in (3000, 30_000))
+FEATURES = tuple(Size(3000, features, 1000, 1000) for features in (20, 200))
 
 
 def run(_: Environments, quick: bool) -> tuple[list[Table], list[str]]:
-    tables = [measure(size, 1 if quick else 5) for size in (QUICK if quick else SIZES)]
-    return [replace(tables[0], note=NOTE), *tables[1:]], []
+    skipped: dict[str, str] = {}
+    tables = [measure(size, 1 if quick else 3, skipped) for size in (QUICK if quick else SIZES)]
+    tables[0] = replace(tables[0], note=NOTE)
+    if not quick:
+        tables.append(growth(skipped))
+    return tables, [f"{name}: {reason}" for name, reason in skipped.items()]
 
 
-def measure(size: Size, rounds: int) -> Table:
+@dataclass(frozen=True)
+class Problem:
+    """Rows, and a network that has seen them for five epochs."""
+
+    size: Size
+    x: Tensor
+    y: Tensor
+    model: nn.Module
+
+    @classmethod
+    def make(cls, size: Size) -> Problem:
+        rng = torch.Generator().manual_seed(0)
+        x = torch.randn(size.rows, size.features, generator=rng)
+        y = (x[:, : min(5, size.features)].sum(-1) + 0.5 * torch.randn(size.rows, generator=rng) > 0).long()
+        torch.manual_seed(0)
+        model = ct.mlp(size.features, 2)
+        started = ct.TrainConfig(epochs=5, batch_size=size.batch_size)
+        ct.train(model, x, y, objective="vanilla", config=started, progress=False)
+        return cls(size, x, y, model)
+
+    def setting(self, name: str) -> ct.Setting:
+        """A regime with as many input gradients as CT, where it can be told."""
+        known = {"steps": self.size.steps_per_row, "warm_up": 0}
+        recipe = RECIPES.get(name)
+        takes = inspect.signature(recipe).parameters if recipe is not None else {}
+        made = ct.make_regime(name.removesuffix(", all steps"), **{n: v for n, v in known.items() if n in takes})
+        config = replace(made.config, epochs=2, batch_size=self.size.batch_size, burn_in=0.0, threads=1)
+        config = replace(config, num_counterfactuals=self.size.num_counterfactuals)
+        numbers: dict[str, Any] = {"max_steps": self.size.max_steps}
+        numbers |= {"decision_threshold": 1.0} if name == ALL_STEPS else {}
+        return replace(made, config=config, generator=made.generator.replace(**numbers))
+
+    def seconds(self, name: str) -> float:
+        """Of an epoch."""
+        if name == LOOP:
+            return timed(partial(plain_epoch, self.model, self.x, self.y, self.size.batch_size))
+        setting = self.setting(name)
+        result = ct.train(deepcopy(self.model), self.x, self.y, setting=setting, progress=False)
+        return float(result.history.records[-1]["seconds"])
+
+    def input_gradients(self, name: str) -> float:
+        """Of an epoch, per training row."""
+        if name == LOOP:
+            return 0.0
+        counting = Counting(deepcopy(self.model))
+        ct.train(counting, self.x, self.y, setting=self.setting(name), progress=False)
+        return counting.rows / self.size.rows / 2  # two epochs
+
+    def race(self, rounds: int, skipped: dict[str, str]) -> dict[str, float]:
+        """Seconds of each regime's quickest epoch, in turns; regimes that cannot train this network are skipped."""
+        best: dict[str, float] = {}
+        for name in (BASE, LOOP, ALL_STEPS, *(name for name in REGIMES if name != BASE)):
+            try:
+                self.seconds(name)  # to warm up
+            except CounterfactualTrainingError as reason:
+                skipped[name] = str(reason)
+            else:
+                best[name] = float("inf")
+        for _ in range(rounds):
+            for name in best:
+                best[name] = min(best[name], self.seconds(name))
+        return best
+
+
+class Counting(nn.Module):
+    """A model that counts rows whose input it is differentiated by."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.rows = model, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.requires_grad:
+            self.rows += x.shape[:-1].numel()
+        return self.model(x)
+
+
+def measure(size: Size, rounds: int, skipped: dict[str, str]) -> Table:
     """One table: all regimes in turns, an epoch each."""
-    rng = torch.Generator().manual_seed(0)
-    x = torch.randn(size.rows, size.features, generator=rng)
-    y = (x[:, : min(5, size.features)].sum(-1) + 0.5 * torch.randn(size.rows, generator=rng) > 0).long()
-    model = ct.mlp(size.features, 2)
-    started = ct.TrainConfig(epochs=5, batch_size=size.batch_size)
-    ct.train(model, x, y, objective="vanilla", config=started, progress=False)
-    steps = size.steps_per_row
-    taken: dict[str, float] = {}
-    regimes: dict[str, Callable[[], object]] = {
-        "conventional": partial(plain_epoch, model, x, y, size.batch_size),
-        "CT": partial(ct_epoch, model, x, y, size, "CT", 0.75, taken),
-        "CT, all steps": partial(ct_epoch, model, x, y, size, "CT, all steps", 1.0, taken),
-        "PGD adversarial training": partial(plain_epoch, model, x, y, size.batch_size, partial(pgd_loss, steps=steps)),
-        "JEM": partial(plain_epoch, model, x, y, size.batch_size, Jem(x, steps)),
-    }
-    seconds = race(regimes, rounds)
-    inputs = dict.fromkeys(regimes, size.rows * steps) | {"conventional": 0}
-    # By the weights: every row, and the three kinds of explanations of CT; attacks replace the rows, samples join them.
-    weights = dict.fromkeys(regimes, size.rows) | {"JEM": 2 * size.rows}
-    for name in ("CT", "CT, all steps"):
-        weights[name] = size.rows + 3 * size.num_counterfactuals
+    problem = Problem.make(size)
+    seconds = problem.race(rounds, skipped)
     rows: list[tuple[Value, ...]] = []
-    for name, value in seconds.items():
-        gradients = weights[name] + taken.get(name, inputs[name])
-        ratio = f"{value / seconds['conventional']:.1f}×"
-        rows.append((name, 1e3 * value, ratio, inputs[name], 1e6 * value / gradients))
+    for name in seconds:
+        taken = problem.input_gradients(name)
+        per_gradient = 1e6 * seconds[name] / size.rows / (1 + taken)
+        ratio = f"{seconds[name] / seconds[BASE]:.1f}×"
+        rows.append((name, 1e3 * seconds[name], ratio, f"{taken:.1f}", per_gradient))
     return Table(COLUMNS, rows, size.describe())
 
 
-def ct_epoch(
-    model: nn.Module, x: Tensor, y: Tensor, size: Size, name: str, threshold: float, taken: dict[str, float]
-) -> None:
-    """One epoch by :func:`train`; notes how many input gradients it took."""
-    config = ct.TrainConfig(1, size.batch_size, num_counterfactuals=size.num_counterfactuals, threads=1)
-    generator = ct.ecco(max_steps=size.max_steps, decision_threshold=threshold)
-    result = ct.train(deepcopy(model), x, y, generator, config=config, progress=False)
-    taken[name] = size.num_counterfactuals * float(result.history.records[0]["mean_steps"])
+def growth(skipped: dict[str, str]) -> Table:
+    """All regimes at the ends of two axes."""
+    cells: dict[str, list[Value]] = {}
+    for axis, field in ((ROWS, "rows"), (FEATURES, "features")):
+        ends = [Problem.make(size).race(1, skipped) for size in axis]
+        factor = log(getattr(axis[-1], field) / getattr(axis[0], field))
+        for name in ends[0]:
+            low, high = (end[name] for end in (ends[0], ends[-1]))
+            told = f"{1e3 * low:.0f} → {1e3 * high:.0f}"
+            cells.setdefault(name, [name]).extend([told, f"{log(high / low) / factor:.2f}"])
+    ranges = [f"{getattr(a[0], f):,} → {getattr(a[-1], f):,} {f}" for a, f in ((ROWS, "rows"), (FEATURES, "features"))]
+    title = f"Growth: {ranges[0]} (× {ROWS[0].features}), {ranges[1]} ({FEATURES[0].rows:,} rows); batch 1,000"
+    return Table(GROWTH, [tuple(row) for row in cells.values()], title, GROWTH_NOTE)
 
 
-Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
-
-
-def class_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return cross_entropy(model(x), y)
-
-
-def plain_epoch(model: nn.Module, x: Tensor, y: Tensor, batch_size: int, loss_of: Loss = class_loss) -> None:
+def plain_epoch(model: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> None:
     """One epoch by the loop everybody writes."""
     model = deepcopy(model)
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     for x_batch, y_batch in zip(x.split(batch_size), y.split(batch_size), strict=True):
         optimizer.zero_grad(set_to_none=True)
-        loss_of(model, x_batch, y_batch).backward()
+        cross_entropy(model(x_batch), y_batch).backward()
         optimizer.step()
-
-
-def pgd_loss(model: nn.Module, x: Tensor, y: Tensor, steps: int, epsilon: float = 0.1) -> Tensor:
-    """The class loss at ``argmax_{‖x′ − x‖∞ ≤ ε}``, by K steps of the gradient's sign."""
-    lower, upper = x - epsilon, x + epsilon
-    x_adv = x + torch.empty_like(x).uniform_(-epsilon, epsilon)
-    for _ in range(steps):
-        x_adv.requires_grad_()
-        (grad,) = torch.autograd.grad(cross_entropy(model(x_adv), y), x_adv)
-        x_adv = x_adv.detach().add_(grad.sign_(), alpha=2.5 * epsilon / steps).clamp_(lower, upper)
-    return cross_entropy(model(x_adv), y)
-
-
-class Jem:
-    """``CE(x, y) + E(x) − E(x̃)`` with ``E(x) = −log Σ_k exp M(x)[k]``; x̃ by K steps of SGLD from a replay buffer."""
-
-    def __init__(
-        self, x: Tensor, steps: int, restart: float = 0.05, step_size: float = 1.0, noise: float = 0.01
-    ) -> None:
-        self.steps, self.restart, self.step_size, self.noise = steps, restart, step_size, noise
-        self.buffer = torch.empty_like(x).uniform_(-1, 1)
-
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        place = torch.randint(len(self.buffer), (len(x),))
-        fresh = torch.rand(len(x), 1) < self.restart
-        samples = torch.where(fresh, torch.empty_like(x).uniform_(-1, 1), self.buffer[place])
-        for _ in range(self.steps):
-            samples.requires_grad_()
-            (grad,) = torch.autograd.grad(model(samples).logsumexp(-1).sum(), samples)
-            samples = samples.detach().add_(grad, alpha=self.step_size)
-            samples.add_(torch.randn_like(samples), alpha=self.noise)
-        self.buffer[place] = samples
-        logits, negative = model(torch.cat([x, samples])).split(len(x))
-        return cross_entropy(logits, y) - logits.logsumexp(-1).mean() + negative.logsumexp(-1).mean()

@@ -217,6 +217,21 @@ def test_sets_cover_the_true_class_as_often_as_promised():
     assert_close(penalty._inside(p).sum(-1).round(), (p >= 1 - penalty.quantile).sum(-1).double())
 
 
+@pytest.mark.parametrize(
+    ("coverage", "quantile", "classes"), [(0.55, 0.5, [1, 0, 0]), (0.65, 0.6, [1, 1, 0]), (0.88, 0.95, [2, 3, 3])]
+)
+def test_quantile_and_sets_are_those_of_split_conformal_prediction(coverage, quantile, classes):
+    """By hand: the ⌈10·coverage⌉-th of 9 scores, one above the ⌈9·coverage⌉-th; MAPIE's LAC sets are these too."""
+    scores = [0.7, 0.1, 0.4, 0.05, 0.95, 0.6, 0.2, 0.3, 0.5]
+    own = 1 - torch.tensor(scores, dtype=torch.float64)
+    p = torch.stack([own, 1 - own], 1)  # all of class 0
+    zeros = torch.zeros(9, dtype=torch.long)
+    penalty = SetSize(1.0, p.log(), zeros, coverage, temperature=1e-6).prepare(lambda logits: logits)
+    assert float(penalty.quantile) == pytest.approx(quantile)
+    asked = torch.tensor([[0.9, 0.07, 0.03], [0.45, 0.35, 0.2], [0.34, 0.33, 0.33]], dtype=torch.float64)
+    assert_close(penalty._inside(asked).round().sum(-1), torch.tensor(classes, dtype=torch.float64))
+
+
 @pytest.mark.parametrize(("coverage", "rows"), [(0.95, 19), (0.9, 9), (0.5, 1), (0.99, 99), (2 / 3, 2)])
 def test_too_few_rows_to_calibrate_are_refused(coverage, rows):
     assert conformal_quantile(torch.arange(float(rows)), coverage) == rows - 1
