@@ -54,7 +54,7 @@ def train(
         model: maps ``(n, *features)`` to logits ``(n, k)``; may be wrapped in ``DistributedDataParallel``.
         x: ``(n, *features)`` rows, possibly memory-mapped; or a map-style ``Dataset`` of ``(x, y)`` or
             ``(x, y, weight)``, or its ``DataLoader``, which then makes the batches.
-        y: ``(n,)`` class indices.
+        y: ``(n,)`` class indices; numbers for a :mod:`regression` regime, whose model has one output.
         generator: of the counterfactuals, or its name.
         constraints: of search and loss; by default a box inferred from x (Eq. 12).
         objective: the weights of Eq. 2, or a name from :data:`OBJECTIVES`.
@@ -73,9 +73,10 @@ def train(
         model, y = model.to(device), None if y is None else y.to(device)
         x = x.to(device) if isinstance(x, Tensor) else x
     inner, ranks = unwrapped(model), Ranks.from_model(model)
-    data = arguments.training_rows([inner], x, y, sample_weight, class_weight)
+    base = _base(setting, regime)
+    data = arguments.training_rows([inner], x, y, sample_weight, class_weight, base.values)
     held = arguments.validation_rows([inner], validation, data)
-    base, rows = _base(setting, regime), (x, y) if isinstance(x, Tensor) else (None, None)
+    rows = (x, y) if isinstance(x, Tensor) else (None, None)
     chosen = arguments.with_constraints(_stated(base, generator, constraints, objective, config, *rows), data)
     arguments.check_modes(inner, chosen, data, ranks)
     listeners = arguments.listeners(callbacks, [chosen], progress)
