@@ -1,9 +1,10 @@
-"""What users pass to the classifier, checked and brought into one form: rows, labels, a schema, rules."""
+"""What users pass to the estimators, checked and brought into one form: rows, labels, a schema, rules."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,30 @@ def training_rows(estimator: Any, x: Any, y: Any, reset: bool = True) -> tuple[p
         found = classes[0].item() if isinstance(classes[0], np.generic) else classes[0]
         raise InputError(f"y holds one class only, {found!r}; a classifier needs at least two.")
     return frame, labels
+
+
+def numeric_rows(estimator: Any, x: Any, y: Any) -> tuple[pd.DataFrame, np.ndarray, str]:
+    """Frame, numbers ``(n,)`` and their name for ``fit`` of a regressor; sets ``n_features_in_`` and the like."""
+    # A Series has a name; a frame of one column names it.
+    name = getattr(y, "name", None) if not hasattr(y, "columns") else y.columns[0] if len(y.columns) == 1 else None
+    if y is None:
+        raise InputError("This regressor requires y to be passed, but the target y is None.")
+    given = column_or_1d(_without_missing(y), warn=True)
+    numbers = given.dtype.kind in "iuf" or all(isinstance(v, Real) and not isinstance(v, bool) for v in given.tolist())
+    if given.dtype.kind not in "iufO" or not numbers:
+        raise InputError(
+            f"y must hold numbers, got {given[0]!r:.60} of type {type(given[0]).__name__}. Classes are for "
+            "CounterfactualClassifier."
+        )
+    values = np.asarray(validate_data(estimator, X="no_validation", y=given.astype(np.float64), y_numeric=True))
+    frame = _table(estimator, x, reset=True)
+    if len(values) != len(frame):
+        raise InputError(f"X has {len(frame)} rows but y has {len(values)}; every row needs its number.")
+    if len(values) < 2:
+        raise InputError("There is one sample only; a regressor needs at least two rows.")
+    if not values.std() > 1e-12 * np.abs(values).max():
+        raise InputError(f"All y are {values[0]:g}: there is nothing to predict, and no other value to explain.")
+    return frame, values, name if isinstance(name, str) and name else "value"
 
 
 def _must_be_known(found: list[Any], known: list[Any]) -> None:

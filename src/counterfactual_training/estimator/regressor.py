@@ -1,0 +1,326 @@
+"""A regressor of data frames that explains what would have to change for a prediction in an interval."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+
+from counterfactual_training.advice.answer import advice_constraints
+from counterfactual_training.advice.explains import Explains, NativeExplanation, in_kind
+from counterfactual_training.advice.explanation import Explanation
+from counterfactual_training.advice.find import Finder
+from counterfactual_training.advice.points import in_blocks
+from counterfactual_training.advice.values import Interval, Values, of_values
+from counterfactual_training.errors import InputError, check_count, check_name, from_outside
+from counterfactual_training.estimator import parameters
+from counterfactual_training.estimator.classifier import CounterfactualClassifier
+from counterfactual_training.estimator.fit import prepare
+from counterfactual_training.estimator.inputs import frame_of, numeric_rows, restate, row_weights, stated_rules
+from counterfactual_training.estimator.value_file import load_regressor, save_regressor
+from counterfactual_training.gates import Gate, few_rows, gate_of
+from counterfactual_training.models.inside import Inside
+from counterfactual_training.search import Generator
+from counterfactual_training.tabular.encode import Encoder, Missing, Unseen
+from counterfactual_training.tabular.model_space import device_and_dtype, encode_rows
+from counterfactual_training.tabular.schema import Schema
+from counterfactual_training.training import Callback, History, Regime
+from counterfactual_training.training.regression import VALUE_REGIMES, make_value_regime
+from counterfactual_training.training.setting import OF_OBJECTIVE
+
+# Training rows that are kept to judge what is plausible; an interval may hold few of them.
+_KEPT = 20_000
+# Outputs within this share of an edge count as outside, for the same number in double precision may be.
+_EDGE = 1e-6
+
+
+class CounterfactualRegressor(RegressorMixin, BaseEstimator):
+    """A scikit-learn regressor of data frames that explains what would have to change for a value in an interval.
+
+    A network is trained to predict y. For each interval that is asked for, a gate learns what real rows with a y inside
+    look like: advice brings the prediction into the interval where a row is at least as plausible as not.
+
+    >>> model = CounterfactualRegressor(mutability={"age": "none"}, domain={"rooms": (1, 12)})
+    >>> model.fit(houses, prices).explain(rows, target=(None, 200_000)).changes()  # doctest: +SKIP
+    ['Row 3: with area 21 m² lower (from 118 to 97), the price would be 199,203, at most 200,000; plausibility 0.71.']
+
+    Arguments about columns, the network and its training are those of :class:`CounterfactualClassifier`.
+
+    Args:
+        model, hidden, activation: the network; your own function is called with ``(num_features, 1)``.
+        regime: ``"conventional"`` minimises the squared error; ``"ct"`` is Counterfactual Training, with intervals
+            between quantiles of y in place of classes (:func:`interval_training`); or a :class:`Regime` of numbers.
+        lambda_div, lambda_reg, lambda_adv: weights of ``"ct"``.
+        max_steps, search_learning_rate, epsilon: T, η and ε of the searches in ``"ct"``.
+        epochs, batch_size, learning_rate, early_stopping, validation_fraction, n_iter_no_change: of the training.
+        burn_in: share of the epochs, at the start, that ``"ct"`` trains conventionally. Early stopping may well return
+            to one of these.
+        scaling: of numbers in X. y is always standardised by mean and SD.
+        gate: ``"density"``, ``"learned"``, ``"both"`` or ``"none"``.
+        mutability, domain, schema, special, relations, num_std, unseen, missing: rules of the columns.
+        device, random_state, n_ensemble, progress, verbose, callbacks: as in the classifier.
+
+    Attributes:
+        n_features_in_, feature_names_in_: columns seen in ``fit``; names only if it was a frame.
+        schema_, encoder_, constraints_: the columns, their encoding, and their rules in model space.
+        model_: the trained torch module, with one output: y, standardised.
+        target_name_: what y is called in sentences: the name of the Series, else "value".
+        y_mean_, y_scale_: of y.
+        rows_: training rows in model space ``(n, d)`` and their y ``(n,)``, at most 20,000, which gates are fitted to.
+        history_: metrics by epoch.
+    """
+
+    def __init__(
+        self,
+        model: str | Callable[[int, int], nn.Module] = "mlp",
+        hidden: Sequence[int] | None = None,
+        *,
+        activation: str | None = None,
+        regime: str | Regime = "conventional",
+        lambda_div: float | None = None,
+        lambda_reg: float | None = None,
+        lambda_adv: float | None = None,
+        max_steps: int | None = None,
+        search_learning_rate: float | None = None,
+        epsilon: float | None = None,
+        epochs: int | None = None,
+        batch_size: int | str = "auto",
+        learning_rate: float | None = None,
+        burn_in: float = 0.0,
+        early_stopping: bool | None = None,
+        validation_fraction: float | None = None,
+        n_iter_no_change: int | None = None,
+        scaling: parameters.Scaling | None = None,
+        gate: str | None = None,
+        mutability: Mapping[str, object] | Sequence[object] | None = None,
+        domain: Mapping[str, tuple[Any, Any]] | None = None,
+        schema: Schema | Mapping[str, Any] | str | Path | None = None,
+        special: Mapping[str, Any] | None = None,
+        relations: Sequence[str] | None = None,
+        num_std: float | None = 0.0,
+        unseen: Unseen = "warn",
+        missing: Missing = "error",
+        device: str | torch.device | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        n_ensemble: int = 1,
+        progress: bool | None = None,
+        verbose: bool = False,
+        callbacks: Sequence[Callback] | None = None,
+    ) -> None:
+        # scikit-learn needs the explicit signature, and each argument stored as it came.
+        for name, value in list(locals().items())[1:]:
+            setattr(self, name, value)
+
+    # ---- scikit-learn ----------------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803 - scikit-learn's name
+        """Train on rows X, a frame or an array, and their numbers y.
+
+        Args:
+            sample_weight: ``(n,)`` weights of the rows in the losses. Encoder, gate and rows held out ignore them.
+        """
+        members = check_count("n_ensemble", self.n_ensemble)
+        frame, values, name = numeric_rows(self, X, y)
+        mean, scale = float(values.mean()), float(values.std())
+        weights = row_weights(sample_weight, len(values))
+        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        prepared = prepare(self._as_classifier(), frame, (values - mean) / scale, seed, weights, values=True)
+        shown = False if self.verbose and self.progress is None else self.progress
+        model = prepared.model
+        if members > 1:
+            model, history = prepared.train_ensemble(members, shown)
+        else:
+            history = prepared.train(shown)
+        kept = torch.randperm(len(values), generator=torch.Generator().manual_seed(seed))[:_KEPT].sort().values
+        rows = prepared.x.cpu()[kept], torch.as_tensor(values)[kept]
+        self._adopt(prepared.encoder, model.eval(), history, prepared.setting.num_std, rows, name, mean, scale)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
+        """The predicted number of each row ``(n,)``, in the units of y."""
+        outputs = in_blocks(self.model_, self._encoded(X)).squeeze(-1)
+        return outputs.double().numpy() * self.y_scale_ + self.y_mean_
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.input_tags.allow_nan = self.missing == "impute"
+        return tags
+
+    # ---- questions -------------------------------------------------------------------------------------------------
+
+    def explain(self, X: Any, target: Any, **rules: Any) -> Explanation:  # noqa: N803
+        """What would have to change for the prediction of each row of X to lie in the target interval.
+
+        Every claim holds for the rows as printed. In the answer, ``decision`` and ``prediction`` are the predicted
+        numbers before and after.
+
+        Args:
+            X: rows like those of ``fit``.
+            target: ``(None, 200_000)`` for at most 200,000, ``(150_000, None)`` for at least 150,000, or both sides.
+            rules: of this question, as in :meth:`CounterfactualClassifier.explain`: ``n_options``, ``vary``, ``lock``,
+                ``domain``, ``step``, ``max_change``, ``difficulty``, ``max_changes``, ``relations``, ``generator``,
+                ``max_steps``, ``sparsify``.
+        """
+        for name in rules:
+            check_name("argument of explain:", name, _RULES)
+        interval = Interval.from_target(target)
+        told = self._inquiry(self._asked(X), interval).explain(X, 1, **rules)
+        plain = told.pandas if isinstance(told, NativeExplanation) else told
+        outcome = Values(interval, self.target_name_, max(0, 2 - math.floor(math.log10(self.y_scale_))))
+        return in_kind(of_values(plain, outcome, self.predict(plain.original), self.predict(plain.frame)), X)
+
+    def plausibility(self, X: Any, target: Any, *, given_fixed: bool = False) -> np.ndarray:  # noqa: N803
+        """How much each row looks like real rows whose y lies in the target interval ``(n,)``: from 0 to 1.
+
+        Args:
+            given_fixed: judge each row among those that are like it in what cannot change, as ``explain`` does.
+        """
+        inquiry = self._inquiry(self._asked(X), Interval.from_target(target))
+        return inquiry.plausibility(X, given_fixed=given_fixed)[:, 1]
+
+    # ---- files -----------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write one file for :meth:`load`: weights, the rows that gates need, and JSON; nothing executable."""
+        check_is_fitted(self, "model_")
+        self._follow_rules()
+        save_regressor(path, self)
+
+    @classmethod
+    def load(
+        cls, path: str | Path, *, model: Callable[[int, int], nn.Module] | None = None, regime: Regime | None = None
+    ) -> CounterfactualRegressor:
+        """Read a saved regressor, on the CPU; a model or regime of your own has to be passed again."""
+        return load_regressor(path, cls, {"model": model, "regime": regime})
+
+    # ---- inside ----------------------------------------------------------------------------------------------------
+
+    def _adopt(
+        self,
+        encoder: Encoder,
+        model: nn.Module,
+        history: History,
+        num_std: float,
+        rows: tuple[Tensor, Tensor],
+        name: str,
+        mean: float,
+        scale: float,
+    ) -> None:
+        """Set the fitted attributes; the only place that does."""
+        self.encoder_, self.schema_ = encoder, encoder.schema_
+        self.num_std_, self.constraints_ = num_std, advice_constraints(encoder, num_std)
+        self.model_, self.history_, self.rows_ = model, history, rows
+        self.target_name_, self.y_mean_, self.y_scale_ = name, mean, scale
+        self._gates: dict[Interval, Gate | None] = {}
+        # Remembered as text, to notice what set_params changes later.
+        self._stated = stated_rules(self.get_params(deep=False))
+
+    def _as_classifier(self) -> dict[str, Any]:
+        """The parameters as those of a classifier, which has some more, with the regime made."""
+        own = self.get_params(deep=False)
+        weights = {name: own.pop(name) for name in OF_OBJECTIVE}
+        usual = CounterfactualClassifier().get_params(deep=False)
+        return usual | own | {"regime": _make_regime(own["regime"], weights)}
+
+    def _follow_rules(self) -> None:
+        """Take over rules that were changed after ``fit``."""
+        if self._stated != stated_rules(self.get_params(deep=False)):
+            encoder, num_std = restate(self._as_classifier(), self._stated, self.encoder_)
+            learned = (self.rows_, self.target_name_, self.y_mean_, self.y_scale_)
+            self._adopt(encoder, self.model_, self.history_, num_std, *learned)
+
+    def _asked(self, rows: Any) -> pd.DataFrame:
+        check_is_fitted(self, "model_")
+        self._follow_rules()
+        return frame_of(self, rows)
+
+    def _encoded(self, x: Any) -> Tensor:
+        check_is_fitted(self, "model_")
+        return encode_rows(self.encoder_, frame_of(self, x), device_and_dtype(self.model_))
+
+    def _inquiry(self, frame: pd.DataFrame, interval: Interval) -> _Inquiry:
+        """Questions about one interval."""
+        low, high = ((edge - self.y_mean_) / self.y_scale_ for edge in (interval.low, interval.high))
+        low, high = (edge if math.isinf(edge) else edge + way * (1 + abs(edge)) for edge, way in ((low, _EDGE), (high, -_EDGE)))
+        # As the classifier of two classes that all of advice is made for: 0 outside, 1 inside.
+        inside = Inside(self.model_, low, high)
+        if interval not in self._gates:
+            self._gates[interval] = self._fit_gate(inside, interval)
+        return _Inquiry(self, frame, Finder(inside, self.encoder_, self.constraints_, self._gates[interval]))
+
+    def _fit_gate(self, inside: Inside, interval: Interval) -> Gate | None:
+        kind = parameters.make_preset(self._as_classifier()).gate
+        if kind == "none":
+            return None
+        x, values = self.rows_
+        y = torch.as_tensor(interval.holds(values.numpy())).long()
+        wanted = f"{self.target_name_} {interval.say(0)}"
+        if not bool(y.any()):
+            raise InputError(
+                f"No training row has a {wanted}: they range from {float(values.min()):,g} to {float(values.max()):,g}. "
+                "Nothing tells what such a row looks like: choose an interval that holds some, or fit with gate='none' "
+                "to ask the model alone."
+            )
+        x = x.to(device_and_dtype(self.model_))
+        gate = gate_of(inside, x, y.to(x.device), kind, self.constraints_.to(x))
+        said = few_rows(gate, y, ["rows outside the interval", wanted])
+        if said is not None:
+            warnings.warn(said, stacklevel=from_outside())
+        return gate
+
+
+class _Inquiry(Explains):
+    """A question to a regressor about one interval, in the terms of a classifier of "inside" and "outside"."""
+
+    classes_ = np.array([0, 1])
+
+    def __init__(self, regressor: CounterfactualRegressor, frame: pd.DataFrame, finder: Finder) -> None:
+        self.num_std_, self.gate_ = regressor.num_std_, finder.gate
+        self._frame, self._found, self._params = frame, finder, regressor._as_classifier()
+
+    def _asked(self, rows: Any) -> pd.DataFrame:
+        return self._frame
+
+    def _encoded(self, x: Any) -> Tensor:
+        return self._found.factuals(self._frame).x
+
+    def _finder(self) -> Finder:
+        return self._found
+
+    def _explainer(
+        self, given: str | Generator | None, confidence: float | None, max_steps: int | None
+    ) -> tuple[Generator, bool]:
+        # Only inside or not counts: the odds of "inside" are no probability that a user could ask for.
+        usual = parameters.make_preset(self._params).explainer
+        chosen, _ = parameters.make_explainer(self._params, usual, given, parameters.DECISION, max_steps)
+        return chosen, True
+
+
+_RULES = [name for name in inspect.signature(Explains.explain).parameters if name not in ("self", "target", "confidence")]
+
+
+def _make_regime(spec: str | Regime, weights: Mapping[str, float | None]) -> Regime:
+    """The regime, with the weights that are stated."""
+    stated = {name: weight for name, weight in weights.items() if weight is not None}
+    if isinstance(spec, Regime):
+        if not spec.values:
+            raise InputError(f"The regime {spec.name!r} trains classifiers; one of numbers has values=True.")
+        name = spec.name
+    else:
+        check_name("regime", spec, (*VALUE_REGIMES, "or a Regime"))
+        name = spec
+    if stated and (isinstance(spec, Regime) or spec != "ct"):
+        raise InputError(f"{next(iter(stated))} has no effect on the regime {name!r}; it is a weight of regime='ct'.")
+    return spec if isinstance(spec, Regime) else make_value_regime(spec, **stated)
