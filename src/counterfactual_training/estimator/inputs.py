@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d, validate_data
+from sklearn.utils.validation import assert_all_finite, column_or_1d, validate_data
 
 from counterfactual_training.constraints.mutability import feature_index
 from counterfactual_training.errors import ConstraintError, InputError
@@ -52,18 +52,7 @@ def training_rows(estimator: Any, x: Any, y: Any, reset: bool = True) -> tuple[p
 
 def numeric_rows(estimator: Any, x: Any, y: Any) -> tuple[pd.DataFrame, np.ndarray, str]:
     """Frame, numbers ``(n,)`` and their name for ``fit`` of a regressor; sets ``n_features_in_`` and the like."""
-    # A Series has a name; a frame of one column names it.
-    name = getattr(y, "name", None) if not hasattr(y, "columns") else y.columns[0] if len(y.columns) == 1 else None
-    if y is None:
-        raise InputError("This regressor requires y to be passed, but the target y is None.")
-    given = column_or_1d(_without_missing(y), warn=True)
-    numbers = given.dtype.kind in "iuf" or all(isinstance(v, Real) and not isinstance(v, bool) for v in given.tolist())
-    if given.dtype.kind not in "iufO" or not numbers:
-        raise InputError(
-            f"y must hold numbers, got {given[0]!r:.60} of type {type(given[0]).__name__}. Classes are for "
-            "CounterfactualClassifier."
-        )
-    values = np.asarray(validate_data(estimator, X="no_validation", y=given.astype(np.float64), y_numeric=True))
+    values, name = numbers_of(y)
     frame = _table(estimator, x, reset=True)
     if len(values) != len(frame):
         raise InputError(f"X has {len(frame)} rows but y has {len(values)}; every row needs its number.")
@@ -71,7 +60,24 @@ def numeric_rows(estimator: Any, x: Any, y: Any) -> tuple[pd.DataFrame, np.ndarr
         raise InputError("There is one sample only; a regressor needs at least two rows.")
     if not values.std() > 1e-12 * np.abs(values).max():
         raise InputError(f"All y are {values[0]:g}: there is nothing to predict, and no other value to explain.")
-    return frame, values, name if isinstance(name, str) and name else "value"
+    return frame, values, name
+
+
+def numbers_of(y: Any) -> tuple[np.ndarray, str]:
+    """The numbers ``(n,)`` of a regressor's y, checked, and what they are called."""
+    if y is None:
+        raise InputError("This regressor requires y to be passed, but the target y is None.")
+    # A Series has a name; a frame of one column names it.
+    name = getattr(y, "name", None) if not hasattr(y, "columns") else y.columns[0] if len(y.columns) == 1 else None
+    given = column_or_1d(_without_missing(y), warn=True)
+    # Objects may be numbers, such as those of pandas' nullable types.
+    strange = [v for v in given.tolist() if not isinstance(v, Real) or isinstance(v, bool)]
+    if given.dtype.kind not in "iufO" or strange:
+        first = strange[0] if strange else given[0]
+        raise InputError(f"y must hold numbers, got {first!r:.60}. Classes are for CounterfactualClassifier.")
+    values = given.astype(np.float64)
+    assert_all_finite(values, input_name="y")
+    return values, name if isinstance(name, str) and name else "value"
 
 
 def _must_be_known(found: list[Any], known: list[Any]) -> None:

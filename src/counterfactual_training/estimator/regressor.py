@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from counterfactual_training.advice.answer import advice_constraints
-from counterfactual_training.advice.explains import Explains, NativeExplanation, in_kind
+from counterfactual_training.advice.explains import NativeExplanation, in_kind
 from counterfactual_training.advice.explanation import Explanation
 from counterfactual_training.advice.find import Finder
 from counterfactual_training.advice.points import in_blocks
@@ -27,11 +26,12 @@ from counterfactual_training.errors import InputError, check_count, check_name, 
 from counterfactual_training.estimator import parameters
 from counterfactual_training.estimator.classifier import CounterfactualClassifier
 from counterfactual_training.estimator.fit import prepare
-from counterfactual_training.estimator.inputs import frame_of, numeric_rows, restate, row_weights, stated_rules
+from counterfactual_training.estimator.inputs import frame_of, numbers_of, numeric_rows, restate, row_weights, stated_rules
+from counterfactual_training.estimator.inquiry import RULES, Inquiry
 from counterfactual_training.estimator.value_file import load_regressor, save_regressor
+from counterfactual_training.estimator.value_measures import measure, usual_intervals
 from counterfactual_training.gates import Gate, few_rows, gate_of
 from counterfactual_training.models.inside import Inside
-from counterfactual_training.search import Generator
 from counterfactual_training.tabular.encode import Encoder, Missing, Unseen
 from counterfactual_training.tabular.model_space import device_and_dtype, encode_rows
 from counterfactual_training.tabular.schema import Schema
@@ -174,7 +174,7 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
                 ``max_steps``, ``sparsify``.
         """
         for name in rules:
-            check_name("argument of explain:", name, _RULES)
+            check_name("argument of explain:", name, RULES)
         interval = Interval.from_target(target)
         told = self._inquiry(self._asked(X), interval).explain(X, 1, **rules)
         plain = told.pandas if isinstance(told, NativeExplanation) else told
@@ -189,6 +189,31 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
         """
         inquiry = self._inquiry(self._asked(X), Interval.from_target(target))
         return inquiry.plausibility(X, given_fixed=given_fixed)[:, 1]
+
+    def evaluate(self, X: Any, y: Any, target: Any = None, *, n_rows: int = 100, **rules: Any) -> pd.DataFrame:  # noqa: N803
+        """How good predictions and counterfactuals are on rows that were not trained on: one line per interval.
+
+        ``r2`` and ``rmse`` of all rows; ``validity``, the share of rows outside the interval whose counterfactual is
+        predicted inside, and ``plausible``, the share that passes the gate, too. Of the valid ones, the mean number of
+        columns changed, ``sparsity``, and medians, which single outliers among the rows do not decide: ``cost`` (L1 in
+        model space), ``nn5`` and ``ip`` (distance to the five nearest, and mean L1 distance to all, of these rows whose
+        y lies in the interval).
+
+        Args:
+            target: an interval or a list of them; by default the quarters and the middle half of the training y.
+            n_rows: rows to explain per interval, at most.
+            rules: of the questions, as in :meth:`explain`.
+        """
+        frame = self._asked(X)
+        values, _ = numbers_of(y)
+        if len(values) != len(frame):
+            raise InputError(f"X has {len(frame)} rows but y has {len(values)}; every row needs its number.")
+        if target is None:
+            intervals = usual_intervals(self.rows_[1].numpy())
+        else:
+            several = isinstance(target, list) and all(isinstance(entry, tuple | list) for entry in target)
+            intervals = [Interval.from_target(one) for one in (target if several else [target])]
+        return measure(self, frame, values, intervals, check_count("n_rows", n_rows), **rules)
 
     # ---- files -----------------------------------------------------------------------------------------------------
 
@@ -250,7 +275,7 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
         check_is_fitted(self, "model_")
         return encode_rows(self.encoder_, frame_of(self, x), device_and_dtype(self.model_))
 
-    def _inquiry(self, frame: pd.DataFrame, interval: Interval) -> _Inquiry:
+    def _inquiry(self, frame: pd.DataFrame, interval: Interval) -> Inquiry:
         """Questions about one interval."""
         low, high = ((edge - self.y_mean_) / self.y_scale_ for edge in (interval.low, interval.high))
         low, high = (edge if math.isinf(edge) else edge + way * (1 + abs(edge)) for edge, way in ((low, _EDGE), (high, -_EDGE)))
@@ -258,7 +283,7 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
         inside = Inside(self.model_, low, high)
         if interval not in self._gates:
             self._gates[interval] = self._fit_gate(inside, interval)
-        return _Inquiry(self, frame, Finder(inside, self.encoder_, self.constraints_, self._gates[interval]))
+        return Inquiry(self._as_classifier(), self.num_std_, frame, Finder(inside, self.encoder_, self.constraints_, self._gates[interval]))
 
     def _fit_gate(self, inside: Inside, interval: Interval) -> Gate | None:
         kind = parameters.make_preset(self._as_classifier()).gate
@@ -279,36 +304,6 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
         if said is not None:
             warnings.warn(said, stacklevel=from_outside())
         return gate
-
-
-class _Inquiry(Explains):
-    """A question to a regressor about one interval, in the terms of a classifier of "inside" and "outside"."""
-
-    classes_ = np.array([0, 1])
-
-    def __init__(self, regressor: CounterfactualRegressor, frame: pd.DataFrame, finder: Finder) -> None:
-        self.num_std_, self.gate_ = regressor.num_std_, finder.gate
-        self._frame, self._found, self._params = frame, finder, regressor._as_classifier()
-
-    def _asked(self, rows: Any) -> pd.DataFrame:
-        return self._frame
-
-    def _encoded(self, x: Any) -> Tensor:
-        return self._found.factuals(self._frame).x
-
-    def _finder(self) -> Finder:
-        return self._found
-
-    def _explainer(
-        self, given: str | Generator | None, confidence: float | None, max_steps: int | None
-    ) -> tuple[Generator, bool]:
-        # Only inside or not counts: the odds of "inside" are no probability that a user could ask for.
-        usual = parameters.make_preset(self._params).explainer
-        chosen, _ = parameters.make_explainer(self._params, usual, given, parameters.DECISION, max_steps)
-        return chosen, True
-
-
-_RULES = [name for name in inspect.signature(Explains.explain).parameters if name not in ("self", "target", "confidence")]
 
 
 def _make_regime(spec: str | Regime, weights: Mapping[str, float | None]) -> Regime:

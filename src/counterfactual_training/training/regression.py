@@ -21,12 +21,15 @@ from counterfactual_training.errors import InputError, check_name
 from counterfactual_training.training.objective import Batch, LossTerms
 from counterfactual_training.training.regime import Memory, Regime, Round, take
 from counterfactual_training.training.rows import TrainingRows
-from counterfactual_training.training.sampling import each
 
 # A search aims at m ± this many s: the descent of a squared hinge only approaches the edge of what it aims at.
 _CORE = 0.5
 # s is at least this share of the standard deviation of all y, for an interval may hold equal values only.
 _LEAST_SPREAD = 0.05
+# Counterfactuals per epoch.
+_FEWEST, _MOST = 100, 5000
+# What an epoch's search leaves in memory for the batches.
+_HELD = ("x_cf", "x_pos", "x_adv", "y", "middle", "spread", "mature")
 
 
 class Goals(NamedTuple):
@@ -39,15 +42,16 @@ class Goals(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What the loss of counterfactual training needs beside the batch; all constants."""
+    """Counterfactuals for a batch; all constants."""
 
     x_cf: Tensor  # (..., m, d)
     x_pos: Tensor  # (..., m, d) rows whose y lies in the interval, protected
     x_adv: Tensor  # (..., m, d) nascent counterfactuals
     y: Tensor  # (..., m) of the rows they started from
-    goals: Goals
+    middle: Tensor  # (..., m) of the intervals asked for
+    spread: Tensor
     mature: Tensor  # (..., m) 1 where f(x′) lies in the interval
-    told: Tensor  # (2, ...) share mature, mean steps: for the history
+    told: Tensor | None = None  # (2, ...) share mature and mean steps of a new search, for the history
 
 
 @cache
@@ -69,43 +73,38 @@ def interval_training(
 
     ``mean (f(x) − y)² + λ_div mean(E(x⁺) − E(x′)) + λ_reg mean(E²(x⁺) + E²(x′)) + λ_adv mean (f(x_adv) − y)²``
 
-    For a share of every batch, each row draws one of the intervals between quantiles of y, not the one of its own f(x).
-    x′ descends the squared hinge ``max(l − f, f − u, 0)²`` under the constraints; x′ that do not arrive count in neither
-    divergence nor ridge. x⁺ takes from x′ what is protected (§3.4). x_adv is the last iterate with ‖Δ‖∞ ≤ ε.
+    Once per epoch, a share of the rows (100 to 5,000) is searched; batches draw theirs from these. Each row asks for one of
+    the intervals between quantiles of y, not for that of its own f(x). x′ descends the squared hinge
+    ``max(l − f, f − u, 0)²`` under the constraints; x′ that do not arrive count in neither divergence nor ridge. x⁺ takes
+    from x′ what is protected (§3.4). x_adv is the last iterate with ‖Δ‖∞ ≤ ε.
     """
     for name, weight in {"lambda_div": lambda_div, "lambda_reg": lambda_reg, "lambda_adv": lambda_adv}.items():
         if not 0 <= weight < float("inf"):
             raise InputError(f"{name} must be a finite number of at least 0, got {weight!r}.")
 
     def remember(data: TrainingRows, lead: torch.Size) -> Memory:
-        if data.own:
-            raise InputError("Members with rows of their own would need intervals of their own: train them one by one.")
-        return {name: value.expand(*lead, *value.shape).clone() for name, value in _intervals(data.y, bins).items()}
+        if data.own or data.x.dim() != 2:
+            raise InputError(f"Intervals are searched for rows (n, d) that all share, got {tuple(data.x.shape)}.")
+        num = min(_MOST, max(_FEWEST, round(share * data.num_rows)))
+        features, values = data.x.new_zeros(num, data.num_features), data.y.new_zeros(num)
+        held = {name: features if name.startswith("x_") else values for name in _HELD}
+        held |= _intervals(data.y, bins) | {"epoch": torch.tensor(-1)}
+        return {name: value.expand(lead + value.shape).clone() for name, value in held.items()}
 
     def find(now: Round) -> Found:
-        part = now.choose(now.y.shape[-1], max(1, round(share * now.y.shape[-1])))
-        x, y, memory = take(now.x, part), now.y.gather(-1, part), now.memory
-        own = (at_least_single(now.model(x)) > memory["edges"].unsqueeze(-2)).sum(-1)
-        num = memory["count"].shape[-1]
-        # A shift by 1..k−1 is uniform over the other intervals.
-        shift = each(lambda rng: torch.randint(1, num, (part.shape[-1],), generator=rng), now.rng).to(own)
-        asked = (own + shift) % num
-        goals = Goals(*(memory[name].gather(-1, asked) for name in Goals._fields))
-        x_cf, x_adv, steps = approach(now, x, goals)
-        outputs = at_least_single(now.model(x_cf)).squeeze(-1)
-        mature = (outputs >= goals.low) & (outputs <= goals.high)
-        place = (now.uniform(part.shape[-1]) * memory["count"].gather(-1, asked)).long()
-        rows = memory["order"].gather(-1, memory["start"].gather(-1, asked) + place)
-        x_pos = now.constraints.to(x).protect(now.data.at(rows)[0], x_cf)
-        told = torch.stack([mature.float().mean(-1), steps.float().mean(-1)])
-        return Found(x_cf, x_pos, x_adv, y, goals, mature.to(x), told)
+        told = None
+        if bool((now.memory["epoch"] != now.epoch).any()):
+            told = search_epoch(now)
+        num = now.memory["y"].shape[-1]
+        places = now.choose(num, max(1, round(share * now.y.shape[-1])))
+        return Found(*(take(now.memory[name], places) for name in _HELD), told)
 
     def loss(model: nn.Module, batch: Batch, found: Found) -> LossTerms:
         dim, parts = batch.y.dim() - 1, (batch.x, found.x_pos, found.x_cf, found.x_adv)
         # One forward pass, so that batch statistics see all rows.
         joined = at_least_single(model(torch.cat(parts, dim)))
         outputs, real, made, nascent = joined.split([part.shape[dim] for part in parts], dim)
-        low, high = (interval_energy(f, found.goals.middle, found.goals.spread) for f in (real, made))
+        low, high = (interval_energy(f, found.middle, found.spread) for f in (real, made))
         return LossTerms.sum(
             outputs,
             class_loss=value_loss(outputs, batch.y, batch.weight),
@@ -116,6 +115,29 @@ def interval_training(
 
     numbers = {"lambda_div": lambda_div, "lambda_reg": lambda_reg, "lambda_adv": lambda_adv}
     return Regime("ct", loss, find, remember, {**numbers, "share": share, "bins": bins}, values=True)
+
+
+def search_epoch(now: Round) -> Tensor:
+    """Search counterfactuals of training rows for the intervals in memory, and put them there.
+
+    Returns the share of mature ones and the mean number of steps ``(2, ...)``.
+    """
+    memory, num = now.memory, now.memory["y"].shape[-1]
+    x, y, _ = now.data.at(now.choose(now.data.num_rows, num))
+    own = (at_least_single(now.model(x)) > memory["edges"].unsqueeze(-2)).sum(-1)
+    k = memory["count"].shape[-1]
+    # A shift by 1..k−1 is uniform over the other intervals.
+    asked = (own + 1 + now.choose(k - 1, num)) % k
+    goals = Goals(*(memory[f"interval_{name}"].gather(-1, asked) for name in Goals._fields))
+    x_cf, x_adv, steps = approach(now, x, goals)
+    outputs = at_least_single(now.model(x_cf)).squeeze(-1)
+    mature = (outputs >= goals.low) & (outputs <= goals.high)
+    place = (now.uniform(num) * memory["count"].gather(-1, asked)).long()
+    rows = memory["order"].gather(-1, memory["start"].gather(-1, asked) + place)
+    x_pos = now.constraints.to(x).protect(now.data.at(rows)[0], x_cf)
+    memory |= dict(zip(_HELD, (x_cf, x_pos, x_adv, y, goals.middle, goals.spread, mature.to(x)), strict=True))
+    memory["epoch"] = torch.full_like(memory["epoch"], now.epoch)
+    return torch.stack([mature.float().mean(-1), steps.float().mean(-1)])
 
 
 def approach(now: Round, x: Tensor, goals: Goals) -> tuple[Tensor, Tensor, Tensor]:
@@ -167,10 +189,10 @@ def _intervals(y: Tensor, bins: int) -> Memory:
     inside = values.split(count.tolist())
     return {
         "edges": edges,
-        "low": torch.cat([edges.new_tensor([-torch.inf]), edges]),
-        "high": torch.cat([edges, edges.new_tensor([torch.inf])]),
-        "middle": torch.stack([part.mean() for part in inside]),
-        "spread": torch.stack([part.std(correction=0).clamp_min(least) for part in inside]),
+        "interval_low": torch.cat([edges.new_tensor([-torch.inf]), edges]),
+        "interval_high": torch.cat([edges, edges.new_tensor([torch.inf])]),
+        "interval_middle": torch.stack([part.mean() for part in inside]),
+        "interval_spread": torch.stack([part.std(correction=0).clamp_min(least) for part in inside]),
         "order": order,
         "start": count.cumsum(0) - count,
         "count": count,
