@@ -1,11 +1,11 @@
-"""The regressor on California housing, as a regression: beside gradient boosting, conventional beside counterfactual training.
+"""The regressor on California housing: beside gradient boosting, and trained conventionally or by counterfactuals.
 
-``python -m benchmarks.regression results``, with the data set in ``CT_DATA_HOME``: about fifteen minutes on one core. With
+``python -m benchmarks.regression results``, with the data set in ``CT_DATA_HOME``: some minutes on one core. With
 ``--practice``, rows held out of the training rows stand in for the test rows, so that these are looked at only once.
 
 Each seed draws 4,000 training rows and trains with the regressor's own settings. Boosting is scikit-learn's
-HistGradientBoostingRegressor with its own settings. Then 60 test rows outside each of three intervals (the outer quarters and the middle half of
-the training values) are explained. Nothing was chosen by the test rows.
+HistGradientBoostingRegressor with its own settings. Then 60 test rows outside each of three intervals (the outer
+quarters and the middle half of the training values) are explained. Nothing was chosen by the test rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from counterfactual_training.datasets.sources import FILES
 from counterfactual_training.datasets.synthetic import DATA_SEED
 from counterfactual_training.persistence import atomic_write
 
-ROWS, SEEDS, EXPLAINED = 4000, 2, 60
+ROWS, SEEDS, EXPLAINED = 4000, 3, 60
 REGIMES = ("conventional", "ct")
 # How counterfactuals are asked for: as users do, of the model alone, and of the model alone with all columns.
 QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -42,10 +42,12 @@ QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 COLUMNS = ["validity", "plausible", "cost", "sparsity", "nn5", "ip"]
 _ABOUT = """\
-Means over seeds, which draw the training rows as well as the weights, and over the three intervals; ± is the standard deviation over
-seeds. *validity*: counterfactuals predicted inside, as printed. *plausible*: also passed by the gate, where there is one. *cost*: L1 in model
-space. *sparsity*: columns changed. *nn5*, *ip*: L2 distance to the five nearest test rows whose value lies in the interval, and mean L1 distance
-to all of them. Cost and distances are medians over rows."""
+Means over seeds, which draw the training rows as well as the weights, and over the three intervals; ± is the standard
+deviation over seeds. *validity*: counterfactuals predicted inside, as printed. *plausible*: also passed by the gate,
+where there is one. *cost*: L1 in model space. *sparsity*: columns changed. *nn5*, *ip*: L2 distance to the five nearest
+test rows whose value lies in the interval, and mean L1 distance to all of them. Cost and distances are medians over
+rows. In this data set's schema, the age of houses and their place may not change, so counterfactual training protects
+them: the model learns to rely on them less, which costs R²."""
 
 
 def values(data: ct.Dataset) -> np.ndarray:
@@ -73,12 +75,15 @@ def measure(seed: int, practice: bool) -> list[dict[str, Any]]:
     fit = {"r2": r2_score(y[test], said), "rmse": root_mean_squared_error(y[test], said), "seconds": seconds}
     lines = [{"model": "HistGradientBoosting", "seed": seed, "question": "", **fit}]
     for regime in REGIMES:
-        for question, (gate, rules) in QUESTIONS.items():
+        made = {}
+        for gate in {gate for gate, _ in QUESTIONS.values()}:  # the same weights: training ignores the gate
             started = time.process_time()
-            model = ct.CounterfactualRegressor(
+            made[gate] = ct.CounterfactualRegressor(
                 regime=regime, gate=gate, schema=data.schema, random_state=seed, progress=False
             ).fit(frame.iloc[rows], y[rows])
             seconds = time.process_time() - started
+        for question, (gate, rules) in QUESTIONS.items():
+            model = made[gate]
             table = model.evaluate(frame.iloc[test], y[test], n_rows=EXPLAINED, **rules)
             means = table.drop(columns=["target", "rows"]).mean().to_dict()
             lines.append({"model": regime, "seed": seed, "question": question, **means, "seconds": seconds})

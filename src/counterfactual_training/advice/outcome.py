@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 class Outcome(Protocol):
     """What an explanation says about where a row was, and where its counterfactual is."""
 
-    columns: tuple[str, ...]  # of the table, see cells
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of the table, see :meth:`cells`."""
 
     def summary(self, told: Explanation) -> dict[str, Any]:
         """Columns ``(n,)`` of the summary."""

@@ -15,6 +15,8 @@ from counterfactual_training.advice.words import say_number
 from counterfactual_training.errors import InputError
 
 _EXAMPLES = "(None, 200_000) for at most 200,000, (150_000, None) for at least 150,000, or (150_000, 200_000)"
+# Sides that are not stated.
+_OPEN = (-math.inf, math.inf)
 # Decimals beyond those of a typical value, to tell a value outside an interval from its edge.
 _MORE_DECIMALS = 6
 
@@ -38,7 +40,7 @@ class Interval:
                     f"The sides of an interval are numbers, or None where it is open; got {edge!r:.80}. One interval "
                     f"holds for all rows: {_EXAMPLES}."
                 )
-        low, high = (side if edge is None else float(edge) for edge, side in zip(target, (-math.inf, math.inf)))
+        low, high = (side if edge is None else float(edge) for edge, side in zip(target, _OPEN, strict=True))
         if low == -math.inf and high == math.inf:
             raise InputError(f"An interval without any side holds every number. State one side at least: {_EXAMPLES}.")
         if not low < high:

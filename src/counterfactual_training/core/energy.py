@@ -11,8 +11,10 @@ def energy(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def interval_energy(outputs: Tensor, middle: Tensor, spread: Tensor) -> Tensor:
-    """Energy ``E(x) = (f(x) − m)² / 2s²`` ``(..., n)`` of a regression's outputs ``(..., n, 1)``: low where f is near the
-    middle m of an interval of spread s, each ``(..., n)``."""
+    """Energy ``E(x) = (f(x) − m)² / 2s²`` ``(..., n)`` of a regression's outputs ``(..., n, 1)``.
+
+    Low where f is near the middle m of an interval of spread s, each ``(..., n)``.
+    """
     return ((outputs.squeeze(-1) - middle) / spread).square() / 2
 
 

@@ -15,8 +15,9 @@ from counterfactual_training.advice.find import Finder
 from counterfactual_training.estimator import parameters
 from counterfactual_training.search import Generator, line
 
+_OURS = ("self", "X", "target", "confidence")
 #: What may be stated about a question.
-RULES = [name for name in inspect.signature(Explains.explain).parameters if name not in ("self", "X", "target", "confidence")]
+RULES = [name for name in inspect.signature(Explains.explain).parameters if name not in _OURS]
 
 
 class Inquiry(Explains):

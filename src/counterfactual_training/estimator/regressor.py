@@ -26,7 +26,14 @@ from counterfactual_training.errors import InputError, check_count, check_name, 
 from counterfactual_training.estimator import parameters
 from counterfactual_training.estimator.classifier import CounterfactualClassifier
 from counterfactual_training.estimator.fit import prepare
-from counterfactual_training.estimator.inputs import frame_of, numbers_of, numeric_rows, restate, row_weights, stated_rules
+from counterfactual_training.estimator.inputs import (
+    frame_of,
+    numbers_of,
+    numeric_rows,
+    restate,
+    row_weights,
+    stated_rules,
+)
 from counterfactual_training.estimator.inquiry import RULES, Inquiry
 from counterfactual_training.estimator.value_file import load_regressor, save_regressor
 from counterfactual_training.estimator.value_measures import measure, usual_intervals
@@ -74,7 +81,7 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
     Attributes:
         n_features_in_, feature_names_in_: columns seen in ``fit``; names only if it was a frame.
         schema_, encoder_, constraints_: the columns, their encoding, and their rules in model space.
-        model_: the trained torch module, with one output: y, standardised.
+        model_: the trained torch module, in double precision, with one output: y, standardised.
         target_name_: what y is called in sentences: the name of the Series, else "value".
         y_mean_, y_scale_: of y.
         rows_: training rows in model space ``(n, d)`` and their y ``(n,)``, at most 20,000, which gates are fitted to.
@@ -144,12 +151,17 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
             history = prepared.train(shown)
         kept = torch.randperm(len(values), generator=torch.Generator().manual_seed(seed))[:_KEPT].sort().values
         rows = prepared.x.cpu()[kept], torch.as_tensor(values)[kept]
+        # Predictions in single precision would differ in the seventh digit between batches. A network of your own stays
+        # as it is, for it may not work in another precision; nor do all devices.
+        if isinstance(self.model, str) and prepared.x.device.type in ("cpu", "cuda"):
+            model = model.double()
         self._adopt(prepared.encoder, model.eval(), history, prepared.setting.num_std, rows, name, mean, scale)
         return self
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """The predicted number of each row ``(n,)``, in the units of y."""
-        outputs = in_blocks(self.model_, self._encoded(X)).squeeze(-1)
+        encoded = self._encoded(X)  # first, because it checks that this is fitted
+        outputs = in_blocks(self.model_, encoded).squeeze(-1)
         return outputs.double().numpy() * self.y_scale_ + self.y_mean_
 
     def __sklearn_tags__(self) -> Any:
@@ -278,12 +290,14 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
     def _inquiry(self, frame: pd.DataFrame, interval: Interval) -> Inquiry:
         """Questions about one interval."""
         low, high = ((edge - self.y_mean_) / self.y_scale_ for edge in (interval.low, interval.high))
-        low, high = (edge if math.isinf(edge) else edge + way * (1 + abs(edge)) for edge, way in ((low, _EDGE), (high, -_EDGE)))
+        low = low if math.isinf(low) else low + _EDGE * (1 + abs(low))
+        high = high if math.isinf(high) else high - _EDGE * (1 + abs(high))
         # As the classifier of two classes that all of advice is made for: 0 outside, 1 inside.
         inside = Inside(self.model_, low, high)
         if interval not in self._gates:
             self._gates[interval] = self._fit_gate(inside, interval)
-        return Inquiry(self._as_classifier(), self.num_std_, frame, Finder(inside, self.encoder_, self.constraints_, self._gates[interval]))
+        finder = Finder(inside, self.encoder_, self.constraints_, self._gates[interval])
+        return Inquiry(self._as_classifier(), self.num_std_, frame, finder)
 
     def _fit_gate(self, inside: Inside, interval: Interval) -> Gate | None:
         kind = parameters.make_preset(self._as_classifier()).gate
@@ -293,10 +307,10 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
         y = torch.as_tensor(interval.holds(values.numpy())).long()
         wanted = f"{self.target_name_} {interval.say(0)}"
         if not bool(y.any()):
+            least, most = float(values.min()), float(values.max())
             raise InputError(
-                f"No training row has a {wanted}: they range from {float(values.min()):,g} to {float(values.max()):,g}. "
-                "Nothing tells what such a row looks like: choose an interval that holds some, or fit with gate='none' "
-                "to ask the model alone."
+                f"No training row has a {wanted} (from {least:,g} to {most:,g}), so nothing tells what such a row "
+                "looks like. Choose an interval that holds some, or fit with gate='none' to ask the model alone."
             )
         x = x.to(device_and_dtype(self.model_))
         gate = gate_of(inside, x, y.to(x.device), kind, self.constraints_.to(x))
