@@ -46,8 +46,7 @@ Means over seeds, which draw the training rows as well as the weights, and over 
 deviation over seeds. *validity*: counterfactuals predicted inside, as printed. *plausible*: also passed by the gate,
 where there is one. *cost*: L1 in model space. *sparsity*: columns changed. *nn5*, *ip*: L2 distance to the five nearest
 test rows whose value lies in the interval, and mean L1 distance to all of them. Cost and distances are medians over
-rows. In this data set's schema, the age of houses and their place may not change, so counterfactual training protects
-them: the model learns to rely on them less, which costs R²."""
+rows. As in the data set's schema, the age of houses and their place may not change."""
 
 
 def values(data: ct.Dataset) -> np.ndarray:

@@ -14,8 +14,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import estimator_checks
 
 import counterfactual_training as ct
-from counterfactual_training.errors import FileError, InputError, ModelError
-from counterfactual_training.training.regression import interval_training
+from counterfactual_training.errors import FileError, InputError
 
 EXPECTED_FAILED_CHECKS: dict[str, str] = {
     "check_sample_weight_equivalence_on_dense_data": "a row of weight 2 is not the same as the row twice"
@@ -199,73 +198,6 @@ def test_plausibility_is_that_of_rows_with_such_a_value(model):
     )
 
 
-def test_counterfactual_training_resumes_and_keeps_what_may_not_change(tmp_path):
-    rng = torch.Generator().manual_seed(0)
-    x = torch.randn(120, 3, generator=rng)
-    y = (x @ torch.tensor([1.0, -0.5, 0.2])) / 1.2
-    seen = []
-
-    def spied(now):
-        found = regime.find(now)
-        seen.append(
-            (found.x_cf[..., 0], found.x_pos[..., 0], found.x_adv[..., 0], found.x_adv - found.x_cf, found.mature)
-        )
-        assert ((found.x_cf[..., 1] >= -9) & torch.isfinite(found.x_cf[..., 1])).all()
-        return found
-
-    regime = interval_training()
-    watched = ct.Regime("ct", regime.loss, spied, regime.remember, values=True)
-    rules = ct.Constraints.build(3, mutability={0: "none"})
-
-    def run(regime, **more):
-        torch.manual_seed(0)
-        net = ct.mlp(3, 1, (8,))
-        config = ct.TrainConfig(epochs=4, batch_size=40, burn_in=0.25, learning_rate=0.01)
-        setting = ct.Setting(regime=regime, constraints=rules, config=config)
-        return ct.train(net, x, y, setting=setting, validation=(x[:20], y[:20]), progress=False, **more)
-
-    whole = run(watched)
-    values = set(x[:, 0].tolist())
-    assert seen and all(set(part.tolist()) <= values for shot in seen for part in shot[:3])
-    assert all(torch.equal(shot[0], shot[1]) for shot in seen)  # x⁺ has the protected feature of its x′
-    assert sum(float(shot[4].sum()) for shot in seen) > 10
-    history = whole.history.to_frame()
-    assert (
-        history["loss"].notna().all() and history["accuracy"].isna().all() and history["validation_loss"].notna().all()
-    )
-    assert history["share_mature"][0:1].isna().all() and history["share_mature"][1:].notna().all()
-
-    class Stop(ct.Callback):
-        def on_epoch_end(self, run):
-            if run.epoch == 3:
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(regime, checkpoint=tmp_path / "run", callbacks=[Stop()])
-    resumed, plain = run(regime, checkpoint=tmp_path / "run"), run(regime)
-    for one, other in zip(resumed.model.parameters(), plain.model.parameters(), strict=True):
-        assert torch.equal(one, other)
-
-
-def test_the_loss_of_counterfactual_training_is_its_formula():
-    """One update by hand: f(x) = x, so everything can be computed on paper."""
-    from counterfactual_training.training.objective import Batch
-    from counterfactual_training.training.regression import Found
-
-    regime = interval_training(lambda_div=2.0, lambda_reg=3.0, lambda_adv=5.0)
-    column = lambda *numbers: torch.tensor(numbers).unsqueeze(-1)  # noqa: E731
-    middle, spread, mature = torch.tensor([2.0, 2.0]), torch.tensor([0.5, 0.5]), torch.tensor([1.0, 0.0])
-    rows = column(1.0, 9.0), column(2.5, 7.0), column(0.5, 0.5), torch.tensor([0.0, 1.0])
-    found = Found(*rows, middle, spread, mature)
-    terms = regime.loss(torch.nn.Identity(), Batch(column(0.0, 2.0), torch.tensor([1.0, 1.0])), found)
-    assert float(terms.class_loss) == pytest.approx(1.0)
-    low, high = 0.5**2 / (2 * 0.25), 1.0 / (2 * 0.25)  # E(x⁺), E(x′) of the mature row; the other does not count
-    assert float(terms.divergence) == pytest.approx(2 * (low - high))
-    assert float(terms.ridge) == pytest.approx(3 * (low**2 + high**2))
-    assert float(terms.adversarial) == pytest.approx(5 * 0.25)
-    assert float(terms.total) == pytest.approx(1 + 2 * (low - high) + 3 * (low**2 + high**2) + 1.25)
-
-
 def test_the_regressor_trains_by_counterfactuals_alone_and_in_ensembles():
     frame, price = houses(200)
     options = {"regime": "ct", "epochs": 3, "max_steps": 5, "random_state": 0, **RULES}
@@ -274,15 +206,6 @@ def test_the_regressor_trains_by_counterfactuals_alone_and_in_ensembles():
     told = fitted.explain(frame[:10], target=(None, 200_000))
     assert (told.frame["age"] == frame["age"][:10]).all()
     assert clone(fitted).get_params()["regime"] == "ct"
-
-
-@pytest.mark.parametrize("values", [[0, 0, 0, 0, 0, 0, 0, 0, 1, 1], [1, 2] * 5, [5.0] * 9 + [1.0]])
-def test_counterfactual_training_takes_ties_in_y(values):
-    x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
-    y = torch.tensor(values * 4, dtype=torch.float32)
-    config = ct.TrainConfig(epochs=2, batch_size=20, burn_in=0.0)
-    done = ct.train(ct.mlp(2, 1, (4,)), x, y, setting=ct.Setting(regime=interval_training(), config=config))
-    assert np.isfinite(done.history.last("loss"))
 
 
 def test_evaluate_measures_predictions_and_counterfactuals(model):
@@ -369,8 +292,6 @@ def test_other_bad_input_is_named(model):
         model.explain(frame.assign(area=np.nan), target=(None, 200_000))
     with pytest.raises(InputError, match="one sample"):
         ct.CounterfactualRegressor().fit(frame[:1], price[:1])
-    with pytest.raises(ModelError, match="one output"):
-        ct.train(ct.mlp(2, 2), torch.zeros(4, 2), torch.arange(4.0), regime=interval_training())
 
 
 def test_missing_cells_are_imputed_and_a_series_is_not_needed():
@@ -383,6 +304,14 @@ def test_missing_cells_are_imputed_and_a_series_is_not_needed():
     assert all("the value" in sentence or "no " in sentence for sentence in said)
     nullable = ct.CounterfactualRegressor(epochs=2, random_state=0).fit(frame, price.astype("Int64"))
     assert nullable.target_name_ == "price"
+
+
+def test_polars_in_polars_out(model):
+    polars = pytest.importorskip("polars")
+    frame, _ = houses()
+    told = model.explain(polars.from_pandas(frame[:4]), target=(None, 150_000))
+    assert isinstance(told.frame, polars.DataFrame) and "after" in told.summary.columns
+    assert told.changes() == model.explain(frame[:4], target=(None, 150_000)).changes()
 
 
 def test_the_page_on_regression_runs(tmp_path, monkeypatch):

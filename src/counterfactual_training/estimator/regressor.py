@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -48,6 +49,8 @@ from counterfactual_training.training.setting import OF_OBJECTIVE
 
 # Training rows that are kept to judge what is plausible; an interval may hold few of them.
 _KEPT = 20_000
+# How far one column may well change f, in standard deviations of y, and the most points to try on the way there.
+_REACH, _MOST_POINTS = 4.0, 512
 # Outputs within this share of an edge count as outside, for the same number in double precision may be.
 _EDGE = 1e-6
 
@@ -297,6 +300,9 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
         if interval not in self._gates:
             self._gates[interval] = self._fit_gate(inside, interval)
         finder = Finder(inside, self.encoder_, self.constraints_, self._gates[interval])
+        # A column may change f by some standard deviations, so that a narrow interval lies between two of few points.
+        points = min(_MOST_POINTS, math.ceil(_REACH / (high - low)))
+        finder = replace(finder, num_points=max(finder.num_points, points))
         return Inquiry(self._as_classifier(), self.num_std_, frame, finder)
 
     def _fit_gate(self, inside: Inside, interval: Interval) -> Gate | None:
@@ -314,9 +320,9 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
             )
         x = x.to(device_and_dtype(self.model_))
         gate = gate_of(inside, x, y.to(x.device), kind, self.constraints_.to(x))
-        said = few_rows(gate, y, ["rows outside the interval", wanted])
-        if said is not None:
-            warnings.warn(said, stacklevel=from_outside())
+        # Nobody asks for advice that leads outside, so only what lies inside has to be judged.
+        if not all(bool(part.judged[1]) for part in gate.lone):
+            warnings.warn(str(few_rows(gate, y, ["other values", wanted])), stacklevel=from_outside())
         return gate
 
 
