@@ -92,19 +92,19 @@ def test_one_column_is_changed_by_the_amount_that_the_truth_asks_for(target, slo
     linear = ct.CounterfactualRegressor("linear", scaling="standard", gate="none", learning_rate=0.05, random_state=0)
     linear.set_params(early_stopping=False, epochs=60).fit(frame, price)
     assert linear.score(frame, price) > 0.999999
-    told = linear.explain(frame[:30], target=target, lock=["age"])
+    told = linear.explain(frame[:20], target=target, lock=["age"])
     edges = [edge for edge in target if edge is not None]
     # The nearest edge: from below one has to reach the lower one, from above the upper one.
-    goal = np.clip(price[:30], edges[0], edges[-1]) if not slope else np.full(30, edges[0])
+    goal = np.clip(price[:20], edges[0], edges[-1]) if not slope else np.full(20, edges[0])
     outside = told.status != "already_there"
     reach = outside & (told.status == "converged")
     assert reach.sum() > 5
-    exact = (goal + 2 * frame["age"][:30]) / 3
+    exact = (goal + 2 * frame["age"][:20]) / 3
     found = told.frame["area"].to_numpy()[reach]
-    change = np.abs(exact - frame["area"][:30]).to_numpy()[reach]
+    change = np.abs(exact - frame["area"][:20]).to_numpy()[reach]
     # Bisection ends within a 256th of the way; the model is not exact to the last digit either.
     assert np.abs(found - exact.to_numpy()[reach]).max() < max(0.02 * change.max(), 0.4)
-    np.testing.assert_array_equal(told.frame["age"], frame["age"][:30])
+    np.testing.assert_array_equal(told.frame["age"], frame["age"][:20])
 
 
 def test_sentences_name_the_value_and_the_interval(model):
@@ -126,7 +126,7 @@ def test_sentences_name_the_value_and_the_interval(model):
 
 def test_rules_of_the_question_hold(model):
     frame, _ = houses()
-    rows = frame[:20]
+    rows = frame[:8]
     told = model.explain(rows, target=(None, 180_000), n_options=2, max_changes=1, step={"area": 10})
     assert (told.changed.sum(axis=1) <= 1).all() and "option" in told.frame.index.names
     moved = told.changed["area"] & told.answered
@@ -137,12 +137,12 @@ def test_rules_of_the_question_hold(model):
 
 def test_special_codes_and_relations_hold():
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"rooms": rng.integers(2, 9, 300), "area": rng.uniform(20, 200, 300).round()})
-    frame["baths"] = np.minimum(rng.integers(1, 5, 300), frame["rooms"])
+    frame = pd.DataFrame({"rooms": rng.integers(2, 9, 200), "area": rng.uniform(20, 200, 200).round()})
+    frame["baths"] = np.minimum(rng.integers(1, 5, 200), frame["rooms"])
     frame.loc[::10, "area"] = -9
     price = 10 * frame["rooms"] + 15 * frame["baths"] + frame["area"].clip(lower=0)
-    options = {"special": {"area": [-9]}, "relations": ["baths <= rooms"], "epochs": 40, "random_state": 0}
-    told = ct.CounterfactualRegressor(**options).fit(frame, price).explain(frame[:30], target=(250, None))
+    options = {"special": {"area": [-9]}, "relations": ["baths <= rooms"], "epochs": 20, "random_state": 0}
+    told = ct.CounterfactualRegressor(**options).fit(frame, price).explain(frame[:11], target=(250, None))
     assert (told.frame["baths"] <= told.frame["rooms"]).all()
     assert (told.frame["area"][::10] == -9).all() and (told.frame["area"].drop(told.frame.index[::10]) != -9).all()
 
@@ -153,7 +153,7 @@ def test_a_saved_regressor_explains_alike(model, tmp_path):
     again = ct.CounterfactualRegressor.load(tmp_path / "houses.safetensors")
     np.testing.assert_array_equal(again.predict(frame), model.predict(frame))
     for target in ((None, 190_000), (220_000, 230_000)):
-        one, other = (m.explain(frame[:15], target=target) for m in (model, again))
+        one, other = (m.explain(frame[:5], target=target) for m in (model, again))
         pd.testing.assert_frame_equal(one.frame, other.frame)
         pd.testing.assert_frame_equal(one.summary, other.summary)
         assert one.changes() == other.changes()
@@ -251,7 +251,7 @@ def test_few_rows_inside_are_pointed_out(model):
 def test_without_a_gate_the_model_alone_is_asked_beyond_the_data():
     frame, price = houses(200)
     alone = ct.CounterfactualRegressor(gate="none", epochs=30, random_state=0).fit(frame, price)
-    told = alone.explain(frame[:4], target=(None, float(price.min()) - 1000))
+    told = alone.explain(frame[:2], target=(None, float(price.min()) - 1000))
     assert np.isnan(told.plausibility).all()
     with pytest.raises(InputError, match="no gate"):
         alone.plausibility(frame[:4], (None, 200_000))
@@ -309,7 +309,7 @@ def test_missing_cells_are_imputed_and_a_series_is_not_needed():
 def test_polars_in_polars_out(model):
     polars = pytest.importorskip("polars")
     frame, _ = houses()
-    told = model.explain(polars.from_pandas(frame[:4]), target=(None, 150_000))
+    told = model.explain(polars.DataFrame(frame[:4].to_dict("list")), target=(None, 150_000))
     assert isinstance(told.frame, polars.DataFrame) and "after" in told.summary.columns
     assert told.changes() == model.explain(frame[:4], target=(None, 150_000)).changes()
 
@@ -317,11 +317,14 @@ def test_polars_in_polars_out(model):
 def test_the_page_on_regression_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs" / "regression.md").read_text()
-    frame, price = houses(300)
-    scope = {"ct": ct, "frame": frame, "prices": price, "rows": frame[:5], "x": torch.randn(90, 3)}
+    frame, price = houses(120)
+    scope = {"ct": ct, "frame": frame, "prices": price, "rows": frame[:3], "x": torch.randn(90, 3)}
     short = partial(ct.CounterfactualRegressor, epochs=4, random_state=0)
     short.load = ct.CounterfactualRegressor.load
     monkeypatch.setattr(ct, "CounterfactualRegressor", short)
     for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        exec(compile(code.replace("epochs=100", "epochs=2"), "regression.md", "exec"), scope)  # noqa: S102
+        exec(
+            compile(code.replace("epochs=100", "epochs=2").replace("n_rows=20", "n_rows=2"), "regression.md", "exec"),
+            scope,
+        )  # noqa: S102
     assert (tmp_path / "houses.safetensors").is_file()
