@@ -37,15 +37,15 @@ def test_the_loss_is_its_formula():
     """f(x) = x, so everything can be computed on paper."""
     regime = interval_training(lambda_div=2.0, lambda_reg=3.0, lambda_adv=5.0)
     middle, spread, mature = torch.tensor([2.0, 2.0]), torch.tensor([0.5, 0.5]), torch.tensor([1.0, 0.0])
-    points = column(1.0, 9.0), column(2.5, 7.0), column(0.5, 0.5), torch.tensor([0.0, 1.0])
+    points = column(1.0, 9.0), column(2.5, 7.0), column(0.5, 0.5), torch.tensor([0.0, 2.0])
     batch = Batch(column(0.0, 2.0), torch.tensor([1.0, 1.0]))
-    terms = regime.loss(nn.Identity(), batch, Found(*points, middle, spread, mature))
+    terms = regime.loss(nn.Identity(), batch, Found(*points, middle, spread, mature, torch.tensor([3.0, 1.0])))
     low, high = 0.5**2 / (2 * 0.25), 1.0 / (2 * 0.25)  # E(x⁺), E(x′) of the mature row; the other does not count
     assert float(terms.class_loss) == pytest.approx(1.0)
     assert float(terms.divergence) == pytest.approx(2 * (low - high))
     assert float(terms.ridge) == pytest.approx(3 * (low**2 + high**2))
-    assert float(terms.adversarial) == pytest.approx(5 * 0.25)
-    assert float(terms.total) == pytest.approx(1 + 2 * (low - high) + 3 * (low**2 + high**2) + 1.25)
+    assert float(terms.adversarial) == pytest.approx(5 * (3 * 0.25 + 2.25) / 4)  # by the weights of their rows
+    assert float(terms.total) == pytest.approx(1 + 2 * (low - high) + 3 * (low**2 + high**2) + 3.75)
 
 
 def test_core_formulas():
@@ -168,6 +168,8 @@ def test_bad_input_is_named():
         ct.train(network(), x, y, regime=squared_error(), class_weight="balanced")
     with pytest.raises(InputError, match="All y are equal"):
         ct.train(network(), x, torch.ones(120), regime=interval_training())
+    with pytest.raises(InputError, match="at least 2 bins"):
+        interval_training(bins=1)
     with pytest.raises(InputError, match="Did you mean 'ct'"):
         make_value_regime("cd")
     with pytest.raises(InputError, match="not both"):

@@ -46,8 +46,8 @@ _SHARES = (0.95, 0.8, 0.5, 0.2, 0.0)
 class Finder(AdviceSpace):
     """Model, encoder and rules that belong together; and, if there is one, the gate that limits where advice ends.
 
-    A model without gradients needs a ``background`` of real rows. ``decision`` is explained in :class:`Bar`. A target that
-    holds on a narrow band of a column only needs more ``num_points`` to be found in it.
+    A model without gradients needs a ``background`` of real rows. ``decision`` is explained in :class:`Bar`. A target
+    that holds in a narrow band of a column needs more ``num_points`` to be found there.
     """
 
     model: nn.Module

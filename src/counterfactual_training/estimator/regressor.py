@@ -87,7 +87,7 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
         model_: the trained torch module, in double precision, with one output: y, standardised.
         target_name_: what y is called in sentences: the name of the Series, else "value".
         y_mean_, y_scale_: of y.
-        rows_: training rows in model space ``(n, d)`` and their y ``(n,)``, at most 20,000, which gates are fitted to.
+        rows_: training rows in model space ``(n, d)`` and their y ``(n,)``, which gates are fitted to; some of many.
         history_: metrics by epoch.
     """
 
@@ -295,6 +295,11 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
         low, high = ((edge - self.y_mean_) / self.y_scale_ for edge in (interval.low, interval.high))
         low = low if math.isinf(low) else low + _EDGE * (1 + abs(low))
         high = high if math.isinf(high) else high - _EDGE * (1 + abs(high))
+        if not low < high:
+            raise InputError(
+                f"{interval.say(0)}: this is narrower than what the model can tell apart. Choose a wider interval; the "
+                f"standard deviation of {self.target_name_} is {self.y_scale_:,g}."
+            )
         # As the classifier of two classes that all of advice is made for: 0 outside, 1 inside.
         inside = Inside(self.model_, low, high)
         if interval not in self._gates:

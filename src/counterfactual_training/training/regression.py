@@ -30,7 +30,7 @@ _LEAST_SPREAD = 0.05
 # Counterfactuals per epoch.
 _FEWEST, _MOST = 100, 5000
 # What an epoch's search leaves in memory for the batches.
-_HELD = ("x_cf", "x_pos", "x_adv", "y", "middle", "spread", "mature")
+_HELD = ("x_cf", "x_pos", "x_adv", "y", "middle", "spread", "mature", "weight")
 
 
 class Goals(NamedTuple):
@@ -52,6 +52,7 @@ class Found(NamedTuple):
     middle: Tensor  # (..., m) of the intervals asked for
     spread: Tensor
     mature: Tensor  # (..., m) 1 where f(x′) lies in the interval
+    weight: Tensor  # (..., m) of the rows they started from
     told: Tensor | None = None  # (2, ...) share mature and mean steps of a new search, for the history
 
 
@@ -82,9 +83,12 @@ def interval_training(
     The weights are smaller than those of Eq. 2, because energies here are in units of s², which is much less than the
     variance of y. They and the number of intervals were chosen on rows held out of the training rows of CH.
     """
-    for name, weight in {"lambda_div": lambda_div, "lambda_reg": lambda_reg, "lambda_adv": lambda_adv}.items():
+    numbers = {"lambda_div": lambda_div, "lambda_reg": lambda_reg, "lambda_adv": lambda_adv}
+    for name, weight in numbers.items():
         if not 0 <= weight < float("inf"):
             raise InputError(f"{name} must be a finite number of at least 0, got {weight!r}.")
+    if not 0 < share <= 1 or bins < 2:
+        raise InputError(f"share lies in (0, 1] and there are at least 2 bins, got {share!r} and {bins!r}.")
 
     def remember(data: TrainingRows, lead: torch.Size) -> Memory:
         if data.own or data.x.dim() != 2:
@@ -114,10 +118,9 @@ def interval_training(
             class_loss=value_loss(outputs, batch.y, batch.weight),
             divergence=lambda_div * mean_rows(low - high, found.mature),
             ridge=lambda_reg * mean_rows(low.square() + high.square(), found.mature),
-            adversarial=lambda_adv * value_loss(nascent, found.y),
+            adversarial=lambda_adv * value_loss(nascent, found.y, found.weight),
         )
 
-    numbers = {"lambda_div": lambda_div, "lambda_reg": lambda_reg, "lambda_adv": lambda_adv}
     return Regime("ct", loss, find, remember, {**numbers, "share": share, "bins": bins}, values=True)
 
 
@@ -127,7 +130,7 @@ def search_epoch(now: Round) -> Tensor:
     Returns the share of mature ones and the mean number of steps ``(2, ...)``.
     """
     memory, num = now.memory, now.memory["y"].shape[-1]
-    x, y, _ = now.data.at(now.choose(now.data.num_rows, num))
+    x, y, weight = now.data.at(now.choose(now.data.num_rows, num))
     own = (at_least_single(now.model(x)) > memory["edges"].unsqueeze(-2)).sum(-1)
     k = memory["count"].shape[-1]
     # A shift by 1..k−1 is uniform over the other intervals.
@@ -136,10 +139,12 @@ def search_epoch(now: Round) -> Tensor:
     x_cf, x_adv, steps = approach(now, x, goals)
     outputs = at_least_single(now.model(x_cf)).squeeze(-1)
     mature = (outputs >= goals.low) & (outputs <= goals.high)
-    place = (now.uniform(num) * memory["count"].gather(-1, asked)).long()
+    count = memory["count"].gather(-1, asked)
+    place = (now.uniform(num) * count).long().minimum(count - 1)  # a product may be rounded up
     rows = memory["order"].gather(-1, memory["start"].gather(-1, asked) + place)
     x_pos = now.constraints.to(x).protect(now.data.at(rows)[0], x_cf)
-    memory |= dict(zip(_HELD, (x_cf, x_pos, x_adv, y, goals.middle, goals.spread, mature.to(x)), strict=True))
+    found = (x_cf, x_pos, x_adv, y, goals.middle, goals.spread, mature.to(x))
+    memory |= dict(zip(_HELD, (*found, torch.ones_like(y) if weight is None else weight), strict=True))
     memory["epoch"] = torch.full_like(memory["epoch"], now.epoch)
     return torch.stack([mature.float().mean(-1), steps.float().mean(-1)])
 
@@ -187,7 +192,7 @@ def _intervals(y: Tensor, bins: int) -> Memory:
     # Half way between two neighbouring values of y, so that every row lies on one side.
     upper = torch.searchsorted(levels, cuts).clamp(1, len(levels) - 1).unique()
     edges = (levels[upper - 1] + levels[upper]) / 2
-    number = (values.unsqueeze(-1) > edges).sum(-1)
+    number = (values.unsqueeze(-1) >= levels[upper]).sum(-1)
     count = torch.bincount(number, minlength=len(edges) + 1)
     least = _LEAST_SPREAD * y.std()
     inside = values.split(count.tolist())
