@@ -73,10 +73,9 @@ def train(
         model, y = model.to(device), None if y is None else y.to(device)
         x = x.to(device) if isinstance(x, Tensor) else x
     inner, ranks = unwrapped(model), Ranks.from_model(model)
-    base = _base(setting, regime)
+    base, rows = _base(setting, regime), (x, y) if isinstance(x, Tensor) else (None, None)
     data = arguments.training_rows([inner], x, y, sample_weight, class_weight, base.values)
     held = arguments.validation_rows([inner], validation, data)
-    rows = (x, y) if isinstance(x, Tensor) else (None, None)
     chosen = arguments.with_constraints(_stated(base, generator, constraints, objective, config, *rows), data)
     arguments.check_modes(inner, chosen, data, ranks)
     listeners = arguments.listeners(callbacks, [chosen], progress)
