@@ -2,8 +2,8 @@
 
 ``import counterfactual_training as ct``, then one of three faces:
 
-* :class:`CounterfactualClassifier` for a DataFrame: ``fit``, ``predict``, ``explain``; :class:`Explainer` for a model
-  that was trained elsewhere;
+* :class:`CounterfactualClassifier` for a DataFrame: ``fit``, ``predict``, ``explain``;
+  :class:`CounterfactualRegressor` for numbers; :class:`Explainer` for a model that was trained elsewhere;
 * :func:`train` for your own ``nn.Module``;
 * :func:`search` and :class:`Objective` for your own training loop.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         MissingExtraError,
         ModelError,
     )
-    from counterfactual_training.estimator import CounterfactualClassifier, Explainer, explain
+    from counterfactual_training.estimator import CounterfactualClassifier, CounterfactualRegressor, Explainer, explain
     from counterfactual_training.evaluation import (
         PAIRED,
         PUBLISHED,
@@ -122,6 +122,7 @@ __all__ = [
     "CounterNet",
     "CounterfactualBatch",
     "CounterfactualClassifier",
+    "CounterfactualRegressor",
     "CounterfactualTrainingError",
     "Dataset",
     "Domain",
@@ -208,7 +209,7 @@ _MODULES = {
     "datasets.synthetic": "loan",
     "errors": "ConstraintError CounterfactualTrainingError FileError InputError MissingExtraError ModelError",
     "advice": "Explanation",
-    "estimator": "CounterfactualClassifier Explainer explain",
+    "estimator": "CounterfactualClassifier CounterfactualRegressor Explainer explain",
     "evaluation": "PAIRED PUBLISHED EvaluationProtocol Measured evaluate implausibility summarise",
     "gates": "Gate GateConfig Gated fit_gate search_gated",
     "models": (

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import html
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from counterfactual_training.advice.outcome import Decisions, Outcome
 from counterfactual_training.advice.why import Obstacles, in_words, listed
 from counterfactual_training.advice.words import (
     cut_off,
@@ -19,8 +20,6 @@ from counterfactual_training.advice.words import (
     plain_value,
     say_cell,
     say_change,
-    say_confidence,
-    say_label,
     say_row,
     with_unit,
 )
@@ -68,6 +67,8 @@ class Explanation:
         notes: on rows that have fewer options than were asked for, and why; and on rows that break a relation between
             columns as they are.
         several: whether rows may have several options; the last level of the index then counts them.
+        outcome: says what became of a row. Of a regression, ``decision`` and ``prediction`` are the predicted numbers,
+            ``target`` is the interval in words, and ``confidence`` is NaN.
     """
 
     original: pd.DataFrame
@@ -89,6 +90,7 @@ class Explanation:
     encoder: Encoder
     notes: tuple[str, ...] = ()
     several: bool = False
+    outcome: Outcome = field(default_factory=Decisions)
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -96,7 +98,8 @@ class Explanation:
     @property
     def converged(self) -> np.ndarray:
         """``(n,)`` whether what was asked for is reached, plausibly if there is a gate."""
-        there = (self.status == "already_there") & (self.confidence >= (self.asked or 0.0))
+        # NaN, of a regression, is not below anything.
+        there = (self.status == "already_there") & ~(self.confidence < (self.asked or 0.0))
         return there | (self.status == "converged")
 
     @property
@@ -106,10 +109,7 @@ class Explanation:
             {
                 "status": self.status,
                 "answered": self.answered,
-                "decision": self.decision,
-                "target": self.target,
-                "prediction": self.prediction,
-                "confidence": self.confidence,
+                **self.outcome.summary(self),
                 "plausibility": self.plausibility,
                 "cost": self.cost,
                 "num_changed": (self.distance > 0).sum(1),
@@ -213,54 +213,8 @@ class Explanation:
     # ---- in words --------------------------------------------------------------------------------------------------
 
     def _sentence(self, i: int, most: int | None) -> str:
-        asked = "" if self.asked is None else f"{self.asked:g}"
-        target = say_label(plain_value(self.target[i]))
-        # As many decimals as the question has, or 0.9991 would be 0.99 beside "the 0.999 asked for".
-        sure = say_confidence(self.confidence[i], max(2, len(asked.partition(".")[2])))
-        moved, arrives = self._moved(i, most), self.prediction[i] == self.target[i]
-        if self.status[i] == "already_there":
-            there = f"the decision already is {target} (confidence {sure}"
-            if self.confidence[i] < (self.asked or 0.0):
-                return f"{there}, below the {asked} asked for); nothing needs to change for it."
-            return f"{there}); nothing needs to change."
-        if self.status[i] in ("converged", "implausible") and not arrives:  # a confidence below one half was asked for
-            head = f"with {moved}, the probability of {target} would be" if moved else f"the probability of {target} is"
-            return f"{head} {sure}, as asked for{self._doubt(i)}."
-        if arrives:
-            sure += self._met(i, asked)
-            return f"with {moved}, the decision would be {target} (confidence {sure}){self._doubt(i)}."
-        aim = f"makes the decision {target}" + (f" with confidence {asked}" if asked else "")
-        most_columns = self.max_changes[i]
-        limit = "" if most_columns is None else f" of at most {most_columns} column{'s' * (most_columns > 1)}"
-        head = f"no change{limit} was found that {aim}."
-        if self.status[i] == "infeasible":
-            head = f"no allowed change was found that {aim}: {self._hurdles(i)}."
-        if not moved:
-            return f"{head} As it stands, the confidence is {sure}."
-        return f"{head} The closest, with {moved}, reaches {sure}."
-
-    def _met(self, i: int, asked: str) -> str:
-        """How an answer compares with the confidence asked for, which with a gate is times the plausibility."""
-        if self.asked is None:
-            return ""
-        gated, reached = not np.isnan(self.plausibility[i]), self.confidence[i]
-        times = ""
-        if gated:
-            reached = reached * self.plausibility[i]
-            times = f" × plausibility {say_confidence(self.plausibility[i])} = {say_confidence(reached)}"
-        # By the status, because a product in another precision may end on the other side.
-        above = self.status[i] == "converged" or (not gated and reached >= self.asked)
-        return f"{times}, {'above' if above else 'below'} the {asked} asked for"
-
-    def _doubt(self, i: int) -> str:
-        """What the gate says of an answer, if there is one."""
-        if np.isnan(self.plausibility[i]):
-            return ""
-        known = self.asked is not None and self.prediction[i] == self.target[i]  # named beside the confidence
-        plausible = say_confidence(self.plausibility[i])
-        if self.status[i] == "implausible" and self.plausibility[i] < 0.5:
-            return "; but few real cases look like this" + ("" if known else f" (plausibility {plausible})")
-        return "" if known else f"; plausibility {plausible}"
+        hurdles = self._hurdles(i) if self.status[i] == "infeasible" else ""
+        return self.outcome.sentence(self, i, self._moved(i, most), hurdles)
 
     def _moved(self, i: int, most: int | None) -> str:
         """The changes of a row, the largest first."""
@@ -308,17 +262,15 @@ class Explanation:
         columns = [j for j in range(mask.shape[1]) if mask[:, j].any()]
         still = [self._feature(j).name for j in range(mask.shape[1]) if j not in set(columns)]
         gated = not np.isnan(self.plausibility).all()
-        names = ["decision", "confidence", *(["plausibility"] if gated else []), "cost", "status"]
+        names = [*self.outcome.columns, *(["plausibility"] if gated else []), "cost", "status"]
         options = self._options
         header = ["", *([] if options is None else ["option"]), *(self._feature(j).name for j in columns), *names]
         rows = [header]
         for i in range(shown):
             cells = [self._arrow(i, j) if mask[i, j] else _UNCHANGED for j in columns]
-            before, after = say_label(plain_value(self.decision[i])), say_label(plain_value(self.prediction[i]))
-            decision = before if before == after else f"{before} → {after}"
+            plausible = [cut_off(self.plausibility[i])] if gated else []
             status = self.status[i].replace("_", " ")
-            sure = [self.confidence[i], *([self.plausibility[i]] if gated else [])]
-            tail = [decision, *map(cut_off, sure), f"{self.cost[i]:.2f}", status]
+            tail = [*self.outcome.cells(self, i), *plausible, f"{self.cost[i]:.2f}", status]
             # The label of a person stands beside the first option only.
             again = options is not None and options[i] > 1
             option = [] if options is None else [str(options[i])]

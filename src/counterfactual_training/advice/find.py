@@ -36,6 +36,8 @@ _PATIENCE = 4
 _SUPPORTS = (8, 32, 128, 512)
 # Encoded columns, up to which one column after the other is tried.
 _WIDEST_WALK = 512
+# Points on either side of a number that single columns are tried at.
+_POINTS = 16
 # Shares of a change that are tried if rounding all of it breaks a relation between columns.
 _SHARES = (0.95, 0.8, 0.5, 0.2, 0.0)
 
@@ -44,7 +46,8 @@ _SHARES = (0.95, 0.8, 0.5, 0.2, 0.0)
 class Finder(AdviceSpace):
     """Model, encoder and rules that belong together; and, if there is one, the gate that limits where advice ends.
 
-    A model without gradients needs a ``background`` of real rows. ``decision`` is explained in :class:`Bar`.
+    A model without gradients needs a ``background`` of real rows. ``decision`` is explained in :class:`Bar`. A target
+    that holds in a narrow band of a column needs more ``num_points`` to be found there.
     """
 
     model: nn.Module
@@ -53,6 +56,7 @@ class Finder(AdviceSpace):
     gate: Gate | None = None
     decision: bool = False
     background: Background | None = None
+    num_points: int = _POINTS
 
     @cached_property
     def searched(self) -> nn.Module:

@@ -16,8 +16,6 @@ from counterfactual_training.advice.tries import FEW_POINTS, MOST, VALUES, make_
 if TYPE_CHECKING:
     from counterfactual_training.advice.find import Finder
 
-# Points on either side of a number.
-_POINTS = 16
 # … and where the model agrees at one of them, but not the gate.
 _CLOSE_POINTS = 128
 _HALVINGS = 8
@@ -62,7 +60,7 @@ def single_changes(finder: Finder, factuals: Factuals, y: Tensor, floor: Tensor)
     # Wide rows would need thousands of points each.
     tried = promising(finder, factuals, y, _FEW if wide else MOST)
     best = torch.full((len(x), num_features), -1.0, dtype=x.dtype, device=x.device)
-    num_points = FEW_POINTS if wide else _POINTS
+    num_points = FEW_POINTS if wide else finder.num_points
     alone = finder if finder.gate is None else replace(finder, gate=None)
     row, changed, point = _nearest(alone, factuals, y, floor, tried, num_points, best)
     if finder.gate is not None:

@@ -10,6 +10,14 @@ def energy(logits: Tensor, y: Tensor) -> Tensor:
     return -logits.gather(-1, y.unsqueeze(-1)).squeeze(-1)
 
 
+def interval_energy(outputs: Tensor, middle: Tensor, spread: Tensor) -> Tensor:
+    """Energy ``E(x) = (f(x) − m)² / 2s²`` ``(..., n)`` of a regression's outputs ``(..., n, 1)``.
+
+    Low where f is near the middle m of an interval of spread s, each ``(..., n)``.
+    """
+    return ((outputs.squeeze(-1) - middle) / spread).square() / 2
+
+
 def contrastive_divergence(
     logits_pos: Tensor, logits_cf: Tensor, y_target: Tensor, weight: Tensor | None = None
 ) -> Tensor:

@@ -1,4 +1,4 @@
-"""Classification losses on logits (the first term of Eq. 2, and Eq. 4)."""
+"""Losses on logits (the first term of Eq. 2, and Eq. 4), and of numbers."""
 
 from __future__ import annotations
 
@@ -26,6 +26,11 @@ def class_loss(logits: Tensor, y: Tensor, weight: Tensor | None = None) -> Tenso
     else:
         log_probability = torch.log_softmax(logits, -1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
     return mean_rows(-log_probability, weight)
+
+
+def value_loss(outputs: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Mean squared error over rows ``(...)`` of outputs ``(..., n, 1)`` for numbers y ``(..., n)``."""
+    return mean_rows((outputs.squeeze(-1) - y).square(), weight)
 
 
 def softmax(logits: Tensor) -> Tensor:

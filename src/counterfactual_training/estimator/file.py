@@ -53,7 +53,7 @@ def save_classifier(path: str | Path, classifier: Any, origin: Origin | None = N
         tensors |= {_GATE + name: value for name, value in gate.state_dict().items()}
     # Gate and origin are written only if they exist: earlier files have none either.
     content = {
-        "params": {name: _to_json(name, value) for name, value in classifier.get_params(deep=False).items()},
+        "params": {name: to_json(name, value) for name, value in classifier.get_params(deep=False).items()},
         "classes": {"dtype": str(classifier.classes_.dtype), "labels": classifier.classes_.tolist()},
         "named_columns": hasattr(classifier, "feature_names_in_"),
         "encoder": classifier.encoder_.to_dict(),
@@ -71,7 +71,7 @@ def save_classifier(path: str | Path, classifier: Any, origin: Origin | None = N
     if origin is not None:  # one mark per row: in a tensor, eight bytes each
         marks, content["origin"] = origin.to_file()
         tensors |= {_ORIGIN + name: value for name, value in marks.items()}
-    _must_be_json(content)
+    must_be_json(content)
     save_file(path, _KIND, tensors, content)
 
 
@@ -91,7 +91,7 @@ def load_origin(path: str | Path) -> Origin | None:
     """Where the rows of a saved classifier came from, if its file says so."""
     tensors, content = load_file(path, _KIND)
     try:
-        return None if "origin" not in content else Origin.from_file(_under(_ORIGIN, tensors), content["origin"])
+        return None if "origin" not in content else Origin.from_file(under(_ORIGIN, tensors), content["origin"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FileError(f"{str(path)!r} is damaged or was altered: {error}") from error
 
@@ -99,8 +99,8 @@ def load_origin(path: str | Path) -> Origin | None:
 def _assembled(
     tensors: dict[str, Tensor], content: dict[str, Any], cls: type, objects: Mapping[str, Any], source: str
 ) -> Any:
-    _need_objects(content["params"], objects, source)
-    params = {name: _from_json(name, value) for name, value in content["params"].items()}
+    need_objects(content["params"], objects, source)
+    params = {name: from_json(name, value) for name, value in content["params"].items()}
     params |= {name: value for name, value in objects.items() if value is not None}
     classifier = cls(**params)
     classes = _classes(content["classes"])
@@ -116,16 +116,16 @@ def _assembled(
     make: Callable[[int, int], nn.Module] = partial(make_model, params) if spec is None else partial(make_network, spec)
     if own and "members" in content:  # an ensemble of a user's own networks
         make = partial(make_ensemble, make, content["members"])
-    model = _model(make, *sizes, own, _under(_MODEL, tensors), source)
-    vae = None if content["vae"] is None else _vae(content["vae"], len(encoder.names_), _under(_VAE, tensors), source)
+    model = load_model(make, *sizes, own, under(_MODEL, tensors), source)
+    vae = None if content["vae"] is None else _vae(content["vae"], len(encoder.names_), under(_VAE, tensors), source)
     history = History(list(content["history"]["records"]), content["history"]["stopped"])
     num_std = float(content["num_std"])  # by us or by anyone: JSON can hold NaN and infinity
     if not 0 <= num_std < float("inf"):
         raise ValueError(f"num_std is {num_std}")
-    learned = _learned(_under(_LEARNED, tensors), len(encoder.names_)) | ({} if vae is None else {"vae": vae})
+    learned = _learned(under(_LEARNED, tensors), len(encoder.names_)) | ({} if vae is None else {"vae": vae})
     generator = make_training_generator(classifier.get_params(deep=False), learned=learned)
     spec = content.get("gate")  # older files have no gate
-    gate = None if spec is None else _gate(spec, *sizes, _under(_GATE, tensors), source)
+    gate = None if spec is None else _gate(spec, *sizes, under(_GATE, tensors), source)
     classifier._adopt(encoder, classes, model, history, num_std, generator, gate)
     classifier.n_features_in_ = encoder.n_features_in_
     if content["named_columns"]:
@@ -133,7 +133,7 @@ def _assembled(
     return classifier
 
 
-def _model(
+def load_model(
     make: Callable[[int, int], nn.Module], num_features: int, num_classes: int, own: bool,
     state: dict[str, Tensor], source: str,
 ) -> nn.Module:  # fmt: skip
@@ -198,7 +198,7 @@ def _allocated(module: nn.Module, state: dict[str, Tensor], source: str) -> nn.M
     return module.to(dtype).to_empty(device="cpu")
 
 
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
@@ -213,7 +213,7 @@ def _classes(spec: dict[str, Any]) -> np.ndarray:
     return classes
 
 
-def _to_json(name: str, value: Any) -> Any:
+def to_json(name: str, value: Any) -> Any:
     if name in _NAMED:
         return {"name": value} if isinstance(value, str | dict | None) else {"object": type(value).__name__}
     if name == "schema":
@@ -226,7 +226,7 @@ def _to_json(name: str, value: Any) -> Any:
     return _plain(value)
 
 
-def _need_objects(params: dict[str, Any], objects: Mapping[str, Any], source: str) -> None:
+def need_objects(params: dict[str, Any], objects: Mapping[str, Any], source: str) -> None:
     # Older files lack some names.
     own = {name: params[name]["object"] for name in _NAMED if "object" in params.get(name, ())}
     absent = [name for name in own if objects.get(name) is None]
@@ -236,7 +236,7 @@ def _need_objects(params: dict[str, Any], objects: Mapping[str, Any], source: st
         raise FileError(f"{source!r} was trained with {said}, which a file cannot hold; {advice}.")
 
 
-def _from_json(name: str, value: Any) -> Any:
+def from_json(name: str, value: Any) -> Any:
     if name in _NAMED:
         return value.get("name")  # without a name, the caller passes the object
     if name == "schema":
@@ -261,7 +261,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _must_be_json(content: dict[str, Any]) -> None:
+def must_be_json(content: dict[str, Any]) -> None:
     try:
         json.dumps(content)
     except (TypeError, ValueError) as error:

@@ -50,7 +50,7 @@ class PreparedFit:
         encoder: fitted to the training rows.
         constraints: the rules of the columns in model space.
         classes: labels, in the order of the model's outputs.
-        x, y: ``(n, d)`` rows in model space and ``(n,)`` class indices.
+        x, y: ``(n, d)`` rows in model space and ``(n,)`` class indices, or numbers of a regression.
         setting: how to train; its seed also drew the model's weights.
         make_model: another untrained model, its weights drawn by a seed.
         held_out: row numbers ``(v,)`` kept from training to stop early by; empty without early stopping.
@@ -141,33 +141,34 @@ def prepare(
     seed: int,
     sample_weight: np.ndarray | None = None,
     start: Start | None = None,
+    values: bool = False,
 ) -> PreparedFit:
     """Fit the encoder, and translate the classifier's parameters for these rows.
 
     Args:
         seed: of the weights and of the training.
-        sample_weight: ``(n,)``.
         start: goes on with this encoder and a copy of this model.
+        values: labels are a regression's numbers, so there are no classes and one output.
     """
     preset, base = parameters.make_preset(params), parameters.base_setting(params)
     encoder = _fitted_encoder(params, frame, preset.scaling) if start is None else start.encoder
     # Going on, classes keep the order of the model's outputs, which a new sort need not have.
-    classes, y_index = np.unique(labels, return_inverse=True)
+    classes, y_index = (np.zeros(0), labels) if values else np.unique(labels, return_inverse=True)
     if start is not None:
         known = start.classes.tolist()
         classes, y_index = start.classes, np.array([known.index(label) for label in classes.tolist()])[y_index]
     # Training may use the whole range of the data; advice later keeps to its bulk.
     rules = encoder.constraints(base.num_std, keep_sign=True, keep_outside=True)
-    new_model = partial(seeded_model, params, len(encoder.names_), len(classes))
+    new_model = partial(seeded_model, params, len(encoder.names_), 1 if values else len(classes))
     # A model is made for its device and precision alone, because bends and bins need the encoded rows first.
     x = encode_rows(encoder, frame, device_and_dtype(new_model(None, seed) if start is None else start.model))
     make_model = partial(new_model, x) if start is None else partial(_copied, start.model)
     limits = _training_constraints(rules, base.project_categories)
-    y = torch.as_tensor(y_index.astype(np.int64), device=x.device)
+    y = torch.as_tensor(y_index.astype(np.float32 if values else np.int64), device=x.device)
     learned = None if start is None else parameters.learned_by(start.generator)
     setting = parameters.make_setting(params, x, limits, seed, y, learned)
     stopping_share = preset.validation_fraction if preset.early_stopping else 0.0
-    held_out = _stopping_rows(y, stopping_share, seed)
+    held_out = _stopping_rows(torch.zeros_like(y) if values else y, stopping_share, seed)
     return PreparedFit(
         make_model(seed), encoder, rules, classes, x, y, setting, make_model, held_out.to(y.device),
         _by_index(params["class_weight"], classes), preset.n_iter_no_change if len(held_out) else None, preset.gate,

@@ -1,16 +1,17 @@
-"""What users pass to the classifier, checked and brought into one form: rows, labels, a schema, rules."""
+"""What users pass to the estimators, checked and brought into one form: rows, labels, a schema, rules."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d, validate_data
+from sklearn.utils.validation import assert_all_finite, column_or_1d, validate_data
 
 from counterfactual_training.constraints.mutability import feature_index
 from counterfactual_training.errors import ConstraintError, InputError
@@ -47,6 +48,36 @@ def training_rows(estimator: Any, x: Any, y: Any, reset: bool = True) -> tuple[p
         found = classes[0].item() if isinstance(classes[0], np.generic) else classes[0]
         raise InputError(f"y holds one class only, {found!r}; a classifier needs at least two.")
     return frame, labels
+
+
+def numeric_rows(estimator: Any, x: Any, y: Any) -> tuple[pd.DataFrame, np.ndarray, str]:
+    """Frame, numbers ``(n,)`` and their name for ``fit`` of a regressor; sets ``n_features_in_`` and the like."""
+    values, name = numbers_of(y)
+    frame = _table(estimator, x, reset=True)
+    if len(values) != len(frame):
+        raise InputError(f"X has {len(frame)} rows but y has {len(values)}; every row needs its number.")
+    if len(values) < 2:
+        raise InputError("There is one sample only; a regressor needs at least two rows.")
+    if not values.std() > 1e-12 * np.abs(values).max():
+        raise InputError(f"All y are {values[0]:g}: there is nothing to predict, and no other value to explain.")
+    return frame, values, name
+
+
+def numbers_of(y: Any) -> tuple[np.ndarray, str]:
+    """The numbers ``(n,)`` of a regressor's y, checked, and what they are called."""
+    if y is None:
+        raise InputError("This regressor requires y to be passed, but the target y is None.")
+    # A Series has a name; a frame of one column names it.
+    name = getattr(y, "name", None) if not hasattr(y, "columns") else y.columns[0] if len(y.columns) == 1 else None
+    given = column_or_1d(_without_missing(y), warn=True)
+    # Objects may be numbers, such as those of pandas' nullable types.
+    strange = [v for v in given.tolist() if not isinstance(v, Real) or isinstance(v, bool)]
+    if given.dtype.kind not in "iufO" or strange:
+        first = strange[0] if strange else given[0]
+        raise InputError(f"y must hold numbers, got {first!r:.60}. Classes are for CounterfactualClassifier.")
+    values = given.astype(np.float64)
+    assert_all_finite(values, input_name="y")
+    return values, name if isinstance(name, str) and name else "value"
 
 
 def _must_be_known(found: list[Any], known: list[Any]) -> None:

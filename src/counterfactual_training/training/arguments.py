@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +15,9 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.errors import InputError
+from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.search import evaluating
-from counterfactual_training.search.model_checks import check_inputs, first_logits
+from counterfactual_training.search.model_checks import check_inputs, check_tensor, first_logits
 from counterfactual_training.training.budget import AccuracyBudget
 from counterfactual_training.training.callbacks import Callback, EpochProgress, overrides
 from counterfactual_training.training.distributed import Ranks
@@ -36,8 +37,11 @@ def training_rows(
     y: Tensor | None,
     sample_weight: Tensor | None,
     class_weight: ClassWeight | None,
+    values: bool = False,
 ) -> TrainingRows:
-    """Rows that fit the models."""
+    """Rows that fit the models; with ``values``, y are numbers."""
+    if values:
+        return _value_rows(models, x, y, sample_weight, class_weight)
     members = len(models)
     if isinstance(x, Tensor):
         if y is None:
@@ -68,6 +72,27 @@ def training_rows(
     if rows.weight is not None and not bool((rows.weight.sum(-1) > 0).all()):
         raise InputError("All rows have a weight of 0; nothing is left to train on.")
     _try_models(models, rows)
+    return rows
+
+
+def _value_rows(
+    models: Sequence[nn.Module], x: Source, y: Tensor | None, sample_weight: Tensor | None, class_weight: Any = None
+) -> TrainingRows:
+    """Rows with numbers, for models of one output."""
+    if not isinstance(x, Tensor) or not isinstance(y, Tensor) or y.dim() != 1 or not y.is_floating_point():
+        raise InputError("A regression trains on tensors x (n, *features) and y (n,), y of floating point.")
+    if class_weight is not None:
+        raise InputError("class_weight has no effect on a regression, which has no classes; use sample_weight.")
+    # The shapes, devices and values of x are checked as for classes.
+    check_inputs(models[0], x, torch.zeros_like(y, dtype=torch.long))
+    if not y.numel() or not bool(torch.isfinite(y).all()):
+        raise InputError("y must hold at least one number, and neither NaN nor infinity.")
+    rows = TrainingRows(x, y.to(torch.promote_types(x.dtype, torch.float32)), 0, _row_weights(y, sample_weight, x))
+    for model in models:
+        with evaluating(model), torch.no_grad():
+            shape = tuple(check_tensor(model(x[:2])).shape)
+        if shape != (len(x[:2]), 1):
+            raise ModelError(f"The model returned {shape} for {len(x[:2])} rows; a regression has one output, (n, 1).")
     return rows
 
 
@@ -127,6 +152,8 @@ def validation_rows(
         return None
     if isinstance(validation, tuple | list):
         x, y = (part.to(data.y.device) for part in validation)
+        if not data.num_classes:
+            return _value_rows(models, x, y, None)
         check_inputs(models[0], x, y)
         if y.dim() > 2 or (y.dim() == 2 and len(y) != len(models)):
             raise InputError(f"Validation rows are given for {len(y)} members of a fleet of {len(models)}.")

@@ -68,7 +68,11 @@ def find_by_regime(run: Run, find: Find, batch: Batch, rng: Streams, tally: Tall
         with evaluating(run.model):
             return find(Round(run.model, *now))
 
-    return _guarded(run, rng, tally, found)
+    result = _guarded(run, rng, tally, found)
+    told = getattr(result, "told", None)  # of regimes that search, and say how it went
+    if told is not None:
+        tally.searched(told, batch.y.shape[-1])
+    return result
 
 
 def _shares(run: Run, weights: list[Tensor | None], even: list[float]) -> list[float]:

@@ -101,7 +101,10 @@ class Fleet:
             progress: show a status line; by default on a terminal.
             keep_memory: keep freed memory until training is over, which saves page faults (:mod:`allocator`).
         """
-        data = arguments.training_rows(self.models, x, y, sample_weight, class_weight)
+        values = {own.setting.values for own in self.members}
+        if len(values) > 1:
+            raise InputError("A fleet trains classifiers or regressions, not both: make two fleets.")
+        data = arguments.training_rows(self.models, x, y, sample_weight, class_weight, values.pop())
         held = arguments.validation_rows(self.models, validation, data)
         settings = [arguments.with_constraints(own.setting, data, i) for i, own in enumerate(self.members)]
         listeners = arguments.listeners(callbacks, settings, progress)

@@ -53,7 +53,7 @@ class ByBackward:
             if not terms.total.requires_grad:
                 raise ModelError("The loss does not depend on any parameter that may be trained.")
             terms.total.sum().backward()
-        hits = (terms.logits.detach().argmax(-1) == batch.y).sum(-1)
+        hits = own.hits(terms.logits.detach(), batch.y)
         values = [terms.total, terms.class_loss, terms.divergence, terms.ridge, terms.adversarial, hits]
         return torch.stack([value.detach().to(terms.total.dtype) for value in values])
 

@@ -155,6 +155,14 @@ class Objective:
     def needs_counterfactuals(self) -> bool:
         return self.needs_divergence or self.needs_adversarial or self.needs_recourse
 
+    def fit_loss(self, outputs: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
+        """The loss of rows by themselves ``(...)``: during burn-in, and on validation rows."""
+        return class_loss(outputs, y, weight)
+
+    def hits(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """How many rows are predicted right ``(...)``."""
+        return (outputs.argmax(-1) == y).sum(-1)
+
     def total(self, class_loss: Tensor, divergence: Tensor, ridge: Tensor, adversarial: Tensor) -> Tensor:
         """The weighted sum of the terms of Eq. 2, each ``(...)``, or ``(..., batches)``."""
         trailing = class_loss.dim() - 1  # λ may be (members,); a dimension of batches comes after it

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.core.losses import class_loss
+from counterfactual_training.core.losses import class_loss, value_loss
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import lookup
 from counterfactual_training.search import Generator, SearchResult, search
@@ -137,6 +137,7 @@ class Regime:
         remember: ``remember(data, lead)``: the memory before the first epoch, tensors ``(*lead, …)``.
         numbers: what its recipe in :data:`RECIPES` was made with, for reports and tuning.
         check: ``check(models, data)``: raises before training if it cannot train these models on these rows.
+        values: a regression: y are numbers ``(n,)``, and the model has one output ``(n, 1)`` instead of logits.
     """
 
     name: str
@@ -145,6 +146,7 @@ class Regime:
     remember: Callable[[TrainingRows, torch.Size], Memory] | None = None
     numbers: dict[str, Any] = field(default_factory=dict)
     check: Callable[[Sequence[nn.Module], TrainingRows], None] | None = None
+    values: bool = False
 
     def with_numbers(self, numbers: Mapping[str, Any]) -> Regime:
         """The same recipe with some numbers changed; only published ones have a recipe."""
@@ -165,10 +167,17 @@ class RegimeLoss(Objective):
 
     needs_divergence = needs_adversarial = property(lambda self: True)  # the history shows all terms
 
+    def fit_loss(self, outputs: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
+        return (value_loss if self.regime.values else class_loss)(outputs, y, weight)
+
+    def hits(self, outputs: Tensor, y: Tensor) -> Tensor:
+        # A number is never simply right, so a regression has no accuracy.
+        return y.new_full(y.shape[:-1], torch.nan) if self.regime.values else super().hits(outputs, y)
+
     def __call__(
         self, model: nn.Module, x: Tensor, y: Tensor, explanations: Any = None, weight: Tensor | None = None
     ) -> LossTerms:
         if explanations is None and self.regime.find is not None:  # burn-in
             logits = at_least_single(model(x))
-            return LossTerms.sum(logits, class_loss=class_loss(logits, y, weight))
+            return LossTerms.sum(logits, class_loss=self.fit_loss(logits, y, weight))
         return self.regime.loss(model, Batch(x, y, weight), explanations)

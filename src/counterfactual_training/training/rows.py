@@ -21,6 +21,8 @@ Labelled = tuple[Tensor, Tensor, Tensor | None]  # x, y, weight
 class TrainingRows:
     """Rows ``(n, *features)`` with their classes, shared by the members of a fleet; or ``(members, n, …)``.
 
+    Of a regression, y are numbers and there are 0 classes.
+
     Attributes:
         y: ``(n,)`` or ``(members, n)``, always in memory.
         weight: ``(n,)`` or ``(members, n)`` what a row counts in class loss and adversarial loss, or ``None``.

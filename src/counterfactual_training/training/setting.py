@@ -147,6 +147,11 @@ class Setting:
         """What is minimised: the regime's loss, or Eq. 2."""
         return self.objective if self.regime is None else RegimeLoss(regime=self.regime)
 
+    @property
+    def values(self) -> bool:
+        """Whether this trains a regression, of numbers instead of classes."""
+        return self.regime is not None and self.regime.values
+
     def conventional(self) -> Setting:
         """The same run without counterfactuals: the baseline."""
         objective = make_objective("vanilla", lambda_class=float(self.objective.lambda_class))

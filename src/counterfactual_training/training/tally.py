@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterfactual_training.core.losses import class_loss
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.search import evaluating
 from counterfactual_training.training.objective import Batch
@@ -122,7 +121,7 @@ class Tally:
         return {"share_mature": mature.tolist(), "mean_steps": steps.tolist()}
 
     def _validation(self) -> list[list[float]]:
-        """Class loss and accuracy on the validation rows; NaN for rows that stopped within the epoch."""
+        """Loss and accuracy on the validation rows; NaN for rows that stopped within the epoch."""
         run, slots = self.run, len(self.run.slots)
         if run.validation is None or run.validation.num_rows == 0:
             return [[float("nan")] * slots] * 2
@@ -131,8 +130,8 @@ class Tally:
         with evaluating(run.model), torch.no_grad():
             for x, y, _ in run.validation.batches(4096, None, run.lead):
                 logits = at_least_single(run.model(x))
-                sums[0] += class_loss(logits, y) * y.shape[-1]
-                sums[1] += (logits.argmax(-1) == y).sum(-1)
+                sums[0] += run.objective.fit_loss(logits, y) * y.shape[-1]
+                sums[1] += run.objective.hits(logits, y)
                 rows += y.shape[-1]
         if run.validation.divided:
             sums, rows = run.ranks.sum(sums), int(run.ranks.sum(torch.tensor(rows, device=run.device)))

@@ -60,7 +60,7 @@ def train(
         model: maps ``(n, *features)`` to logits ``(n, k)``; may be wrapped in ``DistributedDataParallel``.
         x: ``(n, *features)`` rows, possibly memory-mapped; or a map-style ``Dataset`` of ``(x, y)`` or
             ``(x, y, weight)``, or its ``DataLoader``, which then makes the batches.
-        y: ``(n,)`` class indices.
+        y: ``(n,)`` class indices; numbers for a :mod:`regression` regime, whose model has one output.
         generator: of the counterfactuals, or its name.
         constraints: of search and loss; by default a box inferred from x (Eq. 12).
         objective: the weights of Eq. 2, or a name from :data:`OBJECTIVES`.
@@ -84,7 +84,7 @@ def train(
         given = (x, y, validation, sample_weight, class_weight, callbacks, checkpoint, progress)
         return _train_members(model, stated(), not isinstance(regime, str), optimizer, *given)
     inner = unwrapped(model)
-    data = arguments.training_rows([inner], x, y, sample_weight, class_weight)
+    data = arguments.training_rows([inner], x, y, sample_weight, class_weight, base.values)
     held = arguments.validation_rows([inner], validation, data)
     chosen = arguments.with_constraints(stated(), data)
     arguments.check_modes(inner, chosen, data, Ranks.from_model(model))

@@ -1,0 +1,47 @@
+"""Questions about an interval of a regression, asked as those about a classifier."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from counterfactual_training.advice.explains import Explains
+from counterfactual_training.advice.find import Finder
+from counterfactual_training.estimator import parameters
+from counterfactual_training.search import Generator, line
+
+_OURS = ("self", "X", "target", "confidence")
+#: What may be stated about a question.
+RULES = [name for name in inspect.signature(Explains.explain).parameters if name not in _OURS]
+
+
+class Inquiry(Explains):
+    """A question to a regressor about one interval, in the terms of a classifier of "inside" and "outside"."""
+
+    classes_ = np.array([0, 1])
+
+    def __init__(self, params: Mapping[str, Any], num_std: float, frame: pd.DataFrame, finder: Finder) -> None:
+        self.num_std_, self.gate_ = num_std, finder.gate
+        self._frame, self._found, self._params = frame, finder, params
+
+    def _asked(self, rows: Any) -> pd.DataFrame:
+        return self._frame
+
+    def _encoded(self, x: Any) -> Tensor:
+        return self._found.factuals(self._frame).x
+
+    def _finder(self) -> Finder:
+        return self._found
+
+    def _explainer(
+        self, given: str | Generator | None, confidence: float | None, max_steps: int | None
+    ) -> tuple[Generator, bool]:
+        # Only inside or not counts: the odds of "inside" are no probability that a user could ask for.
+        usual = parameters.make_preset(self._params).explainer or line()
+        chosen, _ = parameters.make_explainer(self._params, usual, given, parameters.DECISION, max_steps)
+        return chosen, True
