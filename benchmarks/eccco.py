@@ -11,7 +11,7 @@ Counterfactuals of 200 test rows keep within the extremes of the training rows, 
 search goes on for 100 steps of 0.05 (τ = 1), because the authors' stops by its gradient, not by confidence; otherwise
 it stops at τ = 0.9. *Implausibility*: mean Euclidean distance to the 100 nearest training rows of the target class,
 over rows that the model first gives to their own class and then to the target. Box, steps and norm were chosen on 100
-other test rows.
+other test rows, among about 25 combinations; without a box the order did not hold there on GMSC.
 """
 
 from __future__ import annotations

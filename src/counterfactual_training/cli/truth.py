@@ -7,20 +7,18 @@ import sys
 
 from counterfactual_training.cli.options import add_engine, chosen_engine, complain, names, need_report
 from counterfactual_training.cli.output import emit, folder, writable
-from counterfactual_training.experiments.truth.caps import METHOD_NAMES, RIVAL_NAMES, UNCAPPED, Caps
+from counterfactual_training.experiments.truth.caps import METHOD_NAMES, UNCAPPED, Caps
 
 _CAPS = Caps()
 DESCRIPTION = """Train every method on the same rows, search counterfactuals that end just past τ, and judge them by \
 models fitted to other rows. Prints each method beside its conventional twin, real rows, unmoved people, nearest \
 unlike neighbours and the published reductions. You can stop at any time: the same command resumes."""
-EPILOG = f"methods: {', '.join(METHOD_NAMES)}; and, if named, other regimes: {', '.join(RIVAL_NAMES)}"
+EPILOG = f"methods: {', '.join(METHOD_NAMES)}. `ct compare` compares other ways to train."
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="A,B", help="only these data sets, e.g. LS,CH,MNIST (default: all nine)")
-    parser.add_argument(
-        "--methods", metavar="A,B", help="only these methods and their twins (default: all but other regimes)"
-    )
+    parser.add_argument("--methods", metavar="A,B", help="only these methods and their twins (default: all)")
     parser.add_argument("--seeds", type=int, metavar="N", help="training seeds (default: 5, and 3 for MNIST)")
     test = "measure on the test rows, once, after all choices are made (default: rows held out of the training rows)"
     parser.add_argument("--test", action="store_true", help=test)

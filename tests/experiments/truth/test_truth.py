@@ -13,7 +13,7 @@ from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.stepfree import Rescaled
 from counterfactual_training.experiments.engine.launch import Engine
 from counterfactual_training.experiments.truth import truth
-from counterfactual_training.experiments.truth.caps import METHOD_NAMES, RIVAL_NAMES, Caps
+from counterfactual_training.experiments.truth.caps import METHOD_NAMES, Caps
 from counterfactual_training.experiments.truth.methods import METHODS, SCALES, Fit, Method
 from counterfactual_training.experiments.truth.truth import (
     Scope,
@@ -23,7 +23,6 @@ from counterfactual_training.experiments.truth.truth import (
 )
 from counterfactual_training.experiments.truth.truth_results import truth_tables
 from counterfactual_training.reports.truth_report import truth_texts
-from counterfactual_training.training.regimes import OWN_NETWORK, RECIPES
 
 TINY = Caps(rows=300, individuals=40, judge_rows=150, epochs=2, batch_size=100)
 HERE = Engine(workers=1)
@@ -186,17 +185,11 @@ def test_what_is_done_is_not_done_again_and_a_new_method_is_added(done, monkeypa
     assert run(root, ["flat"], again, data=["LS"])[0] == {} and again.getvalue() == "" and len(made) == 2
 
 
-def test_a_rival_is_compared_with_the_baseline_if_it_is_named(tmp_path):
-    failures, tables = run(tmp_path, ["ross"], data=["LS"], seeds=1)
-    assert failures == {} and set(tables["truth"]["model"]) == {"BL", "ross"}
-    assert set(tables["truth"]["setting"]) == {"free", "protected"}
-
-
 def test_methods_of_tables_leave_images_alone():
     kept = Scope("").methods_of(truth.Piece("MNIST", 0))
     assert {"BL", "CT", "N5c", "G", "best"} <= set(kept) and not {"K", "K + G", "default"} & set(kept)
     assert Scope("").methods_of(truth.Piece("CH", 0)) == list(METHOD_NAMES)
-    assert list(METHODS) == [*METHOD_NAMES, *RIVAL_NAMES] and set(RIVAL_NAMES) == {*RECIPES} - {*OWN_NETWORK}
+    assert list(METHODS) == [*METHOD_NAMES]
 
 
 def test_one_method_that_fails_does_not_lose_the_others(tmp_path, monkeypatch):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# The keys of `METHODS`, which `ct truth --help` lists without loading torch: what is compared by default, and rivals.
+# The keys of `METHODS`, which `ct truth --help` lists without loading torch.
 METHOD_NAMES = ("BL", "BL rescaled", "CT", "N5c", "N5c + K", "K", "G", "K + G", "best", "default net", "default")
-# Regimes with a loss of their own: not of the paper, so compared only if they are named.
-RIVAL_NAMES = ("pgd", "trades", "jem", "dat", "ross", "gradient_supervision", "cat", "misob")
 
 
 @dataclass(frozen=True)

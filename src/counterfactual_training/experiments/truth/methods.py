@@ -22,11 +22,11 @@ from counterfactual_training.evaluation.stepfree import FIXED_STEPS, Rescaled, d
 from counterfactual_training.experiments.grid.settings import published, setting_of
 from counterfactual_training.experiments.paper_data import IMAGES
 from counterfactual_training.experiments.trained import untrained, with_weights
-from counterfactual_training.experiments.truth.caps import RIVAL_NAMES, Caps
+from counterfactual_training.experiments.truth.caps import Caps
 from counterfactual_training.gates import fit_gate
 from counterfactual_training.models import bend, mlp
 from counterfactual_training.search import search
-from counterfactual_training.training import CHEAP_RECOURSE, EarlyStopping, Setting, make_regime, train
+from counterfactual_training.training import CHEAP_RECOURSE, EarlyStopping, Setting, train
 
 # Factors of the logits that the control tries.
 SCALES = (0.125, 0.18, 0.25, 0.35, 0.5, 0.71, 1.0, 1.41, 2.0)
@@ -148,17 +148,6 @@ def default_network(fit: Fit) -> nn.Module:
     ).model  # fmt: skip
 
 
-def rival(name: str) -> Callable[[Fit], nn.Module]:
-    """A regime with its own numbers on the paper's network, under the rules that it is measured by."""
-
-    def make(fit: Fit) -> nn.Module:
-        made, usual = make_regime(name), fit.setting("vanilla")
-        config = replace(usual.config, burn_in=made.config.burn_in)
-        return fit.trained(replace(made, constraints=fit.constraints, config=config))
-
-    return make
-
-
 def rescaled_baseline(fit: Fit) -> nn.Module:
     """The control: the baseline with its logits times the factor that makes it look best by the published steps.
 
@@ -208,5 +197,4 @@ METHODS: dict[str, Method] = {
     "best": Method(best, protects=True),
     "default net": Method(default_network, images=False),
     "default": Method(gated(DEFAULT.gate, "default net"), twin="default net", protects=True, images=False),
-    **{name: Method(rival(name), protects=True) for name in RIVAL_NAMES},
 }

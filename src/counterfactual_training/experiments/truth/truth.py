@@ -47,7 +47,7 @@ from counterfactual_training.experiments.grid.outcome import versions
 from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.experiments.paper_data import IMAGES, PAPER_ORDER
 from counterfactual_training.experiments.trained import untrained
-from counterfactual_training.experiments.truth.caps import RIVAL_NAMES, Caps
+from counterfactual_training.experiments.truth.caps import Caps
 from counterfactual_training.experiments.truth.methods import METHODS, Fit, Known
 from counterfactual_training.gates import search_gated
 from counterfactual_training.persistence import atomic_write
@@ -92,7 +92,7 @@ class Scope:
             another folder, or delete its files.
         data: the paper's short names; by default all nine.
         seeds: training seeds; by default those of the paper's main table.
-        methods: of :data:`METHODS`; by default all but the rivals. Their twins are included.
+        methods: of :data:`METHODS`; by default all. Their twins are included.
         on_test: measure on the test rows instead of rows cut from the training rows.
         cells: finished cells of the paper's experiments, whose models are BL and CT.
         kind: how much of these experiments was run, and what was changed in them.
@@ -110,8 +110,7 @@ class Scope:
     @property
     def names(self) -> list[str]:
         """The methods in the order of :data:`METHODS`, with the twins they are compared with."""
-        usual = [name for name in METHODS if name not in RIVAL_NAMES]
-        wanted = list(usual if self.methods is None else self.methods)
+        wanted = list(METHODS if self.methods is None else self.methods)
         for name in wanted:  # grows, because a twin may have a twin
             twin = lookup("method", name, METHODS).twin
             wanted += [twin] * (twin not in wanted)
