@@ -164,9 +164,9 @@ def test_the_same_seed_gives_the_same_file(tmp_path):
 # ---- data ------------------------------------------------------------------------------------------------------------
 
 
-def test_data_list_names_the_nine_and_the_loan_example(capsys):
+def test_data_list_names_the_nine_the_loan_example_and_fashion_mnist(capsys):
     document = ask(capsys, "data", "list")
-    assert len(document["datasets"]) == 10
+    assert len(document["datasets"]) == 11
     assert {"moons", "adult", "mnist", "loan"} <= {entry["name"] for entry in document["datasets"]}
 
 

@@ -10,7 +10,7 @@ from counterfactual_training.cli.output import emit, note
 from counterfactual_training.defaults import VARIANT
 from counterfactual_training.text import align
 
-DESCRIPTION = "The paper's nine data sets and the loan example."
+DESCRIPTION = "The paper's nine data sets, the loan example and Fashion-MNIST."
 EPILOG = """\
 examples:
   ct data list                      all data sets, and which are on this machine
