@@ -21,7 +21,7 @@ from benchmarks.environments import Environments
 from benchmarks.report import Table, Value
 from benchmarks.timing import timed
 from counterfactual_training.errors import CounterfactualTrainingError
-from counterfactual_training.training.regimes import RECIPES, REGIMES
+from counterfactual_training.training.regimes import ENSEMBLE, OWN_NETWORK, RECIPES, REGIMES
 
 BASE = "conventional"
 ALL_STEPS = "ct, all steps"
@@ -40,9 +40,9 @@ two counts, without burn-in or warm-up. *Input gradients*: of one row by the net
 counterfactuals, attacks or samples, counted in a run of its own and divided by the training rows; the last column
 divides the time by their number plus one by the weights for every row. K is the recipes' `steps` where they have it;
 the others take as many as they do: `cat` and `misob` search the rows that they choose, `dat` takes up to 40 more for
-samples once these are told from real rows. `ct` lets rows go that have arrived, many at a
-time; *all steps* forbids that (τ = 1). *Plain
-loop*: conventional training by the eager loop everybody writes, without checks or records.
+samples once these are told from real rows; `counternet` has a network of its own, `ensemble` is five networks. `ct`
+lets rows go that have arrived, many at a time; *all steps* forbids that (τ = 1). *Plain loop*:
+conventional training by the eager loop everybody writes, without checks or records.
 """
 GROWTH_NOTE = """
 The same at other sizes, with K = 10 and T = 30 for a third of the rows; *grows as*: the exponent from the first size to
@@ -117,17 +117,25 @@ class Problem:
         numbers |= {"decision_threshold": 1.0} if name == ALL_STEPS else {}
         return replace(made, config=config, generator=made.generator.replace(**numbers))
 
+    def network(self, name: str) -> nn.Module:
+        """A copy of the network, or what the regime trains instead."""
+        if name in OWN_NETWORK:
+            torch.manual_seed(0)
+            return ct.counternet(self.size.features)
+        return ct.Ensemble([deepcopy(self.model) for _ in range(5)]) if name == ENSEMBLE else deepcopy(self.model)
+
     def seconds(self, name: str) -> float:
         """Of an epoch."""
         if name == LOOP:
             return timed(partial(plain_epoch, self.model, self.x, self.y, self.size.batch_size))
         setting = self.setting(name)
-        result = ct.train(deepcopy(self.model), self.x, self.y, setting=setting, progress=False)
-        return float(result.history.records[-1]["seconds"])
+        result = ct.train(self.network(name), self.x, self.y, setting=setting, progress=False)
+        # A member's history has its share of the fleet's time.
+        return float(result.history.records[-1]["seconds"]) * setting.members
 
     def input_gradients(self, name: str) -> float:
         """Of an epoch, per training row."""
-        if name == LOOP:
+        if name in (LOOP, ENSEMBLE, *OWN_NETWORK):  # these take none
             return 0.0
         counting = Counting(deepcopy(self.model))
         ct.train(counting, self.x, self.y, setting=self.setting(name), progress=False)
