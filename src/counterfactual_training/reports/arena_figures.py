@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,18 @@ from counterfactual_training.reports.style import drawn, facets, label_edges, pa
 
 # Colour by family, marker within it; contestants that are not named here come last.
 _LOOKS = {
-    "conventional": ("#555555", "o"), "ensemble": ("#555555", "D"), "gated": ("#1a9850", "*"),
-    "ct": ("#1764ab", "o"), "as_printed": ("#1764ab", "s"), "cheap_recourse": ("#1764ab", "P"),
+    "conventional": ("#555555", "o"), "ensemble": ("#555555", "s"), "gated": ("#1a9850", "*"),
+    "ct": ("#1764ab", "o"), "as_printed": ("#1764ab", "s"), "cheap_recourse": ("#1764ab", "D"),
     "ct_divergence": ("#1764ab", "v"), "ct_adversarial": ("#1764ab", "^"),
     "pgd": ("#d9822b", "o"), "trades": ("#d9822b", "s"), "jem": ("#7b4fa3", "o"), "dat": ("#7b4fa3", "s"),
-    "ross": ("#a03030", "o"), "misob": ("#a03030", "s"), "counternet": ("#a03030", "P"),
+    "ross": ("#a03030", "o"), "misob": ("#a03030", "s"),
+    "counternet": ("#2aa5a0", "D"), "counternet itself": ("#2aa5a0", "o"),
     "gradient_supervision": ("#b8a02a", "o"), "cat": ("#b8a02a", "s"),
 }  # fmt: skip
-_OTHER = ("#2aa5a0", "X")
+_OTHER = ("#d16ba5", "h")
 _LINE = {"color": "#bbbbbb", "linewidth": 1.2, "zorder": 1}
-_LETTER, _HEIGHT = 0.018, 0.042  # of a label, in shares of the panel
+_LETTER, _HEIGHT = 0.0148, 0.042  # of a label, in shares of the panel
+_WORST = -50.0  # in per cent: farther off are drawn at this edge, or they would squeeze all others
 # Those of whom fewer people arrive are hollow, and win nothing: easy cases alone look good.
 ENOUGH = 0.9
 
@@ -61,7 +64,8 @@ def price_figure(cells: pd.DataFrame, search: str, tau: str) -> Any:
     for axis, data, _ in axes:
         rows = wide.loc[data].reindex(unique(part.loc[part["data"] == data, "model"]))
         arrive = rows["arrive"].to_numpy(dtype=bool)
-        _draw(axis, 1 - rows["cost"].to_numpy() / 100, rows["nn5"].to_numpy(), list(rows.index), arrive)
+        nearer = rows["nn5"].clip(lower=_WORST).to_numpy()
+        _draw(axis, 1 - rows["cost"].to_numpy() / 100, nearer, list(rows.index), arrive)
         axis.axhline(0, linewidth=0.8, color="#999999", zorder=0)
         axis.set_xscale("log")
         _ticks(axis, 1 - rows["cost"].to_numpy() / 100)
@@ -73,7 +77,7 @@ def price_figure(cells: pd.DataFrame, search: str, tau: str) -> Any:
 def accuracy_figure(cells: pd.DataFrame, models: pd.DataFrame, search: str, tau: str) -> Any:
     """Accuracy against distance to real rows for every data set, with the front."""
     part = cells[(cells["setting"] == search) & (cells["tau"] == tau) & (cells["metric"] == "nn5")]
-    nearer = part.set_index(["data", "model"])["change"].fillna(0.0)
+    nearer = part.set_index(["data", "model"])["change"].fillna(0.0).clip(lower=_WORST)
     accuracy = models[models["metric"] == "accuracy"].set_index(["data", "model"])["value"]
     figure, axes = facets(part, "data", 3, 3.0, 2.4)
     for axis, data, rows in axes:
@@ -129,19 +133,45 @@ def _ticks(axis: Any, x: np.ndarray) -> None:
 
 
 def _labels(axis: Any, x: np.ndarray, y: np.ndarray, names: list[str]) -> None:
-    """Names beside the points; one that would cover another moves up until it does not."""
+    """Names beside the points, where they cover neither a name nor a point; a line leads to those far off."""
     low, high = axis.get_ylim()
     left, right = np.log(np.asarray(axis.get_xlim()))
-    across, up = (np.log(x) - left) / (right - left), (y - low) / (high - low)
-    taken: list[tuple[float, float, float]] = []
-    for place in np.argsort(up):
-        name = names[place].replace("_", " ")
-        width, height = _LETTER * len(name), float(up[place])
-        start = float(across[place]) + 0.02
-        if start + width > 1:  # beyond the right edge: to the left of the point
-            start -= width + 0.04
-        while any(abs(height - h) < _HEIGHT and start < e and s < start + width for s, e, h in taken):
-            height += _HEIGHT / 2
-        taken.append((start, start + width, height))
+    points = np.stack([(np.log(x) - left) / (right - left), (y - low) / (high - low)], -1)
+    boxes: list[tuple[float, float, float, float]] = []
+    # Crowded points last: the others have more room to give way.
+    for place in np.argsort(-((points[:, None] - points[None]) ** 2).sum(-1).mean(1)):
+        name, at = names[place].replace("_", " "), points[place]
+        width = _LETTER * len(name)
+        tried = [(far, centre, _box(centre, width)) for far, centre in _around(at, width)]
+        free = [one for one in tried if min(one[2]) >= 0 and max(one[2]) <= 1 and not _covers(one[2], boxes, points)]
+        far, centre, box = (free or tried)[0]
+        boxes.append(box)
         colour = _LOOKS.get(names[place], _OTHER)[0]
-        axis.text(start, height, name, color=colour, fontsize=8, va="center", transform=axis.transAxes)
+        look = {"color": colour, "fontsize": 8, "transform": axis.transAxes}
+        axis.text(*centre, name, va="center", ha="center", zorder=4, **look)
+        if far:
+            end = np.clip(at, (box[0], box[1]), (box[2], box[3]))
+            axis.plot(*zip(at, end, strict=True), color=colour, linewidth=0.5, transform=axis.transAxes, zorder=2)
+
+
+def _around(at: np.ndarray, width: float) -> Iterator[tuple[bool, np.ndarray]]:
+    """Centres for a label around a point, the nearest first, and whether it is so far that a line is needed."""
+    for side in ((1, 0), (-1, 0), (0, 1), (0, -1)):
+        yield False, at + np.array([side[0] * (width / 2 + 0.018), side[1] * (_HEIGHT / 2 + 0.018)])
+    for radius in np.arange(0.05, 0.6, 0.02):
+        for angle in np.arange(0, 2 * np.pi, np.pi / 8):
+            way = np.array([np.cos(angle), np.sin(angle)])
+            yield True, at + radius * way + np.array([np.sign(round(way[0], 6)) * width / 2, 0])
+
+
+def _box(centre: np.ndarray, width: float) -> tuple[float, float, float, float]:
+    """Left, bottom, right and top of a label."""
+    x, y = centre
+    return x - width / 2, y - _HEIGHT / 2, x + width / 2, y + _HEIGHT / 2
+
+
+def _covers(box: tuple[float, ...], others: list[tuple[float, float, float, float]], points: np.ndarray) -> bool:
+    left, bottom, right, top = box
+    meets = any(left < r and lo < right and bottom < t and b < top for lo, b, r, t in others)
+    inside = (points[:, 0] > left) & (points[:, 0] < right) & (points[:, 1] > bottom) & (points[:, 1] < top)
+    return meets or bool(inside.any())
