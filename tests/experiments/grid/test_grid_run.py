@@ -111,13 +111,14 @@ def test_gates_change_where_advice_ends_and_not_who_is_accepted(tmp_path):
 
 
 def test_regimes_are_an_axis(tmp_path):
-    text = 'regime = ["ct", "pgd", "ross"]\n' + TINY.replace("[2, 4]", "4").replace("epochs = 1", "epochs = 3")
+    longer = TINY.replace("[2, 4]", "4").replace("epochs = 1", "epochs = 3")
+    text = 'regime = ["ct", "pgd", "ross", "counternet"]\n' + longer
     work = prepared(text)
     assert run_grid(work, tmp_path, HERE, "", io.StringIO()).failures == {}
-    assert [point.cell.model for point in work.points] == ["full", "pgd", "ross"]
+    assert [point.cell.model for point in work.points] == ["full", "pgd", "ross", "counternet"]
     assert len({point.baseline for point in work.points}) == 1
     summary = GridResults.load(work.grids[0], work.points, Store(tmp_path)).summary.set_index("regime")
-    assert summary["implausibility"].nunique() == 3 and summary["accuracy"].between(0.5, 1).all()
+    assert summary["implausibility"].nunique() == 4 and summary["accuracy"].between(0.5, 1).all()
 
 
 def test_a_gated_conventional_model_is_compared_with_one_without(tmp_path, fake):

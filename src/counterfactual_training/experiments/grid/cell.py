@@ -11,6 +11,7 @@ from typing import Any
 
 from counterfactual_training.evaluation.protocol import PAIRED, PUBLISHED, EvaluationProtocol
 from counterfactual_training.experiments.grid.settings import Settings, canonical, is_conventional
+from counterfactual_training.training.regimes import OWN_NETWORK
 
 # Increase it whenever results of older code must not be mixed with new ones.
 FORMAT = 1
@@ -101,6 +102,11 @@ class Cell:
     def model(self) -> str:
         """``vanilla``, ``full``, ``full protected``, …"""
         return f"{self.objective} protected" if self.protected else self.objective
+
+    @property
+    def own_network(self) -> bool:
+        """Whether the regime brings its own network; layers and activation then have no effect."""
+        return self.values.get("regime") in OWN_NETWORK
 
     @property
     def objective(self) -> str:

@@ -72,7 +72,7 @@ def _grouped(cells: Sequence[Cell], key: Callable[[Cell], Hashable]) -> list[lis
 
 def _shape(cell: Cell) -> tuple[object, ...]:
     """What all members of a fleet have in common; everything else may differ from member to member."""
-    return (cell.data, cell.measurement, *(cell.values.get(name) for name in _SHAPE))
+    return (cell.data, cell.measurement, cell.own_network, *(cell.values.get(name) for name in _SHAPE))
 
 
 def _fleet(cell: Cell) -> Hashable:

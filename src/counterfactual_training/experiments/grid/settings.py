@@ -19,7 +19,7 @@ from counterfactual_training.models.vae import VAE
 from counterfactual_training.search import GENERATORS, Generator, ecco, make_generator
 from counterfactual_training.search.generator import NUMBERS
 from counterfactual_training.training import OBJECTIVES, Objective, Setting, TrainConfig, make_objective
-from counterfactual_training.training.regimes import OWN_NETWORK, RECIPES
+from counterfactual_training.training.regimes import RECIPES
 
 Settings = dict[str, Any]
 
@@ -87,7 +87,7 @@ KEYS: dict[str, Key] = {
     "protected": Key(bool),
     "alone": Key(bool),
     "gate": Key(str, _among("gate", ["none", *GATES])),
-    "regime": Key(str, _among("regime", [CT, *(name for name in RECIPES if name not in OWN_NETWORK)])),
+    "regime": Key(str, _among("regime", [CT, *RECIPES])),
     "model.hidden": Key(tuple, _widths),
     "model.activation": Key(str, _among("activation", ACTIVATIONS)),
     "generator.name": Key(str, _among("generator", GENERATORS)),

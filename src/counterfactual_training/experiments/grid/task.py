@@ -18,7 +18,7 @@ from counterfactual_training.experiments.grid.settings import setting_of
 from counterfactual_training.experiments.grid.store import is_full
 from counterfactual_training.experiments.trained import with_weights
 from counterfactual_training.gates import fit_gate
-from counterfactual_training.models import mlp
+from counterfactual_training.models import counternet, mlp
 from counterfactual_training.training import Callback, Fleet, Member, Run, TrainResult
 
 # Columns of the training history that are kept for members of a fleet; a table of hundreds of models needs no others.
@@ -132,8 +132,9 @@ def _fleet(source: GridData, rows: Rows, task: GridTask, checkpoint: str | None)
 
 
 def _member(cell: Cell, source: GridData, rows: Rows) -> Member:
-    shape = (source.data.num_features, source.data.num_classes, cell.values["model.hidden"])
-    model = with_weights(cell.seed, lambda: mlp(*shape, cell.values["model.activation"]))
+    size = source.data.num_features, source.data.num_classes
+    layers = cell.values["model.hidden"], cell.values["model.activation"]
+    model = with_weights(cell.seed, lambda: counternet(*size) if cell.own_network else mlp(*size, *layers))
     rules = source.data.training_constraints
     rules = source.data.protect(rules) if cell.protected else rules
     return Member(model, setting_of(cell.values, cell.seed, rules, rows["train"][0], source.vae, rows["train"][1]))
