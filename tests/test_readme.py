@@ -55,7 +55,9 @@ def test_your_own_network_and_loop(tmp_path, monkeypatch):
     assert scope["gated"](x).shape == (300, 3) and scope["found"].x_cf.shape == x.shape
     assert len(REGIME.strip().splitlines()) < 20
     short = REGIME.replace("constraints=constraints)\n", "constraints=constraints, config=ct.TrainConfig(epochs=1))\n")
-    exec(compile(short, "README.md", "exec"), scope | {"cross_entropy": torch.nn.functional.cross_entropy})  # noqa: S102
+    exec(compile(short, "README.md", "exec"), scope)  # noqa: S102
+    own = ct.Setting(regime=ct.Regime("own", scope["loss"], scope["find"]), config=ct.TrainConfig(epochs=1))
+    assert len(ct.Fleet([ct.Member(ct.mlp(2, 2), own.seeded(seed)) for seed in (0, 1)]).train(x, y)) == 2
 
 
 @pytest.mark.parametrize("command", COMMANDS)

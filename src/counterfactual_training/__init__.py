@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from counterfactual_training.advice import Explanation
     from counterfactual_training.constraints import Constraints, Domain, OneHotGroup
+    from counterfactual_training.core.losses import class_loss
     from counterfactual_training.datasets import Dataset, load_dataset
     from counterfactual_training.datasets.synthetic import loan
     from counterfactual_training.errors import (
@@ -160,6 +161,7 @@ __all__ = [
     "TrainConfig",
     "TrainResult",
     "claproar",
+    "class_loss",
     "cnn",
     "counternet",
     "counternet_explainer",
@@ -205,6 +207,7 @@ __all__ = [
 # Names come from their modules when they are first asked for: torch and scikit-learn take seconds to import.
 _MODULES = {
     "constraints": "Constraints Domain OneHotGroup",
+    "core.losses": "class_loss",
     "datasets": "Dataset load_dataset",
     "datasets.synthetic": "loan",
     "errors": "ConstraintError CounterfactualTrainingError FileError InputError MissingExtraError ModelError",

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 _CAPS = Caps()
 _CSV_ONLY = ("target", "separator", "na", "drop", "keep", "schema", "missing", "test_share")
-DESCRIPTION = """Train every regime on the same rows with as many input gradients, search counterfactuals that end \
-just past τ, and judge them by models fitted to other rows. Writes one table, pictures of what plausibility costs, and \
-one page. You can stop at any time: the same command resumes."""
+DESCRIPTION = """Train every regime on the same rows with at most as many input gradients, search counterfactuals that \
+end just past τ, and judge them by models fitted to other rows. Writes one table, pictures of what plausibility costs, \
+and one page. You can stop at any time: the same command resumes."""
 EPILOG = f"""regimes: those of docs/regimes.md, `ensemble` ({MEMBERS} conventional networks) and `gated` (a \
 conventional network with a gate); also `ensemble of jem`, `gated pgd` and the like. The conventional network always \
 takes part."""
@@ -107,6 +107,8 @@ def _data(arguments: argparse.Namespace) -> list[str | Dataset] | None:
     stated = rules(arguments, table)
     missing = stated.pop("missing")
     share = 0.2 if arguments.test_share is None else arguments.test_share
+    if arguments.test and not share:
+        raise InputError("--test measures on rows held out of the CSV file: give --test-share above 0.")
     train, held = table.split(share, 0)
     frames = [table.frame.iloc[part].reset_index(drop=True) for part in (train, held)]
     labels = [table.labels.iloc[part] for part in (train, held)]

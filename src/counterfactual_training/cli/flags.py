@@ -32,7 +32,7 @@ _SAID: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
         r"write [\1] and below it \2 = \3 into a file for --schema",
     ),
     (r"have missing ones filled by missing='impute'", "have blanks filled in with --missing impute"),
-    (r"Encoder\(missing='impute'\) uses", "--missing impute of `ct train` uses"),
+    (r"Encoder\(missing='impute'\) uses", "--missing impute uses"),
     (r"every value reads as a number, so convert it with pd\.to_numeric", "write all of its cells as numbers"),
     (r"convert it, for example with pd\.to_numeric, or state another kind", "correct the cell, or state another kind"),
     (r"drop it if it is a name or an identifier", "leave it out with --drop if it is a name or an identifier"),

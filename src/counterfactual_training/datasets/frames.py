@@ -13,8 +13,9 @@ from counterfactual_training.errors import InputError
 from counterfactual_training.tabular.encode import Encoder, Missing
 from counterfactual_training.tabular.schema import Schema
 
-# As the paper's tables are trained; a fifth of small ones is held out, at most so many rows.
-_BATCH_SIZE, _NUM_VALIDATION = 1000, 1000
+# Batches are a hundredth of the rows, between the paper's sizes for small and for large data.
+_SMALLEST_BATCH, _LARGEST_BATCH = 30, 1000
+_NUM_VALIDATION = 1000  # at most; a fifth of small tables
 
 
 def frame_dataset(
@@ -42,12 +43,13 @@ def frame_dataset(
     encoder = Encoder(schema if schema is not None else Schema.infer(train), missing=missing).fit(train)
     x_train, x_test = (torch.from_numpy(encoder.transform(part).astype(np.float32)) for part in (train, test))
     y_train, y_test = (torch.from_numpy(np.searchsorted(classes, np.asarray(part))) for part in (labels, test_labels))
+    batch = min(max(len(y_train) // 100, _SMALLEST_BATCH), _LARGEST_BATCH)
     # Between the extremes of the training rows where the schema states no domain.
     constraints = encoder.constraints(num_std=0.0)
     return Dataset(
         name=name, title=name, variant="default", x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test,
         class_names=tuple(str(label) for label in classes), feature_names=tuple(encoder.get_feature_names_out()),
         schema=encoder.schema_, encoder=encoder, constraints=constraints, training_constraints=constraints.relaxed(),
-        protected=(), settings=PaperSettings(_BATCH_SIZE, 0.5, 0.25, 5000, min(_NUM_VALIDATION, len(y_train) // 5)),
+        protected=(), settings=PaperSettings(batch, 0.5, 0.25, 5000, min(_NUM_VALIDATION, len(y_train) // 5)),
         _frames=(train, test),
     )  # fmt: skip

@@ -39,17 +39,19 @@ def overview_figure(overview: pd.DataFrame, tau: str) -> Any:
     """Medians over data sets: what people pay, against how much nearer to real rows they end; a panel per search."""
     part = overview[overview["tau"] == tau]
     figure, axes = panels(part["setting"].nunique(), 2, 5.2, 3.9, sharey=True)
+    drawn_at = []
     for axis, (search, rows) in zip(axes, part.groupby("setting", sort=False), strict=True):
         x, y = 1 - rows["cost"].fillna(0).to_numpy() / 100, rows["nn5"].fillna(0).to_numpy()
         _draw(axis, x, y, list(rows["model"]), rows["valid"].to_numpy() >= ENOUGH)
         axis.set_xscale("log")
         _ticks(axis, x)
         axis.margins(0.12)
-        _labels(axis, x, y, list(rows["model"]))
         axis.axhline(0, linewidth=0.8, color="#999999", zorder=0)
         axis.set_title(f"searched by {search}, τ = {tau}")
+        drawn_at.append((x, y, list(rows["model"])))
     label_edges(figure, "cost, as a multiple of the conventional model's: left is cheaper", "nearer to real rows by, %")
-    for axis in axes:  # names stand beside the points
+    for axis, points in zip(axes, drawn_at, strict=True):  # after all panels: they share one scale
+        _labels(axis, *points)
         axis.legend().set_visible(False)
     return figure
 
@@ -128,6 +130,8 @@ def _ticks(axis: Any, x: np.ndarray) -> None:
     """Plain numbers on a logarithmic axis."""
     usual = [0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50]
     shown = [tick for tick in usual if 0.8 * x.min() <= tick <= 1.25 * x.max()]
+    if len(shown) < 2:  # a narrow range
+        shown = sorted({float(f"{tick:.2g}") for tick in (x.min(), 1.0, x.max())})
     axis.set_xticks(shown, [f"{tick:g}" for tick in shown])
     axis.minorticks_off()
 

@@ -22,7 +22,7 @@ _HALF = ".5"
 _POINTS = (
     "nearer %: reduction of the mean distance to the five nearest real rows of the wanted class, against conventional "
     "training, on the individuals for whom both searches arrive; excess: the share of the distance beyond that of real "
-    "rows which is gone; cost: change of the L1 distance moved, in %, negative is dearer; agree: share that gradient "
+    "rows which is gone; cheaper %: reduction of the L1 distance moved, negative is dearer; agree: share that gradient "
     "boosting, fitted to other rows, puts into the class; retrained: share of the models trained by other seeds that "
     "still give it."
 )
@@ -33,7 +33,12 @@ _MODELS = (
     "within the constraints) in points, calibration error; time as a multiple; gradients: by the input, at most, per "
     "row and epoch."
 )
-_SHORT = {"nn5": "nearer %", "cost": "cost %"}
+_TAU = (
+    "τ = .95*: probability .95, after logits were scaled so that the median correctly classified training row has it: "
+    "well inside the class, where .5 is its edge. IP: mean L1 distance to all real rows of the class; IP*: the "
+    "contribution to the squared MMD. Means of a column are over all for whom that regime arrives together with "
+    "conventional training, so they may differ in people from row to row."
+)
 
 
 def write_arena(tables: Tables, folder: str | Path, arena: Arena, command: str) -> list[str]:
@@ -41,13 +46,14 @@ def write_arena(tables: Tables, folder: str | Path, arena: Arena, command: str) 
     sections, facts = arena_sections(tables), _facts(arena, tables)
     files: dict[str, str | bytes] = {f"{name}.csv": csv_text(table) for name, table in tables.items()}
     listed = [f"- {key}: {value}" for key, value in facts.items()]
-    parts = [f"## {TITLE}\n", f"Made with: `{command}`\n", *listed, ""]
+    warning = [f"**{_warning(tables)}**\n"] if _warning(tables) else []
+    parts = [f"## {TITLE}\n", *warning, f"Made with: `{command}`\n", *listed, ""]
     for section in sections:
         parts.append(f"## {section.title}\n")
         parts += [f"![{image.caption}](figures/{image.name}.png)\n\n{image.caption}\n" for image in section.figures]
         parts += [table.markdown().replace("*", "\\*") for table in section.tables]
     files["arena.md"] = "\n".join(parts)
-    subtitle = "The same rows, network, searches and judges; every search ends just past τ, whatever the step."
+    subtitle = "The same rows, searches and judges for all; every search ends just past τ, whatever the step."
     files["arena.html"] = render(
         "sections.html", title=TITLE, subtitle=subtitle, warning=_warning(tables), sections=sections, settings=facts,
         commands=[command],
@@ -95,7 +101,7 @@ def _pictures(tables: Tables) -> list[Image]:
 def overview_tables(overview: pd.DataFrame) -> list[TextTable]:
     """One table per search and τ: a row per contestant, medians over data sets."""
     header = (
-        "regime", "nearer %", "excess", "data better/worse", "cost %", "data better/worse", "agree", "valid",
+        "regime", "nearer %", "excess", "data better/worse", "cheaper %", "data better/worse", "agree", "valid",
         "retrained", "columns", "accuracy", "at worst", "calibration", "under attack", "time ×", "gradients",
     )  # fmt: skip
     out = []
@@ -113,7 +119,12 @@ def overview_tables(overview: pd.DataFrame) -> list[TextTable]:
                 number(row["slower"], 1), number(row["input_gradients"], 0),
             ))  # fmt: skip
         out.append(TextTable(f"Searched by {search}, τ = {tau}: medians over data sets", header, tuple(rows)))
-    notes = (_POINTS, _MODELS, "data better/worse: on how many data sets (5 %, Holm over all of them and all regimes).")
+    notes = (
+        _POINTS,
+        _TAU,
+        _MODELS,
+        "data better/worse: on how many data sets (5 %, Holm over all of them and all regimes).",
+    )
     return [*out[:-1], TextTable(out[-1].title, header, out[-1].rows, notes)] if out else []
 
 
@@ -158,7 +169,7 @@ def against_ct(table: pd.DataFrame) -> list[TextTable]:
         rows.append((name, search, f"τ {tau}", *found))
     header = ("regime", "search", "up to", "nearer than CT on", "farther on", "cheaper on", "dearer on")
     note = "Paired over seeds and individuals, Holm over all data sets and regimes of a search and τ, 5 %."
-    return [TextTable("Beside Counterfactual Training as published", header, tuple(rows), (note,))]
+    return [TextTable("Beside Counterfactual Training", header, tuple(rows), (note,))]
 
 
 def _data_tables(part: pd.DataFrame, models: pd.DataFrame) -> list[TextTable]:
@@ -182,7 +193,7 @@ def _data_tables(part: pd.DataFrame, models: pd.DataFrame) -> list[TextTable]:
         first = cell[cell["metric"] == "nn5"].iloc[0]
         real, unmoved = (number(first[name], 2) for name in ("real", "unmoved"))
         floor = f"Real rows have a 5-NN of {real}, people as they are {unmoved}."
-        out.append(TextTable(f"{data}, {search}, τ = {tau}", header, tuple(rows), (floor, _MARKS)))
+        out.append(TextTable(f"{data}, {search}, τ = {tau}", header, tuple(rows), (floor, _MARKS, _TAU)))
     return [*out, _model_table(models[models["data"] == data])]
 
 
@@ -196,7 +207,8 @@ def _model_table(models: pd.DataFrame) -> TextTable:
         rows.append((name, *values, number(first["seconds"], 1), number(first["input_gradients"], 0)))
     notes = {f"{row['model']}: {row['note']}" for _, row in models.iterrows() if row["note"]}
     header = ("regime", *(name.replace("_", " ") for name in metrics), "seconds to train", "gradients")
-    return TextTable(f"{models['data'].iloc[0]}: the models", header, tuple(rows), tuple(sorted(notes)))
+    marks = "* better, † worse than conventional training (paired over seeds, Holm over the column, 5 %)."
+    return TextTable(f"{models['data'].iloc[0]}: the models", header, tuple(rows), (marks, *sorted(notes)))
 
 
 def _facts(arena: Arena, tables: Tables) -> dict[str, Any]:
@@ -205,13 +217,18 @@ def _facts(arena: Arena, tables: Tables) -> dict[str, Any]:
     for data, own in seeds.items():
         by_count.setdefault(len(own), []).append(data)
     return {
-        "rows": f"{arena.kind_of_rows} rows, {caps.individuals} individuals, judges fitted to other rows",
+        "rows": f"{arena.kind_of_rows} rows, at most {caps.individuals} individuals, judges fitted to other rows",
         "training": f"at most {caps.rows or 'all'} rows, {caps.epochs} epochs, the paper's networks",
         "input gradients": f"at most {arena.gradients} per row and epoch, where a regime has a number for it",
         "seeds": "; ".join(f"{count} ({', '.join(names)})" for count, names in by_count.items()),
+        **({"left out": _listed(arena)} if arena.left_out else {}),
         "models": f"{int(models.drop_duplicates(['data', 'model'])['seeds'].sum()) if len(models) else 0:,}",
         **versions(),
     }
+
+
+def _listed(arena: Arena) -> str:
+    return ", ".join(f"{bout.contestant} on {bout.data}" for bout in arena.left_out) + " (they need two classes)"
 
 
 def _warning(tables: Tables) -> str:

@@ -18,7 +18,7 @@ from counterfactual_training.experiments.arena.arena_results import arena_tables
 from counterfactual_training.experiments.arena.contestants import Contestant, all_names, setting_of
 from counterfactual_training.experiments.engine.launch import Engine
 from counterfactual_training.experiments.truth.caps import Caps
-from counterfactual_training.experiments.truth.truth import fit_of, make_bench
+from counterfactual_training.experiments.truth.truth import bench_of, fit_of, make_bench
 from counterfactual_training.training import REGIMES
 
 CAPS = Caps(rows=300, individuals=30, judge_rows=150, epochs=2)
@@ -49,6 +49,13 @@ def test_counternet_is_left_out_where_there_are_three_classes(tmp_path):
     arena = tiny(tmp_path, data=["MNIST", "moons"], contestants=["counternet", "counternet itself", "pgd"])
     assert Bout("MNIST", "pgd") in arena.bouts and Bout("Moon", "counternet") in arena.bouts
     assert not any(bout.data == "MNIST" and "counternet" in bout.contestant for bout in arena.bouts)
+    assert arena.left_out == [Bout("MNIST", "counternet"), Bout("MNIST", "counternet itself")]
+
+
+@pytest.mark.parametrize("name", ["gated gated", "gated counternet itself", "ensemble of gated", ""])
+def test_what_cannot_be_gated_or_averaged_is_refused(tmp_path, name):
+    with pytest.raises(InputError, match="Unknown regime"):
+        tiny(tmp_path, contestants=[name])
 
 
 @pytest.mark.parametrize("name, meant", [("trade", "trades"), ("gated jemm", "jem"), ("ensemble of pgdd", "pgd")])
@@ -64,6 +71,16 @@ def test_unknown_data_generators_and_budgets_are_refused_before_anything_runs(tm
         tiny(tmp_path, data=["mooons"])
     with pytest.raises(InputError, match="gradients"):
         tiny(tmp_path, gradients=0)
+    with pytest.raises(InputError, match="no data set"):
+        tiny(tmp_path, data=[])
+    assert tiny(tmp_path, generators=["ecco", "ecco"]).generators == ("ecco",)
+
+
+def test_a_table_too_small_to_be_judged_is_refused():
+    frame = pd.DataFrame({"age": np.arange(40.0)})
+    data = frame_dataset("few", frame, ["a", "b"] * 20, frame[:4], ["a", "b"] * 2)
+    with pytest.raises(InputError, match="'few' leaves 40 rows to fit and 4"):
+        bench_of(data, True, CAPS)
 
 
 @pytest.mark.parametrize("name", ["pgd", "trades", "jem", "dat", "ct", "as_printed", "cheap_recourse", "cat"])
@@ -215,6 +232,8 @@ def test_gains_against_the_baseline_have_the_right_sign(tmp_path):
     assert ours["accuracy"] == pytest.approx(-0.01)
     assert (ours["nn5_better"], ours["nn5_worse"], ours["cost_better"], ours["cost_worse"]) == (1, 0, 0, 1)
     beside = tables["arena_ct"].set_index(["model", "metric"])["verdict"]
+    # Two seeds that differ by the same say nothing about a third.
+    assert set(tables["arena_models"]["verdict"]) == {""}
     assert beside["conventional", "nn5"] == "worse" and beside["conventional", "cost"] == "better"
 
 

@@ -83,8 +83,11 @@ class Arena:
     caps: Caps = field(default_factory=Caps)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "generators", tuple(dict.fromkeys(self.generators)))
         for name in self.generators:
             check_name("generator", name, RECIPES)
+        if self.data is not None and not self.data:
+            raise InputError("There is no data set to compare on: name at least one.")
         if self.gradients < 1:
             raise InputError(f"gradients must be at least 1, got {self.gradients}.")
         for name in self.names:
@@ -120,6 +123,11 @@ class Arena:
         }
         pairs = [Bout(data, name) for data in order for name in self.names]
         return [bout for bout in pairs if Contestant.named(bout.contestant).takes(classes[bout.data])]
+
+    @property
+    def left_out(self) -> list[Bout]:
+        """Those that cannot be: CounterNet on more than two classes."""
+        return [bout for data in self.seeds_of for name in self.names if (bout := Bout(data, name)) not in self.bouts]
 
     @property
     def kind_of_rows(self) -> str:
@@ -184,6 +192,8 @@ def run_arena(arena: Arena, engine: Engine | None = None, stream: TextIO | None 
     """Train and measure what is missing; returns failed bouts with the reasons. The others are not affected."""
     engine = engine or Engine()
     bouts = [bout for bout in arena.bouts if not arena.numbers(bout).exists()]
+    if stream is not None and bouts:
+        stream.writelines(f"{b.data} {b.contestant}: left out, it needs two classes\n" for b in arena.left_out)
     # Workers of a cluster see no disk of ours; the user's own data no worker can load.
     sent = [data for data in dict.fromkeys(b.data for b in bouts) if engine.name == "ray" or data in arena.own]
     work = _Work(arena, {data: _bench(arena, data) for data in sent})

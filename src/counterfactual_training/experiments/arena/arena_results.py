@@ -76,7 +76,7 @@ def _against_ct(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _models(records: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """Means over seeds, and the difference to the conventional model; Holm within each metric."""
+    """Means over seeds, and the difference to the conventional model; paired over seeds, Holm within each metric."""
     frame = pd.DataFrame(
         [
             {"data": record["data"], "model": record["contestant"], "input_gradients": record["input_gradients"],
@@ -103,6 +103,8 @@ def _models(records: Sequence[dict[str, Any]]) -> pd.DataFrame:
                 row |= {"low": estimate.low, "high": estimate.high} if estimate else {"low": nothing, "high": nothing}
                 rows.append(row | {"p_value": estimate.p_value if estimate else nothing, "seeds": len(own)})
     out = pd.DataFrame(rows)
+    # Seeds that all differ by the same, as two may by chance, say nothing about how much others would.
+    out["p_value"] = out["p_value"].where(out["high"] - out["low"] > 1e-9)
     p = out.groupby("metric")["p_value"].transform(lambda values: holm(values.to_numpy()))
     told = np.where((out["change"] > 0) ^ (out["metric"] == "calibration_error"), "better", "worse")
     return out.assign(p_holm=p, verdict=np.where(p < LEVEL, told, ""))

@@ -71,7 +71,8 @@ class Contestant:
         gated = name.split()[:1] == [_GATED]
         regime = (name.removeprefix(_GATED).strip() or BASELINE) if gated else name
         inner = inner_regime(regime)
-        check_name("regime", inner, all_names())
+        # Only trained networks are gated or averaged.
+        check_name("regime", inner, REGIMES if gated or inner != regime else all_names())
         return cls(name, inner, MEMBERS if inner != regime else 1, gated)
 
     def takes(self, num_classes: int) -> bool:

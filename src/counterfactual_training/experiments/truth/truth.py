@@ -59,6 +59,7 @@ LEVELS = (FIXED_STEPS, *STEP_FREE)
 FORMAT = 1
 _SPLIT_SEED = 1000
 _TARGET_SEED = 3
+_FEWEST = 20  # rows to fit, and to measure on
 
 
 class TruthBench(NamedTuple):
@@ -271,6 +272,11 @@ def bench_of(data: Dataset, on_test: bool, caps: Caps, may_repeat: bool = False)
     else:
         cut = int(caps.held_out * len(rows))
         x_held, y_held, rows = data.x_train[rows[:cut]], data.y_train[rows[:cut]], rows[cut:]
+    if min(len(y_held), len(rows)) < _FEWEST:
+        raise InputError(
+            f"{data.name!r} leaves {len(rows)} rows to fit and {len(y_held)} to measure on; both need "
+            f"{_FEWEST}, half of the latter to judge by."
+        )
     fitted = rows[: caps.rows].sort().values
     x, y = data.x_train[fitted], data.y_train[fitted]
     size = min(caps.individuals, len(y_held) // 2)
