@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from counterfactual_training.experiments.grid.outcome import versions
 from counterfactual_training.reports import arena_figures as draw
 from counterfactual_training.reports.files import Image, Section, csv_text, json_text, render, write_files
 from counterfactual_training.reports.text_table import NOTHING, TextTable, number
+from counterfactual_training.text import duration
 
 Tables = Mapping[str, pd.DataFrame]
 TITLE = "Ways to train, compared"
@@ -223,8 +225,21 @@ def _facts(arena: Arena, tables: Tables) -> dict[str, Any]:
         "seeds": "; ".join(f"{count} ({', '.join(names)})" for count, names in by_count.items()),
         **({"left out": _listed(arena)} if arena.left_out else {}),
         "models": f"{int(models.drop_duplicates(['data', 'model'])['seeds'].sum()) if len(models) else 0:,}",
+        "trained": f"{_when(arena)}, {duration(_seconds(models))} of processor time",
         **versions(),
     }
+
+
+def _when(arena: Arena) -> str:
+    """The days on which results were made."""
+    done = [arena.numbers(bout) for bout in arena.bouts if arena.numbers(bout).exists()]
+    days = sorted({json.loads(path.read_text()).get("date", "")[:10] for path in done})
+    return " to ".join(dict.fromkeys([*days[:1], *days[-1:]]))
+
+
+def _seconds(models: pd.DataFrame) -> float:
+    each = models.drop_duplicates(["data", "model"]) if len(models) else models
+    return float((each["seconds"] * each["seeds"]).sum()) if len(models) else 0.0
 
 
 def _listed(arena: Arena) -> str:
