@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.core.losses import class_loss, value_loss
 from counterfactual_training.core.precision import at_least_single
-from counterfactual_training.errors import lookup
+from counterfactual_training.errors import InputError, lookup
 from counterfactual_training.search import Generator, SearchResult, search
 from counterfactual_training.search.perturbations import Box, attack_box
 from counterfactual_training.training.objective import Batch, LossTerms, Objective
@@ -138,6 +138,7 @@ class Regime:
         numbers: what its recipe in :data:`RECIPES` was made with, for reports and tuning.
         check: ``check(models, data)``: raises before training if it cannot train these models on these rows.
         values: a regression: y are numbers ``(n,)``, and the model has one output ``(n, 1)`` instead of logits.
+        searches: ``find`` calls :meth:`Round.search`; generators that cannot serve training are refused then.
     """
 
     name: str
@@ -147,6 +148,16 @@ class Regime:
     numbers: dict[str, Any] = field(default_factory=dict)
     check: Callable[[Sequence[nn.Module], TrainingRows], None] | None = None
     values: bool = False
+    searches: bool = False
+
+    def __post_init__(self) -> None:
+        parts = {"loss": self.loss, "find": self.find, "remember": self.remember, "check": self.check}
+        for name, part in parts.items():
+            if not callable(part) and (name == "loss" or part is not None):
+                raise InputError(
+                    f"{name} of the regime {self.name!r} must be a function, got {type(part).__name__}; "
+                    "published regimes are made by name: make_regime('pgd')."
+                )
 
     def with_numbers(self, numbers: Mapping[str, Any]) -> Regime:
         """The same recipe with some numbers changed; only published ones have a recipe."""
@@ -180,4 +191,24 @@ class RegimeLoss(Objective):
         if explanations is None and self.regime.find is not None:  # burn-in
             logits = at_least_single(model(x))
             return LossTerms.sum(logits, class_loss=self.fit_loss(logits, y, weight))
-        return self.regime.loss(model, Batch(x, y, weight), explanations)
+        terms = self.regime.loss(model, Batch(x, y, weight), explanations)
+        _check_terms(self.regime.name, terms, y.shape[:-1])
+        return terms
+
+
+def _check_terms(name: str, terms: Any, lead: torch.Size) -> None:
+    """Raise unless a loss, which may be a user's own, returned terms with one value per member."""
+    if not isinstance(terms, LossTerms):
+        raise InputError(
+            f"The loss of the regime {name!r} must return LossTerms, got {type(terms).__name__}: "
+            "return ct.LossTerms.sum(logits, class_loss=…, other=…)."
+        )
+    shapes = {
+        term: getattr(terms, term).shape for term in ("total", "class_loss", "divergence", "ridge", "adversarial")
+    }
+    for term, shape in shapes.items():
+        if shape != lead:
+            raise InputError(
+                f"The loss of the regime {name!r} must have one value per member, shape {tuple(lead)}, got {term} of "
+                f"shape {tuple(shape)}: take the mean over the rows."
+            )
