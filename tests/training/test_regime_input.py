@@ -110,7 +110,7 @@ def test_what_is_no_regime_is_refused_when_made(make, told):
 @pytest.mark.parametrize(
     ("loss", "told"),
     [
-        (lambda f, y: cross_entropy(f, y), "must return LossTerms, got Tensor: return ct.LossTerms.sum(logits"),
+        (cross_entropy, "must return LossTerms, got Tensor: return ct.LossTerms.sum(logits"),
         (lambda f, y: None, "must return LossTerms, got NoneType"),
         (
             lambda f, y: ct.LossTerms.sum(f, class_loss=cross_entropy(f, y, reduction="none")),

@@ -184,6 +184,8 @@ def with_constraints(setting: Setting, data: TrainingRows, member: int = 0) -> S
             f"The generator {setting.generator.name!r} cannot serve training: {reason}. Train with another one, "
             "such as 'ecco', and use this one to explain."
         )
+    if searches:
+        setting.generator.check_features(data.num_features)
     constraints = setting.constraints
     if isinstance(data, FetchedRows):
         read = data.read

@@ -18,7 +18,7 @@ from torch.nn.functional import cosine_similarity, kl_div, softplus
 from counterfactual_training.core.energy import mean_rows
 from counterfactual_training.core.losses import class_loss
 from counterfactual_training.core.precision import at_least_single
-from counterfactual_training.errors import InputError, check_count, check_name
+from counterfactual_training.errors import InputError, check_count, check_name, unknown
 from counterfactual_training.search.perturbations import ascend, input_gradient
 from counterfactual_training.training.counternet import counternet
 from counterfactual_training.training.objective import Batch, LossTerms, make_objective
@@ -311,6 +311,8 @@ def make_regime(name: str, **numbers: Any) -> Setting:
     >>> make_regime("ensemble of trades", beta=6.0, members=3).members
     3
     """
+    if not isinstance(name, str):
+        raise InputError(unknown("regime", name, REGIMES))
     if inner_regime(name) != name:
         members = check_count("members", numbers.pop("members", _MEMBERS))
         of = numbers.pop("of", "conventional") if name == ENSEMBLE else inner_regime(name)
