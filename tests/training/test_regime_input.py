@@ -116,12 +116,26 @@ def test_what_is_no_regime_is_refused_when_made(make, told):
             lambda f, y: ct.LossTerms.sum(f, class_loss=cross_entropy(f, y, reduction="none")),
             "must have one value per member, shape (), got total of shape (30,): take the mean over the rows",
         ),
+        (
+            lambda f, y: ct.LossTerms.sum(f, class_loss=1.0),
+            "terms that are tensors, such as class_loss=…; got class_loss=float",
+        ),
+        (lambda f, y: ct.LossTerms.sum(f), "got no terms"),
     ],
 )
 def test_a_loss_of_ones_own_is_told_what_to_return(loss, told, rows):
     own = ct.Regime("own", lambda model, batch, found: loss(model(batch.x), batch.y))
     with pytest.raises(InputError, match=re.escape(told)):
         ct.train(ct.mlp(3, 2), *rows, regime=own, config=ONE)
+
+
+def test_so_is_an_objective_of_ones_own(rows):
+    class Mine(ct.Objective):
+        def __call__(self, model, x, y, explanations=None, weight=None):
+            return cross_entropy(model(x), y)
+
+    with pytest.raises(InputError, match="The objective Mine must return LossTerms, got Tensor"):
+        ct.train(ct.mlp(3, 2), *rows, objective=Mine(), config=ONE)
 
 
 def failing(model, batch, found):
@@ -132,7 +146,7 @@ def failing(model, batch, found):
 @pytest.mark.parametrize(
     ("numbers", "told"),
     [
-        ({"ridge": 0.1, "clip": 0.1}, "A larger ridge, smaller clip or a smaller learning rate usually helps"),
+        ({"ridge": 0.1, "clip": 0.1}, "A larger ridge, a smaller clip or a smaller learning rate usually helps"),
         ({"lambda_reg": 0.1}, "A larger lambda_reg or a smaller learning rate usually helps"),
         ({}, "Try a smaller learning rate"),
     ],

@@ -178,6 +178,10 @@ class RegimeLoss(Objective):
 
     needs_divergence = needs_adversarial = property(lambda self: True)  # the history shows all terms
 
+    @property
+    def title(self) -> str:
+        return f"The loss of the regime {self.regime.name!r}"
+
     def fit_loss(self, outputs: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
         return (value_loss if self.regime.values else class_loss)(outputs, y, weight)
 
@@ -191,24 +195,4 @@ class RegimeLoss(Objective):
         if explanations is None and self.regime.find is not None:  # burn-in
             logits = at_least_single(model(x))
             return LossTerms.sum(logits, class_loss=self.fit_loss(logits, y, weight))
-        terms = self.regime.loss(model, Batch(x, y, weight), explanations)
-        _check_terms(self.regime.name, terms, y.shape[:-1])
-        return terms
-
-
-def _check_terms(name: str, terms: Any, lead: torch.Size) -> None:
-    """Raise unless a loss, which may be a user's own, returned terms with one value per member."""
-    if not isinstance(terms, LossTerms):
-        raise InputError(
-            f"The loss of the regime {name!r} must return LossTerms, got {type(terms).__name__}: "
-            "return ct.LossTerms.sum(logits, class_loss=…, other=…)."
-        )
-    shapes = {
-        term: getattr(terms, term).shape for term in ("total", "class_loss", "divergence", "ridge", "adversarial")
-    }
-    for term, shape in shapes.items():
-        if shape != lead:
-            raise InputError(
-                f"The loss of the regime {name!r} must have one value per member, shape {tuple(lead)}, got {term} of "
-                f"shape {tuple(shape)}: take the mean over the rows."
-            )
+        return self.regime.loss(model, Batch(x, y, weight), explanations)
