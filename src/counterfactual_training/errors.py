@@ -40,8 +40,9 @@ class MissingExtraError(CounterfactualTrainingError, ImportError):
 def unknown(what: str, given: object, valid: Iterable[object]) -> str:
     """A sentence for an unknown name: what came, the nearest valid one, all valid ones."""
     names = {str(name): repr(name) for name in valid}
-    close = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
-    hint = f" Did you mean {names[close[0]]}?" if close else ""
+    folded = {name.casefold(): text for name, text in names.items()}  # case alone is no reason to find nothing near
+    close = difflib.get_close_matches(str(given).casefold(), folded, n=1, cutoff=0.5)
+    hint = f" Did you mean {folded[close[0]]}?" if close else ""
     return f"Unknown {what} {given!r}.{hint} Valid: {', '.join(names.values()) or 'none'}."
 
 

@@ -69,6 +69,10 @@ def test_counts_of_individuals():
     assert measured((40, 60)) == measured((20, 20)) == {}
     assert "Only 29 of 100" in measured((29, 0))["few_valid"]
     assert "Only 0 of 100" in measured((0, 0))["few_valid"]
+    assert "biased towards the easy cases" in measured((29, 0))["few_valid"]
+    all_valid = pd.DataFrame({"validity": 1.0, "target": 1, "factual": 0, "run": 0, "lambda_energy": [1.0] * 20})
+    (few,) = check_individuals(PAIRED, all_valid)
+    assert few.message.startswith("All 20 of 20 counterfactuals are valid") and "biased" not in few.message
     assert "1 of 2 groups have fewer than 20 counterfactuals, 1 fewer than two" in measured((40, 1))["small_groups"]
     assert "small_groups" not in measured((40, 1), mmd_valid_only=False)
     assert measured((40, 60), num_individuals=100) == {}

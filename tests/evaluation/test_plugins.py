@@ -12,6 +12,7 @@ import torch
 import counterfactual_training as ct
 from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.counterfactuals import counterfactual_table
+from counterfactual_training.evaluation.findings import MeasurementWarning
 from counterfactual_training.evaluation.judges import Judge
 from counterfactual_training.evaluation.protocol import PAIRED
 from counterfactual_training.evaluation.stepfree import draw_individuals, stepfree_table
@@ -167,12 +168,23 @@ def test_several_models_at_once(known):
         ({"mine": lambda m: "good"}, "'mine' must return numbers"),
         ({"mine": 3}, "'mine' must be a function"),
         ({"cost": lambda m: 1.0}, "a name that no other has, got 'cost'"),
+        *[
+            ({name: lambda m: 1.0}, f"a name that no other has, got {name!r}")
+            for name in ("metric", "lambda_energy", "run", "value", "num", "member", "explainer")
+        ],
         ({"robust_accuracy@0.1": lambda m: 1.0}, "a name that no other has"),
     ],
 )
 def test_bad_metrics_are_named(known, metrics, message):
     with pytest.raises(InputError, match=message):
         ct.evaluate(*known, QUICK, explainers={"mirrored": mirrored}, metrics=metrics)
+
+
+@pytest.mark.filterwarnings("default::counterfactual_training.evaluation.findings.MeasurementWarning")
+def test_a_warning_counts_models_however_many_explainers_there_are(known):
+    few = replace(QUICK, num_individuals=5, num_runs=1, lambda_energy=(1.0,))
+    with pytest.warns(MeasurementWarning, match=r"few_valid: member 0: .*\(2 of 2 models\.\)"):
+        ct.evaluate([known[0]] * 2, known[1], few, explainers={"mirrored": mirrored, "again": mirrored})
 
 
 def test_the_step_free_table_takes_explainers(known):

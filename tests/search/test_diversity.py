@@ -173,5 +173,11 @@ def test_what_makes_no_sense_is_refused():
         dice(0, x_train=x)
     with pytest.raises(InputError, match="line search finds one answer per row"):
         dice(2, x_train=x, step_rule="line")
-    with pytest.raises(InputError, match="'dice' learns from training rows"):
-        dice()
+
+
+def test_without_rows_distances_are_unscaled():
+    x, model = rows()[0], mlp(3, 2)
+    y_target = 1 - model(x).argmax(-1)
+    plain = search(model, x, y_target, dice(3)).answers.x_cf
+    assert_close(plain, search(model, x, y_target, dice(3, scale=torch.full((3,), 3.0))).answers.x_cf)
+    assert plain.shape == (len(x), 3, 3) and search(model, x, y_target, dice(1)).answers is None

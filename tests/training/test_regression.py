@@ -168,7 +168,7 @@ def test_bad_input_is_named():
         ct.train(network(), x, y, regime=squared_error(), class_weight="balanced")
     with pytest.raises(InputError, match="All y are equal"):
         ct.train(network(), x, torch.ones(120), regime=interval_training())
-    with pytest.raises(InputError, match="at least 2 bins"):
+    with pytest.raises(InputError, match="bins must be a whole number of at least 2"):
         interval_training(bins=1)
     with pytest.raises(InputError, match="Did you mean 'ct'"):
         make_value_regime("cd")

@@ -52,7 +52,7 @@ OF_ALL = ("validity", "validity_strict", "share_mature", "num_steps")
 # Names that a metric of a user may not have.
 TAKEN = (
     *OF_ALL, *OF_VALID, "violations", "run", "lambda_energy", "row", "factual", "target", "searched", "member",
-    "explainer", "accuracy", "f1", "calibration_error", "robust_accuracy", "sensitivity",
+    "explainer", "metric", "value", "num", "accuracy", "f1", "calibration_error", "robust_accuracy", "sensitivity",
 )  # fmt: skip
 
 # Memory: at most so many values of factuals are searched together.

@@ -135,10 +135,12 @@ def _warn(found: Sequence[Sequence[Finding]], lone: bool) -> None:
     """Each kind of finding once, with the message of the first member that has it."""
     if lone:
         return warn(found[0])
-    kinds: dict[str, list[str]] = {}
+    kinds: dict[str, dict[int, str]] = {}
     for member, finding in ((member, finding) for member, own in enumerate(found) for finding in own):
-        kinds.setdefault(finding.name, []).append(f"member {member}: {finding.message}")
-    return warn(Finding(name, f"{same[0]} ({len(same)} of {len(found)} models.)") for name, same in kinds.items())
+        # The first of a member: one per explainer may say the same of it.
+        kinds.setdefault(finding.name, {}).setdefault(member, f"member {member}: {finding.message}")
+    told = ((name, *same.values()) for name, same in kinds.items())
+    return warn(Finding(name, f"{first} ({1 + len(others)} of {len(found)} models.)") for name, first, *others in told)
 
 
 def _of_model(

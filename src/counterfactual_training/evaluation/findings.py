@@ -125,8 +125,12 @@ def check_individuals(protocol: EvaluationProtocol, individuals: pd.DataFrame) -
     # Counted over all runs and λ_energy, as in the mean that is reported.
     valid = individuals["validity"] == 1
     if valid.sum() < _FEW_VALID:
-        sentence = f"Only {valid.sum()} of {len(valid)} counterfactuals are valid: a mean over them is uncertain,"
-        yield Finding("few_valid", f"{sentence} and biased towards the easy cases.")
+        count = f"{valid.sum()} of {len(valid)} counterfactuals are valid"
+        # Whoever has all of them measures no easier cases than there are.
+        told = (
+            ("All", ". Evaluate more individuals.") if valid.all() else ("Only", ", and biased towards the easy cases.")
+        )
+        yield Finding("few_valid", f"{told[0]} {count}: a mean over them is uncertain{told[1]}")
     # The groups that IP* is computed in.
     groups = individuals[valid] if protocol.mmd_valid_only else individuals
     sizes = groups.groupby(["lambda_energy", "run", "factual", "target"], dropna=False).size()

@@ -18,7 +18,7 @@ from torch.nn.functional import one_hot
 from counterfactual_training.core.broadcast import Number, per_member
 from counterfactual_training.core.losses import softmax
 from counterfactual_training.errors import InputError
-from counterfactual_training.search.diversity import Diversity, Hinge
+from counterfactual_training.search.diversity import Diversity, Hinge, check_scale, units
 from counterfactual_training.search.penalties import Distance, Energy, SearchState
 
 _BLOCK_VALUES = 2**22  # distances computed at once
@@ -30,13 +30,16 @@ class ScaledDistance:
 
     number: ClassVar = "lambda_cost"
     weight: Number
-    scale: Tensor  #: ``(d,)``
+    scale: Tensor | None  #: as of :func:`units`
+
+    def __post_init__(self) -> None:
+        check_scale(self.scale)
 
     def __call__(self, state: SearchState) -> Tensor:
-        return per_member(self.weight, 1) * (state.delta / self.scale.to(state.delta)).abs().sum(-1)
+        return per_member(self.weight, 1) * (state.delta / units(self.scale, state.delta)).abs().sum(-1)
 
     def add_gradient(self, state: SearchState, grad: Tensor) -> None:
-        slope = torch.sign(state.delta, out=state.scratch).div_(self.scale.to(state.delta))
+        slope = torch.sign(state.delta, out=state.scratch).div_(units(self.scale, state.delta))
         grad.add_(slope.mul_(per_member(self.weight, 2)))
 
 
@@ -172,6 +175,12 @@ class Invalidation:
     sigma: float = 0.1
     rate: float = 0.45  #: r
 
+    def __post_init__(self) -> None:
+        if not 0 < self.sigma < torch.inf:
+            raise InputError(f"sigma, the deviation of the noise, must be positive and finite, got {self.sigma}.")
+        if not 0 <= self.rate <= 1:
+            raise InputError(f"rate is a probability in [0, 1], got {self.rate}.")
+
     def __call__(self, state: SearchState) -> Tensor:
         if not state.logits.requires_grad:
             raise InputError("PROBE differentiates the model twice, which a line search cannot; use another step_rule.")
@@ -187,6 +196,10 @@ class Invalidation:
 # Penalties with closed forms, by exact type; and those whose weights may differ between the members of a stack.
 CLOSED = {Distance, Energy, ScaledDistance, TargetLoss, Gravity, SetSize, Diversity, Hinge}
 WEIGHTED = (Distance, Energy, ScaledDistance, TargetLoss, Gravity, SetSize, Invalidation, Diversity)
+
+
+# What parts learned that has one column per feature.
+PER_FEATURE = ("scale", "rows", "x_calibration")
 
 
 def learned(parts: tuple[Any, ...]) -> dict[str, Tensor]:

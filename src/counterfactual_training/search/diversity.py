@@ -64,7 +64,10 @@ class Diversity:
 
     number: ClassVar = "lambda_diversity"
     weight: Number
-    scale: Tensor  #: ``(d,)``
+    scale: Tensor | None  #: as of :func:`units`
+
+    def __post_init__(self) -> None:
+        check_scale(self.scale)
 
     def __call__(self, state: SearchState) -> Tensor:
         answers = state.x_cf.unflatten(-2, (-1, state.num_answers))
@@ -82,15 +85,25 @@ class Diversity:
         pull = 2 * state.num_answers * cofactors * kernel.square()
         # Per answer: sums over the others, without the (k, k, d) signs of all groups at once.
         slopes = [(pull[..., i, :, None] * (answers[..., i, None, :] - answers).sign()).sum(-2) for i in _each(answers)]
-        slope = torch.stack(slopes, -2).flatten(-3, -2) / self.scale.to(answers)
+        slope = torch.stack(slopes, -2).flatten(-3, -2) / units(self.scale, answers)
         grad.add_(slope.mul_(per_member(self.weight, 2)).to(grad))
 
 
-def similarity(answers: Tensor, scale: Tensor) -> Tensor:
+def similarity(answers: Tensor, scale: Tensor | None) -> Tensor:
     """K ``(..., k, k)`` of answers ``(..., k, d)``: 1 + 10⁻⁴ on the diagonal, less the further two are apart."""
-    points = answers / scale.to(answers)
+    points = answers / units(scale, answers)
     distance = torch.stack([(points[..., i, None, :] - points).abs().sum(-1) for i in _each(points)], -2)
     return 1 / (1 + distance) + _DIAGONAL * torch.eye(points.shape[-2], dtype=points.dtype, device=points.device)
+
+
+def units(scale: Tensor | None, points: Tensor) -> Tensor | float:
+    """What differences of points ``(..., d)`` are divided by: a scale ``(d,)``; ``None`` is d, for a plain mean."""
+    return float(points.shape[-1]) if scale is None else scale.to(points)
+
+
+def check_scale(scale: Tensor | None) -> None:
+    if scale is not None and not bool((scale.isfinite() & (scale > 0)).all()):
+        raise InputError(f"A scale of distances must be positive and finite in every feature, got {scale.tolist()}.")
 
 
 def _each(answers: Tensor) -> range:

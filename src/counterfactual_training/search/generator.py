@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from math import inf
 from numbers import Real
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from counterfactual_training.core.broadcast import Number
 from counterfactual_training.errors import InputError, check_count, check_name
-from counterfactual_training.search.data_penalties import CLOSED
+from counterfactual_training.search.data_penalties import CLOSED, PER_FEATURE, WEIGHTED, learned
 from counterfactual_training.search.penalties import Penalty, PenaltyGradients
 from counterfactual_training.search.spaces import FeatureSpace, Space
 from counterfactual_training.search.steps import STEP_RULES, Rule
@@ -20,6 +21,13 @@ from counterfactual_training.search.steps import STEP_RULES, Rule
 
 def _is_count(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and float(value) >= 0 and float(value).is_integer()
+
+
+def _check_number(name: str, number: Any, holds: Callable[[Any], bool], valid: str) -> None:
+    """One number, or one per member of a fleet."""
+    values = number.flatten().tolist() if isinstance(number, Tensor) else [number]
+    if not all(isinstance(v, Real) and not isinstance(v, bool) and holds(v) for v in values):
+        raise InputError(f"{name} must be {valid}, got {number!r}.")
 
 
 # The numbers of every search, and which values they may have; penalties add theirs.
@@ -71,9 +79,10 @@ class Generator:
 
     def __post_init__(self) -> None:
         for name, (holds, valid) in _VALID.items():
-            values = getattr(self, name)
-            if not all(holds(v) for v in (values.flatten().tolist() if isinstance(values, Tensor) else [values])):
-                raise InputError(f"{name} must be {valid}, got {values}.")
+            _check_number(name, getattr(self, name), holds, valid)
+        for penalty in self.penalties:
+            if isinstance(penalty, WEIGHTED):  # a user's own may mean something by a negative weight
+                _check_number(penalty.number, penalty.weight, lambda v: 0 <= v < inf, "a finite number of at least 0")
         if not isinstance(self.max_steps, Tensor):
             # It may come as 30.0, but range() wants an integer; the class is frozen.
             object.__setattr__(self, "max_steps", int(self.max_steps))
@@ -119,7 +128,18 @@ class Generator:
 
     def replace(self, **changes: Any) -> Generator:
         """A copy with some settings changed."""
+        for name in changes:
+            check_name("setting of a generator:", name, [own.name for own in fields(self)])
         return replace(self, **changes)
+
+    def check_features(self, num_features: int) -> None:
+        """Raise unless what it learned from rows was learned from rows with so many features."""
+        for name, value in learned((*self.penalties, self.step_rule)).items():
+            if name in PER_FEATURE and value.shape[-1] != num_features:
+                raise InputError(
+                    f"The generator {self.name!r} was made from rows with {value.shape[-1]} features ({name}); these "
+                    f"have {num_features}. Pass the x_train that belongs to these rows."
+                )
 
     def numbers(self) -> dict[str, Number]:
         """Its numbers by name: :data:`NUMBERS`, and the weights of penalties that name theirs (``lambda_cost``)."""

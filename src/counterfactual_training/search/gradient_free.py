@@ -33,7 +33,9 @@ class NearestRows:
     """
 
     gradient_free: ClassVar = True
-    cannot_train: ClassVar = "its counterfactuals are training rows, which Eq. 2 would teach to be implausible"
+    cannot_train: ClassVar = (
+        "its counterfactuals are training rows, which Eq. 2 would teach to be implausible and other losses would repeat"
+    )
     rows: Tensor  #: ``(m, d)``
     predicted: Tensor | None = None  #: ``(..., m)`` their classes by the model, for each member of a fleet
 

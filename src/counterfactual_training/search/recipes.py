@@ -9,14 +9,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec
 
 import torch
 from torch import Tensor
 
 from counterfactual_training.core.broadcast import Number
 from counterfactual_training.defaults import GENERATORS as NAMES
-from counterfactual_training.errors import InputError, check_count, lookup
+from counterfactual_training.errors import InputError, check_count, check_name, lookup
 from counterfactual_training.models.vae import VAE, fit_vae
 from counterfactual_training.search.data_penalties import (
     Gravity,
@@ -29,20 +30,38 @@ from counterfactual_training.search.data_penalties import (
 from counterfactual_training.search.diversity import HINGE, Diversity, Scatter
 from counterfactual_training.search.generator import NUMBERS, Generator
 from counterfactual_training.search.gradient_free import GrowingSpheres, NearestRows, SeedSpace
+from counterfactual_training.search.model_checks import check_finite
 from counterfactual_training.search.penalties import Decay, Distance, Energy
 from counterfactual_training.search.spaces import LatentSpace
 from counterfactual_training.search.steps import Greedy, Shrink
 
 Recipe = Callable[..., Generator]
+P = ParamSpec("P")
 
 _PER_CLASS, _MOST = 1000, 2000  # training rows kept of each class, and in all
 
 
+def _recipe(make: Callable[P, Generator]) -> Callable[P, Generator]:
+    """A recipe that says which names it takes, if it is given another one."""
+    own = [name for name, part in inspect.signature(make).parameters.items() if part.kind is not part.VAR_KEYWORD]
+    valid = dict.fromkeys([*own, *(part.name for part in fields(Generator) if part.name != "name")])
+
+    @wraps(make)
+    def named(*args: P.args, **settings: P.kwargs) -> Generator:
+        for name in settings:
+            check_name(f"setting of {make.__name__!r}:", name, valid)
+        return make(*args, **settings)
+
+    return named
+
+
+@_recipe
 def generic(lambda_cost: float = 0.001, **settings: Any) -> Generator:
     """Class loss and distance: Wachter, Mittelstadt and Russell (2017)."""
     return Generator("generic", penalties=(Distance(lambda_cost),), **settings)
 
 
+@_recipe
 def ecco(
     lambda_cost: float = 0.001,
     lambda_energy: float = 5.0,
@@ -55,6 +74,7 @@ def ecco(
     return Generator("ecco", penalties=penalties, **settings)
 
 
+@_recipe
 def revise(
     vae: VAE | None = None,
     lambda_cost: float = 0.001,
@@ -70,6 +90,7 @@ def revise(
     return Generator("revise", penalties=(Distance(lambda_cost),), space=LatentSpace(vae, reencode), **settings)
 
 
+@_recipe
 def line(
     learning_rate: float = 0.05, max_steps: int = 300, decision_threshold: float = 0.5, **settings: Any
 ) -> Generator:
@@ -84,6 +105,7 @@ def line(
     )
 
 
+@_recipe
 def wachter(
     lambda_cost: float = 0.1, x_train: Tensor | None = None, scale: Tensor | None = None, **settings: Any
 ) -> Generator:
@@ -93,6 +115,7 @@ def wachter(
     return Generator("wachter", penalties=(ScaledDistance(lambda_cost, scale),), **settings)
 
 
+@_recipe
 def greedy(most: int | None = None, learning_rate: Number = 0.1, max_steps: int = 100, **settings: Any) -> Generator:
     """One feature per step, by η, the one with the largest gradient and at most ``most`` times: Schut et al. (2021).
 
@@ -102,6 +125,7 @@ def greedy(most: int | None = None, learning_rate: Number = 0.1, max_steps: int 
     return Generator("greedy", learning_rate=learning_rate, max_steps=max_steps, **settings)
 
 
+@_recipe
 def sparse(lambda_sparse: float = 0.05, most: int | None = None, **settings: Any) -> Generator:
     """Class loss and λ‖Δ‖₁ by proximal steps, which leave most features exactly as they are (Beck and Teboulle 2009).
 
@@ -111,6 +135,7 @@ def sparse(lambda_sparse: float = 0.05, most: int | None = None, **settings: Any
     return Generator("sparse", **{"step_rule": Shrink(lambda_sparse, most), **settings})
 
 
+@_recipe
 def gravitational(
     lambda_cost: float = 0.1,
     lambda_gravity: float = 0.5,
@@ -131,11 +156,13 @@ def gravitational(
     return Generator("gravitational", penalties=(Distance(lambda_cost), pull), **settings)
 
 
+@_recipe
 def claproar(lambda_cost: float = 0.1, lambda_loss: float = 0.5, **settings: Any) -> Generator:
     """Generic plus the loss of a model trained on x′: Altmeyer et al. (2023)."""
     return Generator("claproar", penalties=(Distance(lambda_cost), TargetLoss(lambda_loss)), **settings)
 
 
+@_recipe
 def eccco(
     lambda_cost: float = 0.001,
     lambda_energy: float = 5.0,
@@ -163,6 +190,7 @@ def eccco(
     return Generator("eccco", penalties=penalties, **settings)
 
 
+@_recipe
 def probe(
     lambda_cost: float = 0.001,
     lambda_invalidation: float = 3.0,
@@ -175,6 +203,7 @@ def probe(
     return Generator("probe", penalties=penalties, **settings)
 
 
+@_recipe
 def nearest_unlike(
     max_steps: int = 100, x_train: Tensor | None = None, rows: Tensor | None = None, **settings: Any
 ) -> Generator:
@@ -191,6 +220,7 @@ def nearest_unlike(
     return Generator("nearest_unlike", max_steps=max_steps, **settings)
 
 
+@_recipe
 def dice(
     num: int = 4,
     lambda_cost: float = 0.5,
@@ -204,10 +234,10 @@ def dice(
     """``num`` answers to each row that differ from each other, in ``SearchResult.answers``: Mothilal et al. (2020).
 
     A hinge as class loss, λ_cost times the mean of |Δ_d|/MAD_d, −λ_diversity · det K (:class:`Diversity`), and Adam.
-    The answers to a row end together: at τ, not before half of the steps. With ``num=1`` nothing is there to differ
-    from, and the search ends at τ.
+    Without ``x_train`` the MAD is 1. The answers to a row end together: at τ, not before half of the steps. With
+    ``num=1`` nothing is there to differ from: the search ends at τ, its result is the answer, and ``answers`` is None.
     """
-    if scale is None:
+    if scale is None and x_train is not None:
         rows = _flat("dice", x_train)
         scale = median_deviation(rows) * rows.shape[1]  # their distance is a mean over features
     penalties = (HINGE, ScaledDistance(lambda_cost, scale), Diversity(lambda_diversity, scale))
@@ -215,6 +245,7 @@ def dice(
     return Generator("dice", penalties=penalties, num_answers=num, **settings)
 
 
+@_recipe
 def growing_spheres(learning_rate: Number = 0.2, max_steps: int = 50, num: int = 1000, **settings: Any) -> Generator:
     """The nearest of ``num`` random points in shells of width η around x, with few changes: Laugel et al. (2018).
 
@@ -231,7 +262,14 @@ def _flat(name: str, x_train: Tensor | None) -> Tensor:
             f"The generator {name!r} learns from training rows: fit with generator={name!r}, or pass "
             f"make_generator({name!r}, x_train, y_train)."
         )
-    return x_train.detach().reshape(len(x_train), -1)
+    if not isinstance(x_train, Tensor):
+        raise InputError(f"x_train must be a torch tensor, got {type(x_train).__name__}; use torch.as_tensor.")
+    rows = x_train.detach().reshape(len(x_train), -1)
+    try:
+        check_finite(rows)
+    except InputError as error:
+        raise InputError(f"x_train of the generator {name!r}: {error}") from error
+    return rows
 
 
 def _sample(name: str, x_train: Tensor | None, y_train: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -73,6 +73,7 @@ def search(
     flat, y_target = x.detach().reshape(*y_target.shape, prod(feature_shape)), y_target.long()  # images too
     constraints = (constraints if constraints is not None else _unconstrained(flat.shape[-1])).to(flat)
     constraints.check_factuals(flat)
+    generator.check_features(flat.shape[-1])
     flat, y_target = (rows.repeat_interleave(generator.num_answers, y_target.dim() - 1) for rows in (flat, y_target))
     noise = _noise(generator, rng, flat).unbind()  # once for all blocks, whose size must not matter
     block, parts = _block_size(flat, generator.num_answers), []

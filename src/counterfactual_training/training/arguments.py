@@ -178,11 +178,14 @@ def _try_models(models: Sequence[nn.Module], rows: TrainingRows) -> None:
 def with_constraints(setting: Setting, data: TrainingRows, member: int = 0) -> Setting:
     """The setting with constraints, checked against the training rows, or inferred from them."""
     reason = getattr(setting.generator.rule, "cannot_train", "")
-    if reason and setting.regime is None and setting.objective.needs_counterfactuals:
+    searches = setting.objective.needs_counterfactuals if setting.regime is None else setting.regime.searches
+    if reason and searches:
         raise InputError(
             f"The generator {setting.generator.name!r} cannot serve training: {reason}. Train with another one, "
             "such as 'ecco', and use this one to explain."
         )
+    if searches:
+        setting.generator.check_features(data.num_features)
     constraints = setting.constraints
     if isinstance(data, FetchedRows):
         read = data.read

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Literal, get_args
 
 import torch
@@ -15,13 +14,14 @@ from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import InputError, ModelError, check_name
 from counterfactual_training.models.counternet import CounterNet, feasible
 from counterfactual_training.training.objective import Batch, LossTerms
+from counterfactual_training.training.recipe import recipe
 from counterfactual_training.training.regime import Regime, Round
 from counterfactual_training.training.rows import TrainingRows
 
 Learns = Literal["explainer", "all"]
 
 
-@cache
+@recipe
 def counternet(fit: float = 1.0, cost: float = 0.01, validity: float = 0.2, second: Learns = "explainer") -> Regime:
     """CounterNet (Guo, Nguyen and Yadav 2023), λ₁, λ₂ and λ₃ as its authors have them for Adult:
 
@@ -35,9 +35,6 @@ def counternet(fit: float = 1.0, cost: float = 0.01, validity: float = 0.2, seco
     λ₃ to the explainer alone, so that advice does not change decisions; ``"all"`` to every weight, as their code of
     2021 does. They also smooth labels and clip gradients at 0.5; for the latter there is :class:`ClipGradient`.
     """
-    for name, number in {"fit": fit, "cost": cost, "validity": validity}.items():
-        if not 0 <= number < float("inf"):
-            raise InputError(f"{name} must be a finite number of at least 0, got {number!r}.")
     check_name("second", second, get_args(Learns))
     alone = second == "explainer"
 

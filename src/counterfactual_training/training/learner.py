@@ -18,7 +18,7 @@ from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.training.adam import Adam
 from counterfactual_training.training.by_hand import ByHand, walk_of
 from counterfactual_training.training.distributed import unwrapped
-from counterfactual_training.training.objective import Batch, Objective
+from counterfactual_training.training.objective import Batch, Objective, check_terms
 
 Gradients = Sequence[Tensor | None]  # one per parameter; None where a parameter has none
 
@@ -50,6 +50,7 @@ class ByBackward:
         more = {} if batch.weight is None else {"weight": batch.weight}
         with torch.enable_grad():
             terms = own(self.model, batch.x, batch.y, batch.explanations, **more)
+            check_terms(terms, batch.y.shape[:-1], own.title)
             if not terms.total.requires_grad:
                 raise ModelError("The loss does not depend on any parameter that may be trained.")
             terms.total.sum().backward()

@@ -76,9 +76,28 @@ class LossTerms:
     def sum(cls, logits: Tensor, **terms: Tensor) -> LossTerms:
         """The sum of terms ``(...)``, of a regime's own loss; the history shows those that have the names above."""
         values = list(terms.values())
+        if not values or not all(isinstance(value, Tensor) for value in values):
+            came = ", ".join(f"{name}={type(value).__name__}" for name, value in terms.items()) or "no terms"
+            raise InputError(f"LossTerms.sum takes terms that are tensors, such as class_loss=…; got {came}.")
         total, none = sum(values[1:], values[0]), torch.zeros_like(values[0])
         shown = {name: terms.get(name, none) for name in ("class_loss", "divergence", "ridge", "adversarial")}
         return cls(total, logits=logits, **shown)
+
+
+def check_terms(terms: Any, lead: torch.Size, whose: str) -> None:
+    """Raise unless a loss, which may be a user's own, returned terms with one value per member ``(*lead)``."""
+    if not isinstance(terms, LossTerms):
+        raise InputError(
+            f"{whose} must return LossTerms, got {type(terms).__name__}: "
+            "return ct.LossTerms.sum(logits, class_loss=…, other=…)."
+        )
+    for name in ("total", "class_loss", "divergence", "ridge", "adversarial"):
+        shape = getattr(terms, name).shape
+        if shape != lead:
+            raise InputError(
+                f"{whose} must have one value per member, shape {tuple(lead)}, got {name} of shape {tuple(shape)}: "
+                "take the mean over the rows."
+            )
 
 
 class RowTerms(NamedTuple):
@@ -154,6 +173,11 @@ class Objective:
     @property
     def needs_counterfactuals(self) -> bool:
         return self.needs_divergence or self.needs_adversarial or self.needs_recourse
+
+    @property
+    def title(self) -> str:
+        """For messages."""
+        return f"The objective {type(self).__name__}"
 
     def fit_loss(self, outputs: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
         """The loss of rows by themselves ``(...)``: during burn-in, and on validation rows."""

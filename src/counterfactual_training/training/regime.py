@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.core.losses import class_loss, value_loss
 from counterfactual_training.core.precision import at_least_single
-from counterfactual_training.errors import lookup
+from counterfactual_training.errors import InputError, lookup
 from counterfactual_training.search import Generator, SearchResult, search
 from counterfactual_training.search.perturbations import Box, attack_box
 from counterfactual_training.training.objective import Batch, LossTerms, Objective
@@ -138,6 +138,7 @@ class Regime:
         numbers: what its recipe in :data:`RECIPES` was made with, for reports and tuning.
         check: ``check(models, data)``: raises before training if it cannot train these models on these rows.
         values: a regression: y are numbers ``(n,)``, and the model has one output ``(n, 1)`` instead of logits.
+        searches: ``find`` calls :meth:`Round.search`; generators that cannot serve training are refused then.
     """
 
     name: str
@@ -147,6 +148,16 @@ class Regime:
     numbers: dict[str, Any] = field(default_factory=dict)
     check: Callable[[Sequence[nn.Module], TrainingRows], None] | None = None
     values: bool = False
+    searches: bool = False
+
+    def __post_init__(self) -> None:
+        parts = {"loss": self.loss, "find": self.find, "remember": self.remember, "check": self.check}
+        for name, part in parts.items():
+            if not callable(part) and (name == "loss" or part is not None):
+                raise InputError(
+                    f"{name} of the regime {self.name!r} must be a function, got {type(part).__name__}; "
+                    "published regimes are made by name: make_regime('pgd')."
+                )
 
     def with_numbers(self, numbers: Mapping[str, Any]) -> Regime:
         """The same recipe with some numbers changed; only published ones have a recipe."""
@@ -166,6 +177,10 @@ class RegimeLoss(Objective):
         return self.regime.find is not None
 
     needs_divergence = needs_adversarial = property(lambda self: True)  # the history shows all terms
+
+    @property
+    def title(self) -> str:
+        return f"The loss of the regime {self.regime.name!r}"
 
     def fit_loss(self, outputs: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
         return (value_loss if self.regime.values else class_loss)(outputs, y, weight)

@@ -6,10 +6,9 @@ what the constraints allow. Numbers such as ε are in the units of the inputs, w
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,10 +18,11 @@ from torch.nn.functional import cosine_similarity, kl_div, softplus
 from counterfactual_training.core.energy import mean_rows
 from counterfactual_training.core.losses import class_loss
 from counterfactual_training.core.precision import at_least_single
-from counterfactual_training.errors import InputError, check_count, check_name
+from counterfactual_training.errors import InputError, check_count, check_name, unknown
 from counterfactual_training.search.perturbations import ascend, input_gradient
 from counterfactual_training.training.counternet import counternet
 from counterfactual_training.training.objective import Batch, LossTerms, make_objective
+from counterfactual_training.training.recipe import recipe
 from counterfactual_training.training.regime import Memory, Regime, Round, put, take
 from counterfactual_training.training.rows import TrainingRows
 from counterfactual_training.training.setting import AS_PRINTED, AS_RUN, CHEAP_RECOURSE, Setting, TrainConfig
@@ -33,13 +33,12 @@ _DIVERGED = 1e8
 _CANDIDATES = 2000
 
 
-@cache  # members of a fleet with the same numbers share one regime, and so train as one
+@recipe
 def pgd(epsilon: float = 0.1, steps: int = 10, step_size: float | None = None) -> Regime:
     """Adversarial training (Madry et al. 2018): ``CE(f(x*), y)``, x* by ascent of the loss in the ε-ball.
 
     The step size is 2.5 ε / steps by default. The history's accuracy is that under attack.
     """
-    _check(epsilon=epsilon, steps=steps)
     rate = step_size or 2.5 * epsilon / steps
 
     def find(now: Round) -> Tensor:
@@ -54,10 +53,9 @@ def pgd(epsilon: float = 0.1, steps: int = 10, step_size: float | None = None) -
     return Regime("pgd", loss, find, numbers={"epsilon": epsilon, "steps": steps, "step_size": step_size})
 
 
-@cache
+@recipe
 def trades(beta: float = 1.0, epsilon: float = 0.1, steps: int = 10, step_size: float | None = None) -> Regime:
     """TRADES (Zhang et al. 2019): ``CE(f(x), y) + β KL(p(x) ‖ p(x*))``, x* maximises the KL in the ε-ball."""
-    _check(beta=beta, epsilon=epsilon, steps=steps)
     rate = step_size or 2.5 * epsilon / steps
 
     def find(now: Round) -> Tensor:
@@ -77,7 +75,7 @@ def trades(beta: float = 1.0, epsilon: float = 0.1, steps: int = 10, step_size: 
     return Regime("trades", loss, find, numbers=numbers)
 
 
-@cache
+@recipe
 def jem(
     weight: float = 1.0, ridge: float = 0.1, steps: int = 20, step_size: float = 1.0, noise: float = 0.01,
     clip: float = 0.1, buffer: int = 10_000, restart: float = 0.05,
@@ -88,7 +86,6 @@ def jem(
     ``x̃ ← P(x̃ + a ∇LSE + σ N(0, 1))``. Two things keep it stable: no feature moves by more than ``clip`` in a step, and
     the ridge keeps energies small (as ECCCo.jl does on tables). Immutable features of a sample are those of its row.
     """
-    _check(weight=weight, steps=steps, buffer=buffer, clip=clip)
 
     def remember(data: TrainingRows, lead: torch.Size) -> Memory:
         lower, upper = data.span
@@ -126,14 +123,13 @@ def jem(
     return Regime("jem", loss, find, remember, {**numbers, "buffer": buffer, "restart": restart})
 
 
-@cache
+@recipe
 def dat(epsilon: float = 0.1, steps: int = 10, sample_size: float = 0.1, most: int = 40, auc: float = 0.8) -> Regime:
     """DAT (arXiv 2510.13872): ``CE(f(x*), y) + BCE(LSE f(x), 1) + BCE(LSE f(x̃), 0)``, with x* as in :func:`pgd`.
 
     x̃ climbs LSE f by normalised steps from points of the box with independent columns; it may take one step more
     whenever the energy tells batch and samples apart (AUC ≥ 0.8). Bounded, where JEM's divergence is not.
     """
-    _check(epsilon=epsilon, steps=steps, most=most)
     attack = pgd(epsilon, steps).find
 
     def remember(data: TrainingRows, lead: torch.Size) -> Memory:
@@ -164,18 +160,15 @@ def dat(epsilon: float = 0.1, steps: int = 10, sample_size: float = 0.1, most: i
     return Regime("dat", loss, find, remember, numbers)
 
 
-@cache
+@recipe
 def ross(weight: float = 0.8, reach: float = 0.75, target: int = 1) -> Regime:
     """Recourse training (Ross, Lakkaraju and Bastani 2021): ``CE(f(x), y) + λ CE(f(x + δ*), target)``.
 
     δ* minimises the linearised loss of the target over the changes that are allowed, none of which exceeds ``reach``:
     over a box that is ``P(−reach · sign ∇)``. (The authors' code minimises the negative; this follows the paper.)
     """
-    _check(weight=weight, reach=reach)
 
     def find(now: Round) -> Tensor:
-        if not 0 <= target < now.data.num_classes:
-            raise InputError(f"target is one of the classes 0..{now.data.num_classes - 1}, got {target}.")
         wanted = torch.full_like(now.y, target)
         # One step of gradient descent by its sign, as far as one may go.
         return ascend(lambda x: -input_gradient(now.model, x, wanted), now.x, now.box(reach), 1, reach)
@@ -185,17 +178,17 @@ def ross(weight: float = 0.8, reach: float = 0.75, target: int = 1) -> Regime:
         fit, wanted = class_loss(logits, batch.y, batch.weight), torch.full_like(batch.y, target)
         return LossTerms.sum(logits, class_loss=fit, recourse=weight * class_loss(after, wanted, batch.weight))
 
-    return Regime("ross", loss, find, numbers={"weight": weight, "reach": reach, "target": target})
+    numbers = {"weight": weight, "reach": reach, "target": target}
+    return Regime("ross", loss, find, numbers=numbers, check=partial(_check_target, target))
 
 
-@cache
+@recipe
 def gradient_supervision(weight: float = 1.0) -> Regime:
     """Gradient supervision (Teney et al. 2020): ``CE + λ mean(1 − cos(∇ₓ f_{y⁺}, x⁺ − x))``.
 
     x⁺ is the nearest row of another class, among 2,000 training rows; differences that mutability forbids do not count.
     Needs second derivatives.
     """
-    _check(weight=weight)
 
     def find(now: Round) -> tuple[Tensor, Tensor]:
         places = now.choose(now.data.num_rows, min(now.data.num_rows, _CANDIDATES))
@@ -222,7 +215,7 @@ def gradient_supervision(weight: float = 1.0) -> Regime:
 Pairs = Callable[[Round], tuple[Tensor, Tensor, Tensor]]
 
 
-@cache
+@recipe
 def cat(weight: float = 1.0, share: float = 0.25, augment: Pairs | None = None) -> Regime:
     """Counterfactual adversarial training (Luu and Inoue 2023): ``CE(f(x), y) + λ CE(f(x′), y⁺)``.
 
@@ -230,7 +223,6 @@ def cat(weight: float = 1.0, share: float = 0.25, augment: Pairs | None = None) 
     ``burn_in`` of the config train the model first. ``augment(round)`` may bring other pairs: rows
     ``(..., m, *features)``, their classes and weights ``(..., m)``.
     """
-    _check(weight=weight, share=share)
 
     def searched(now: Round) -> tuple[Tensor, Tensor, Tensor]:
         logs = at_least_single(now.model(now.x)).log_softmax(-1)
@@ -248,16 +240,17 @@ def cat(weight: float = 1.0, share: float = 0.25, augment: Pairs | None = None) 
         return LossTerms.sum(logits, class_loss=fit, augmented=weight * class_loss(after, y_target, counted))
 
     numbers = {"weight": weight, "share": share}
-    return Regime("cat" if augment is None else "augmented", loss, augment or searched, numbers=numbers)
+    if augment is None:
+        return Regime("cat", loss, searched, numbers=numbers, searches=True)
+    return Regime("augmented", loss, augment, numbers=numbers)
 
 
-@cache
+@recipe
 def misob(strength: float = 0.2, target: int = 1, warm_up: int = 2) -> Regime:
     """MISOB (2025): rows weigh ``1 + .2 n s_i / Σs``, with s the cost of recourse of rows that are wrongly denied.
 
     Lowers the burden of recourse without knowing who belongs to which group; the first epochs train conventionally.
     """
-    _check(strength=strength)
 
     def find(now: Round) -> Tensor:
         if now.epoch < warm_up:
@@ -273,11 +266,12 @@ def misob(strength: float = 0.2, target: int = 1, warm_up: int = 2) -> Regime:
         weight = burden if batch.weight is None else burden * batch.weight
         return LossTerms.sum(logits, class_loss=class_loss(logits, batch.y, weight))
 
-    return Regime("misob", loss, find, numbers={"strength": strength, "target": target, "warm_up": warm_up})
+    numbers = {"strength": strength, "target": target, "warm_up": warm_up}
+    return Regime("misob", loss, find, numbers=numbers, check=partial(_check_target, target), searches=True)
 
 
 RECIPES: dict[str, Callable[..., Regime]] = {
-    recipe.__name__: recipe for recipe in (pgd, trades, jem, dat, ross, gradient_supervision, cat, misob, counternet)
+    own.__name__: own for own in (pgd, trades, jem, dat, ross, gradient_supervision, cat, misob, counternet)
 }
 # Regimes with another network than the usual one.
 OWN_NETWORK = ("counternet",)
@@ -317,6 +311,8 @@ def make_regime(name: str, **numbers: Any) -> Setting:
     >>> make_regime("ensemble of trades", beta=6.0, members=3).members
     3
     """
+    if not isinstance(name, str):
+        raise InputError(unknown("regime", name, REGIMES))
     if inner_regime(name) != name:
         members = check_count("members", numbers.pop("members", _MEMBERS))
         of = numbers.pop("of", "conventional") if name == ENSEMBLE else inner_regime(name)
@@ -328,10 +324,7 @@ def make_regime(name: str, **numbers: Any) -> Setting:
             raise InputError(f"{name!r} has no numbers of its own; change its generator, objective or config.")
         return SETTINGS[name]
     check_name("regime", name, REGIMES)
-    recipe = RECIPES[name]
-    for number in numbers:
-        check_name(f"number of {name!r}:", number, inspect.signature(recipe).parameters)
-    return Setting(regime=recipe(**numbers), config=_CONFIGS.get(name, TrainConfig(burn_in=0.0)))
+    return Setting(regime=RECIPES[name](**numbers), config=_CONFIGS.get(name, TrainConfig(burn_in=0.0)))
 
 
 # ---- what recipes share ----------------------------------------------------------------------------------------------
@@ -344,7 +337,6 @@ def _logits(model: nn.Module, y: Tensor, *rows: Tensor) -> list[Tensor]:
     return list(joined.split([part.shape[dim] for part in rows], dim))
 
 
-def _check(**numbers: float) -> None:
-    for name, number in numbers.items():
-        if not 0 < number < float("inf"):
-            raise InputError(f"{name} must be positive and finite, got {number!r}.")
+def _check_target(target: int, models: Sequence[nn.Module], data: TrainingRows) -> None:
+    if target >= data.num_classes:
+        raise InputError(f"target is one of the classes 0..{data.num_classes - 1}, got {target}.")

@@ -8,7 +8,6 @@ inside.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +19,7 @@ from counterfactual_training.core.losses import value_loss
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import InputError, check_name
 from counterfactual_training.training.objective import Batch, LossTerms
+from counterfactual_training.training.recipe import recipe
 from counterfactual_training.training.regime import Memory, Regime, Round, take
 from counterfactual_training.training.rows import TrainingRows
 
@@ -56,7 +56,7 @@ class Found(NamedTuple):
     told: Tensor | None = None  # (2, ...) share mature and mean steps of a new search, for the history
 
 
-@cache
+@recipe
 def squared_error() -> Regime:
     """Conventional training: ``mean (f(x) − y)²``."""
 
@@ -67,7 +67,7 @@ def squared_error() -> Regime:
     return Regime("conventional", loss, values=True)
 
 
-@cache
+@recipe
 def interval_training(
     lambda_div: float = 0.005, lambda_reg: float = 0.001, lambda_adv: float = 0.25, share: float = 0.25, bins: int = 4
 ) -> Regime:
@@ -84,11 +84,6 @@ def interval_training(
     variance of y. They and the number of intervals were chosen on rows held out of the training rows of CH.
     """
     numbers = {"lambda_div": lambda_div, "lambda_reg": lambda_reg, "lambda_adv": lambda_adv}
-    for name, weight in numbers.items():
-        if not 0 <= weight < float("inf"):
-            raise InputError(f"{name} must be a finite number of at least 0, got {weight!r}.")
-    if not 0 < share <= 1 or bins < 2:
-        raise InputError(f"share lies in (0, 1] and there are at least 2 bins, got {share!r} and {bins!r}.")
 
     def remember(data: TrainingRows, lead: torch.Size) -> Memory:
         if data.own or data.x.dim() != 2:

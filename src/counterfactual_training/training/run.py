@@ -224,7 +224,11 @@ class Run:
         fleet = len(self.members) > 1
         who = f"Member {self.members[i]} of the fleet stopped in" if fleet else "Training stopped after"
         others = "; the other members are not touched" if fleet else ""
-        advice = "A larger lambda_reg or a smaller learning rate usually helps."
+        # What keeps the terms of this loss small.
+        damping = {"ridge": "A larger ridge", "lambda_reg": "A larger lambda_reg", "clip": "a smaller clip"}
+        has = ("lambda_reg",) if self.regime is None else self.regime.numbers
+        helps = ", ".join(text for name, text in damping.items() if name in has)
+        advice = f"{helps} or a smaller learning rate usually helps." if helps else "Try a smaller learning rate."
         kept = f"The weights of {'its' if fleet else 'the'} last sound epoch are kept{others}."
         warnings.warn(f"{who} epoch {epoch}: {reason}. {kept} {advice}", stacklevel=4)
 

@@ -137,6 +137,13 @@ class Setting:
 
     def __post_init__(self) -> None:
         check_count("members", self.members)
+        if isinstance(self.regime, str):
+            name = self.regime
+            raise InputError(
+                f"regime is a Regime, got the name {name!r}: use make_regime({name!r}) or train(regime={name!r})."
+            )
+        if self.regime is not None and not isinstance(self.regime, Regime):
+            raise InputError(f"regime is a Regime or None, got {type(self.regime).__name__}; see make_regime.")
         if self.budget is not None and not 0 < self.budget < 1:
             raise InputError(f"budget is a share of the training rows between 0 and 1, got {self.budget!r}.")
         if self.budget is not None and self.regime is not None:
