@@ -291,7 +291,8 @@ class Explanation:
         before, after = self._pair(i, j)
         missing = is_missing(before) or is_missing(after)
         delta = None if feature.is_category or missing else float(after) - float(before)
-        return " → ".join(say_cell(feature, value, decimals, delta) for value in (before, after))
+        exact = self.distance[i, j] > 0  # else it follows others, to more digits than anybody reads
+        return f"{say_cell(feature, before, decimals, delta)} → {say_cell(feature, after, decimals, delta, exact)}"
 
 
 def _html_cell(text: str) -> str:

@@ -178,8 +178,8 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
     def explain(self, X: Any, target: Any, **rules: Any) -> Explanation:  # noqa: N803
         """What would have to change for the prediction of each row of X to lie in the target interval.
 
-        Every claim holds for the rows as printed. In the answer, ``decision`` and ``prediction`` are the predicted
-        numbers before and after.
+        Every claim holds for the rows as printed, as in the classifier. In the answer, ``decision`` and ``prediction``
+        are the predicted numbers before and after.
 
         Args:
             X: rows like those of ``fit``.
