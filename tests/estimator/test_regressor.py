@@ -271,6 +271,22 @@ def test_generators_that_learn_from_rows_are_taught(model, name):
     assert (model.predict(told.frame)[told.answered] <= 200_000).all()
 
 
+@pytest.mark.parametrize("rules", [{}, {"max_changes": 1}])
+def test_the_closest_is_no_further_than_what_one_column_can_do(rules):
+    frame, price = houses()
+    alone = ct.CounterfactualRegressor(gate="none", epochs=30, random_state=0, **RULES).fit(frame, price)
+    rows = frame[100:112]
+    told = alone.explain(rows, target=(180_000, 180_001), **rules)
+    # Areas have one decimal, so hardly any meets an interval this narrow.
+    missed = np.flatnonzero(~told.answered)
+    assert len(missed) > 5
+    areas = np.arange(600, 1800) / 10
+    for i in missed:
+        values = alone.predict(pd.concat([rows.iloc[[i]]] * len(areas)).assign(area=areas))
+        nearest = np.abs(values - 180_000.5).min()
+        assert abs(told.prediction[i] - 180_000.5) <= nearest * 1.02 + 1e-6
+
+
 def test_the_closest_says_that_it_has_to_be_plausible(model):
     frame, price = houses()
     rows = frame[price > 250_000][:5]

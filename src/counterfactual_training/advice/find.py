@@ -47,7 +47,8 @@ class Finder(AdviceSpace):
     """Model, encoder and rules that belong together; and, if there is one, the gate that limits where advice ends.
 
     A model without gradients needs a ``background`` of real rows. ``decision`` is explained in :class:`Bar`. A target
-    that holds in a narrow band of a column needs more ``num_points`` to be found there.
+    that holds in a narrow band of a column needs more ``num_points`` to be found there. ``closest`` takes best efforts
+    as close to the target as single columns can.
     """
 
     model: nn.Module
@@ -57,6 +58,7 @@ class Finder(AdviceSpace):
     decision: bool = False
     background: Background | None = None
     num_points: int = _POINTS
+    closest: bool = False
 
     @cached_property
     def searched(self) -> nn.Module:

@@ -8,6 +8,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from counterfactual_training.advice.closest import come_closer
 from counterfactual_training.advice.digits import in_few_digits
 from counterfactual_training.advice.find import Finder
 from counterfactual_training.advice.points import DIGITS, Counterfactuals, Factuals
@@ -95,6 +96,8 @@ def find_options(finder: Finder, factuals: Factuals, y: Tensor, question: Questi
     """
     threshold = float(question.generator.decision_threshold)
     first = question.ask(finder, factuals, y)
+    if finder.closest and question.fall_back:
+        come_closer(finder, factuals, y, first, threshold, question.sparsify)
     first = in_few_digits(finder, factuals, y, first, threshold, question.sparsify)
     rows = torch.arange(len(y), device=y.device)
     # Rows that the first answer does not help will not be helped by locking more.
