@@ -160,7 +160,7 @@ def test_little_confidence_is_not_none():
         (Feature("pay", "integer", unit="thousand dollars"), 2, 1, 0, "pay 1 thousand dollars lower (from 2 to 1)"),
         (Feature("age", "integer", unit="years"), 31, 34, 0, "age 3 years higher (from 31 to 34)"),
         (Feature("pay", "integer"), 12000, 9500, 0, "pay 2,500 lower (from 12,000 to 9,500)"),
-        (Feature("x", "numeric"), 0.123456, 0.124956, None, "x 0.0015 higher (from 0.12346 to 0.12496)"),
+        (Feature("x", "numeric"), 0.123456, 0.124956, None, "x 0.0015 higher (from 0.12346 to 0.124956)"),
         (Feature("x", "numeric"), 1.23456789, 3.0, 8, "x 1.77 higher (from 1.23 to 3)"),
         (Feature("owner", "binary"), False, True, None, "owner yes instead of no"),
         (Feature("size", "categorical", unit="cm"), 10, 20, None, "size 20 cm instead of 10"),

@@ -70,8 +70,9 @@ class Explains:
     ) -> Explanation:
         """What would have to change for each row of X to get the target class, within the rules of the columns.
 
-        Every claim holds for the rows as printed: after rounding to integers, decimals and categories. No change in the
-        answer can be undone, alone, with the target still reached. A column that is found to suffice changes alone.
+        Every claim holds for the rows as printed: after rounding to integers, decimals and categories, and of numbers
+        with more than four decimals to three digits of the change, or more where the target needs them. No change in
+        the answer can be undone, alone, with the target still reached. A column that is found to suffice changes alone.
 
         The rules below hold for this question, on top of those stated in ``fit``: nothing becomes freer. Each is given
         once for all rows, or as a list with one entry per row.

@@ -50,7 +50,7 @@ class Explanation:
         prediction: ``(n,)`` the class predicted for ``frame``.
         confidence: ``(n,)`` probability of the target for ``frame``, as ``predict_proba`` would say.
         plausibility: ``(n,)`` how much ``frame`` looks like real rows of the target, given what cannot change: 0 to 1,
-            NaN without a gate.
+            NaN without a gate, and of a regression also where too few rows lie inside to judge.
         status: ``(n,)`` ``"converged"``: what was asked for is reached; ``"already_there"``: nothing needed to change;
             ``"exhausted"``: nothing was found; ``"infeasible"``: stuck, every change that would still help is
             forbidden; ``"implausible"``: the model alone would say yes, but few real rows look like this. Rows with
@@ -291,7 +291,8 @@ class Explanation:
         before, after = self._pair(i, j)
         missing = is_missing(before) or is_missing(after)
         delta = None if feature.is_category or missing else float(after) - float(before)
-        return " → ".join(say_cell(feature, value, decimals, delta) for value in (before, after))
+        exact = self.distance[i, j] > 0  # else it follows others, to more digits than anybody reads
+        return f"{say_cell(feature, before, decimals, delta)} → {say_cell(feature, after, decimals, delta, exact)}"
 
 
 def _html_cell(text: str) -> str:

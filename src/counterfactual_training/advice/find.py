@@ -47,7 +47,8 @@ class Finder(AdviceSpace):
     """Model, encoder and rules that belong together; and, if there is one, the gate that limits where advice ends.
 
     A model without gradients needs a ``background`` of real rows. ``decision`` is explained in :class:`Bar`. A target
-    that holds in a narrow band of a column needs more ``num_points`` to be found there.
+    that holds in a narrow band of a column needs more ``num_points`` to be found there. ``closest`` takes best efforts
+    as close to the target as single columns can.
     """
 
     model: nn.Module
@@ -57,6 +58,7 @@ class Finder(AdviceSpace):
     decision: bool = False
     background: Background | None = None
     num_points: int = _POINTS
+    closest: bool = False
 
     @cached_property
     def searched(self) -> nn.Module:
@@ -221,6 +223,14 @@ class Finder(AdviceSpace):
 
     def shorten(self, x_cf: Tensor, factuals: Factuals, y: Tensor, floor: Tensor) -> Tensor:
         """Counterfactuals ``(n, d)`` that ask for less, with no change that is not needed; see :class:`Shortener`."""
+        return self._shortener(factuals)(x_cf, factuals.x, y, floor)
+
+    def undo(self, x_cf: Tensor, factuals: Factuals, y: Tensor, floor: Tensor) -> Tensor:
+        """Counterfactuals ``(n, d)`` without whole changes that are not needed; the others stay as they are."""
+        rows = torch.arange(len(y), device=y.device)
+        return self._shortener(factuals).undo(x_cf, factuals.x, y, floor, rows)
+
+    def _shortener(self, factuals: Factuals) -> Shortener:
         x = factuals.x
 
         def printed(points: Tensor, rows: Tensor) -> Tensor:
@@ -235,8 +245,7 @@ class Finder(AdviceSpace):
         owner, apart = self.owner.to(x.device), self.pixels.to(x.device)
         apart = apart.index_fill(0, torch.tensor(self.following, dtype=torch.long, device=x.device), True)
         related = None if self.related is None else allowed
-        shortener = Shortener(self.reaches, printed, owner, apart, self.constraints, self.difficulty.to(x), related)
-        return shortener(x_cf, x, y, floor)
+        return Shortener(self.reaches, printed, owner, apart, self.constraints, self.difficulty.to(x), related)
 
     def _search(self, factuals: Factuals, y: Tensor, generator: Generator) -> SearchResult:
         x, held, rules = factuals.x, factuals.held, self._free.to(factuals.x)

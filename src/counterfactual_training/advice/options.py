@@ -8,6 +8,8 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from counterfactual_training.advice.closest import come_closer
+from counterfactual_training.advice.digits import in_few_digits
 from counterfactual_training.advice.find import Finder
 from counterfactual_training.advice.points import DIGITS, Counterfactuals, Factuals
 from counterfactual_training.advice.singles import single_changes
@@ -92,14 +94,17 @@ def find_options(finder: Finder, factuals: Factuals, y: Tensor, question: Questi
     for if there is a gate, and rounds in which one column of every answer so far is locked: whatever is found there
     changes other columns. No answer changes all columns of another one and more; but what the model alone asks for may.
     """
+    threshold = float(question.generator.decision_threshold)
     first = question.ask(finder, factuals, y)
+    if finder.closest and question.fall_back:
+        come_closer(finder, factuals, y, first, threshold, question.sparsify)
+    first = in_few_digits(finder, factuals, y, first, threshold, question.sparsify)
     rows = torch.arange(len(y), device=y.device)
     # Rows that the first answer does not help will not be helped by locking more.
     asked = rows[first.reached]
     if num_options == 1 or len(asked) == 0:
         return Options(rows, first)
-    threshold = float(question.generator.decision_threshold)
-    pool = _Pool(finder, factuals, y, threshold, rows, first)
+    pool = _Pool(finder, factuals, y, threshold, question.sparsify, rows, first)
     part = factuals.take(asked)
     floor = torch.full_like(part.x[:, 0], threshold + DIGITS)
     singles = single_changes(finder, part, y[asked], floor)
@@ -123,9 +128,16 @@ class _Pool:
     """All answers found so far, by row."""
 
     def __init__(
-        self, finder: Finder, factuals: Factuals, y: Tensor, threshold: float, rows: Tensor, first: Counterfactuals
+        self,
+        finder: Finder,
+        factuals: Factuals,
+        y: Tensor,
+        threshold: float,
+        sparsify: bool,
+        rows: Tensor,
+        first: Counterfactuals,
     ) -> None:
-        self.finder, self.factuals, self.y, self.threshold = finder, factuals, y, threshold
+        self.finder, self.factuals, self.y, self.threshold, self.sparsify = finder, factuals, y, threshold, sparsify
         # The answers at places 0 … n − 1 are the first ones of rows 0 … n − 1; :meth:`chosen` counts on it.
         self.row, self.found = rows, first
         # What was locked before would find the same answer again.
@@ -139,11 +151,14 @@ class _Pool:
         if self.finder.gate is not None and len(good):  # an answer of the model alone may miss the gate
             passes = self.finder.confidence(found.x_cf[good], self.y[rows[good]]) >= self.threshold
             status = torch.where(passes, status, int(Status.IMPLAUSIBLE))
-        self.row = torch.cat([self.row, rows[good]])
+        rows, found = rows[good], replace(found.take(good), status=status)
+        own, goal = self.factuals.take(rows), self.y[rows]
+        found = in_few_digits(self.finder, own, goal, found, self.threshold, self.sparsify)
+        self.row = torch.cat([self.row, rows])
         self.found = Counterfactuals(
-            torch.cat([self.found.x_cf, found.x_cf[good]]),
-            torch.cat([self.found.status, status]),
-            torch.cat([self.found.num_steps, found.num_steps[good]]),
+            torch.cat([self.found.x_cf, found.x_cf]),
+            torch.cat([self.found.status, found.status]),
+            torch.cat([self.found.num_steps, found.num_steps]),
         )
 
     def _order(self) -> tuple[list[int], list[frozenset[int]]]:

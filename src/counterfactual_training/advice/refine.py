@@ -109,12 +109,12 @@ class Shortener:
         """
         rows = torch.arange(len(x), device=x.device)
         # Many at once, then one by one: bisection assumes an order that single changes need not follow.
-        x_cf = self._undo(self._undo_many(x_cf, x, y_target, floor, rows), x, y_target, floor, rows)
+        x_cf = self.undo(self._undo_many(x_cf, x, y_target, floor, rows), x, y_target, floor, rows)
         while len(rows):
             own = (x[rows], y_target[rows], floor[rows])
             # Smaller changes may make another one superfluous, so whole features are tried again after easing.
             eased = self._ease(x_cf[rows], *own, rows)
-            x_cf[rows] = self._undo(eased, *own, rows)
+            x_cf[rows] = self.undo(eased, *own, rows)
             # Each turn takes back a whole feature of the rows that stay, so this ends.
             rows = rows[(x_cf[rows] != eased).any(-1)]
         return x_cf
@@ -145,7 +145,7 @@ class Shortener:
             low, high = torch.where(fine, middle, low), torch.where(fine, high, torch.minimum(high, middle - 1))
         return best
 
-    def _undo(self, x_cf: Tensor, x: Tensor, y_target: Tensor, floor: Tensor, places: Tensor) -> Tensor:
+    def undo(self, x_cf: Tensor, x: Tensor, y_target: Tensor, floor: Tensor, places: Tensor) -> Tensor:
         """Take back whole features, the smallest change first, until none can be. The original is always allowed."""
         x_cf = x_cf.clone()
         open_rows = torch.arange(len(x), device=x.device)

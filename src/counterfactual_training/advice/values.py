@@ -13,6 +13,7 @@ from counterfactual_training.advice.explanation import Explanation
 from counterfactual_training.advice.outcome import doubt, missed
 from counterfactual_training.advice.words import say_number
 from counterfactual_training.errors import InputError
+from counterfactual_training.gates import Gate
 
 _EXAMPLES = "(None, 200_000) for at most 200,000, (150_000, None) for at least 150,000, or (150_000, 200_000)"
 # Sides that are not stated.
@@ -51,6 +52,11 @@ class Interval:
     def holds(self, values: np.ndarray) -> np.ndarray:
         """Mask, like values, of those inside."""
         return (values >= self.low) & (values <= self.high)
+
+    @property
+    def closed(self) -> bool:
+        """Whether both sides are stated."""
+        return not math.isinf(self.low) and not math.isinf(self.high)
 
     def say(self, decimals: int) -> str:
         """``at most 200,000``"""
@@ -98,7 +104,11 @@ class Values:
         head = missed(told, i, f"makes the {self.name} {wanted}", hurdles)
         if not moved:
             return f"{head} As it stands, it is {value}."
-        return f"{head} The closest, with {moved}, makes it {value}."
+        # Whoever sees that another change comes closer should know why it is not named.
+        closest = "The closest" if np.isnan(told.plausibility[i]) else "The closest that looks like real cases"
+        if told.plausibility[i] < 0.5:
+            return f"{head} The closest, with {moved}, makes it {value}; but few real cases look like this."
+        return f"{head} {closest}, with {moved}, makes it {value}."
 
     def _say(self, value: float) -> str:
         """With as many decimals as show on which side of an edge it lies."""
@@ -109,8 +119,12 @@ class Values:
         return say_number(value, decimals)
 
 
-def of_values(told: Explanation, outcome: Values, before: np.ndarray, after: np.ndarray) -> Explanation:
+def of_values(
+    told: Explanation, outcome: Values, before: np.ndarray, after: np.ndarray, gate: Gate | None
+) -> Explanation:
     """An explanation of "inside or outside" as one of numbers, given the predictions ``(n,)`` before and after."""
+    # Where a gate stands open for lack of rows inside, it has judged nothing.
+    judged = gate is not None and bool(gate.judged[1])
     return replace(
         told,
         outcome=outcome,
@@ -118,5 +132,6 @@ def of_values(told: Explanation, outcome: Values, before: np.ndarray, after: np.
         prediction=after,
         target=np.full(len(told), outcome.interval.say(outcome.decimals), dtype=object),
         confidence=np.full(len(told), np.nan),
+        plausibility=told.plausibility if judged else np.full(len(told), np.nan),
         answered=outcome.interval.holds(after),
     )

@@ -28,15 +28,30 @@ def is_special(feature: Feature, value: Any) -> bool:
     return bool(feature.special) and not is_missing(value) and bool(feature.coded(np.array([float(value)])).any())
 
 
-def say_cell(feature: Feature, value: Any, decimals: int | None, change: float | None = None) -> str:
-    """A value as it is written in a sentence, without its unit."""
+def say_cell(
+    feature: Feature, value: Any, decimals: int | None, change: float | None = None, exact: bool = False
+) -> str:
+    """A value as it is written in a sentence, without its unit; ``exact`` with all of its digits."""
     if is_missing(value):
         return "missing"
     if feature.is_category:
         return say_label(value)
     if is_special(feature, value):
         return f"{_NO_RECORD} ({say_number(float(value), _SHORT_DECIMALS)})"
-    return say_number(float(value), _decimals(decimals, change))
+    places = places_of(decimals, change)
+    return say_number(float(value), places_in(value) if exact and is_long(feature, decimals) else places)
+
+
+def is_long(feature: Feature, decimals: int | None) -> bool:
+    """Whether values of a column have more digits than are written out, unless a claim needs them."""
+    written = decimals is not None and decimals <= _SHORT_DECIMALS
+    return not written and not feature.is_category and feature.kind not in ("integer", "pixel")
+
+
+def places_in(value: Any) -> int:
+    """Decimals that write a number in full, in the precision of its type."""
+    number = value if isinstance(value, np.floating) else float(value)
+    return len(np.format_float_positional(number, trim="-").partition(".")[2])
 
 
 def say_label(value: Any) -> str:
@@ -87,23 +102,26 @@ def with_unit(feature: Feature, text: str) -> str:
 def say_change(feature: Feature, before: Any, after: Any, decimals: int | None) -> str:
     """One change: ``debt 12.4 thousand dollars lower (from 30.1 to 17.7)``."""
     if is_missing(before) or is_missing(after):
-        old, new = (say_cell(feature, value, decimals) for value in (before, after))
+        old, new = say_cell(feature, before, decimals), say_cell(feature, after, decimals, exact=True)
         return f"{feature.name} {with_unit(feature, new)} (was {old})"
     if feature.is_category:
         return f"{feature.name} {with_unit(feature, say_label(after))} instead of {say_label(before)}"
     delta = float(after) - float(before)
-    places = _decimals(decimals, delta)
+    places = places_of(decimals, delta)
     word = "higher" if delta > 0 else "lower"
     amount = with_unit(feature, say_number(abs(delta), places))
-    old, new = (say_number(float(value), places) for value in (before, after))
+    # What to change it to in full, because that is what was checked.
+    new = say_number(float(after), places_in(after) if is_long(feature, decimals) else places)
+    old = say_number(float(before), places)
     return f"{feature.name} {amount} {word} (from {old} to {new})"
 
 
-def _decimals(decimals: int | None, change: float | None) -> int:
+def places_of(decimals: int | None, change: float | None) -> int:
+    """Decimals that a value is written with, of a column that has so many, beside a change."""
     if decimals is not None and decimals <= _SHORT_DECIMALS:
         return decimals
     needed = _SHORT_DECIMALS
-    if change:
+    if change and not math.isnan(change):
         # As many decimals as show three digits of the change, or "from 0.12 to 0.12" would be printed.
         needed = max(0, _DIGITS_OF_CHANGE - 1 - math.floor(math.log10(abs(change))))
     return needed if decimals is None else min(decimals, needed)

@@ -69,7 +69,7 @@ def numbers_of(y: Any) -> tuple[np.ndarray, str]:
         raise InputError("This regressor requires y to be passed, but the target y is None.")
     # A Series has a name; a frame of one column names it.
     name = getattr(y, "name", None) if not hasattr(y, "columns") else y.columns[0] if len(y.columns) == 1 else None
-    given = column_or_1d(_without_missing(y), warn=True)
+    given = column_or_1d(_without_missing(y, "numbers"), warn=True)
     # Objects may be numbers, such as those of pandas' nullable types.
     strange = [v for v in given.tolist() if not isinstance(v, Real) or isinstance(v, bool)]
     if given.dtype.kind not in "iufO" or strange:
@@ -174,12 +174,12 @@ def refuse_missing(frame: pd.DataFrame, impute: bool) -> None:
     raise InputError(f"{what} in {', '.join(found)}: {int(bad.any(axis=1).sum())} of {len(frame)} row(s). {advice}")
 
 
-def _without_missing(y: Any) -> Any:
+def _without_missing(y: Any, what: str = "labels") -> Any:
     # Checked before scikit-learn, whose message would not say how many.
     missing = pd.isna(np.asarray(y, dtype=object)) if y is not None and not np.isscalar(y) else np.zeros(0, dtype=bool)
     if missing.any():
         rows = int(missing.reshape(len(missing), -1).any(1).sum())
-        raise InputError(f"y contains NaN or missing labels in {rows} row(s); drop them.")
+        raise InputError(f"y contains NaN or missing {what} in {rows} row(s); drop them.")
     return y
 
 

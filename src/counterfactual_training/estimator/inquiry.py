@@ -25,9 +25,16 @@ class Inquiry(Explains):
 
     classes_ = np.array([0, 1])
 
-    def __init__(self, params: Mapping[str, Any], num_std: float, frame: pd.DataFrame, finder: Finder) -> None:
+    def __init__(
+        self,
+        params: Mapping[str, Any],
+        num_std: float,
+        frame: pd.DataFrame,
+        finder: Finder,
+        rows: tuple[Tensor, Tensor],
+    ) -> None:
         self.num_std_, self.gate_ = num_std, finder.gate
-        self._frame, self._found, self._params = frame, finder, params
+        self._frame, self._found, self._params, self._rows = frame, finder, params, rows
 
     def _asked(self, rows: Any) -> pd.DataFrame:
         return self._frame
@@ -43,5 +50,8 @@ class Inquiry(Explains):
     ) -> tuple[Generator, bool]:
         # Only inside or not counts: the odds of "inside" are no probability that a user could ask for.
         usual = parameters.make_preset(self._params).explainer or line()
+        if isinstance(given, str):
+            # Some recipes learn from training rows, which no training of this regressor has shown them.
+            usual = parameters.make_training_generator({**self._params, "generator": given}, *self._rows)
         chosen, _ = parameters.make_explainer(self._params, usual, given, parameters.DECISION, max_steps)
         return chosen, True

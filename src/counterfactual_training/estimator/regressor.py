@@ -163,9 +163,8 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """The predicted number of each row ``(n,)``, in the units of y."""
-        encoded = self._encoded(X)  # first, because it checks that this is fitted
-        outputs = in_blocks(self.model_, encoded).squeeze(-1)
-        return outputs.double().numpy() * self.y_scale_ + self.y_mean_
+        check_is_fitted(self, "model_")
+        return self._predicted(frame_of(self, X))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -178,8 +177,8 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
     def explain(self, X: Any, target: Any, **rules: Any) -> Explanation:  # noqa: N803
         """What would have to change for the prediction of each row of X to lie in the target interval.
 
-        Every claim holds for the rows as printed. In the answer, ``decision`` and ``prediction`` are the predicted
-        numbers before and after.
+        Every claim holds for the rows as printed, as in the classifier. In the answer, ``decision`` and ``prediction``
+        are the predicted numbers before and after.
 
         Args:
             X: rows like those of ``fit``.
@@ -194,7 +193,8 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
         told = self._inquiry(self._asked(X), interval).explain(X, 1, **rules)
         plain = told.pandas if isinstance(told, NativeExplanation) else told
         outcome = Values(interval, self.target_name_, max(0, 2 - math.floor(math.log10(self.y_scale_))))
-        return in_kind(of_values(plain, outcome, self.predict(plain.original), self.predict(plain.frame)), X)
+        values = self._predicted(plain.original), self._predicted(plain.frame)
+        return in_kind(of_values(plain, outcome, *values, self._gates[interval]), X)
 
     def plausibility(self, X: Any, target: Any, *, given_fixed: bool = False) -> np.ndarray:  # noqa: N803
         """How much each row looks like real rows whose y lies in the target interval ``(n,)``: from 0 to 1.
@@ -286,9 +286,9 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
         self._follow_rules()
         return frame_of(self, rows)
 
-    def _encoded(self, x: Any) -> Tensor:
-        check_is_fitted(self, "model_")
-        return encode_rows(self.encoder_, frame_of(self, x), device_and_dtype(self.model_))
+    def _predicted(self, frame: pd.DataFrame) -> np.ndarray:
+        encoded = encode_rows(self.encoder_, frame, device_and_dtype(self.model_))
+        return in_blocks(self.model_, encoded).squeeze(-1).double().numpy() * self.y_scale_ + self.y_mean_
 
     def _inquiry(self, frame: pd.DataFrame, interval: Interval) -> Inquiry:
         """Questions about one interval."""
@@ -307,27 +307,31 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
         finder = Finder(inside, self.encoder_, self.constraints_, self._gates[interval])
         # A column may change f by some standard deviations, so that a narrow interval lies between two of few points.
         points = min(_MOST_POINTS, math.ceil(_REACH / (high - low)))
-        finder = replace(finder, num_points=max(finder.num_points, points))
-        return Inquiry(self._as_classifier(), self.num_std_, frame, finder)
+        finder = replace(finder, num_points=max(finder.num_points, points), closest=True)
+        return Inquiry(self._as_classifier(), self.num_std_, frame, finder, self._in_classes(interval))
+
+    def _in_classes(self, interval: Interval) -> tuple[Tensor, Tensor]:
+        """The training rows that were kept, as the model takes them, and whether their y lies inside: 0 or 1."""
+        x, values = self.rows_
+        x = x.to(device_and_dtype(self.model_))
+        return x, torch.as_tensor(interval.holds(values.numpy()), device=x.device).long()
 
     def _fit_gate(self, inside: Inside, interval: Interval) -> Gate | None:
         kind = parameters.make_preset(self._as_classifier()).gate
         if kind == "none":
             return None
-        x, values = self.rows_
-        y = torch.as_tensor(interval.holds(values.numpy())).long()
-        wanted = f"{self.target_name_} {interval.say(0)}"
+        x, y = self._in_classes(interval)
+        wanted = f"{self.target_name_} {'' if interval.closed else 'of '}{interval.say(0)}"
         if not bool(y.any()):
-            least, most = float(values.min()), float(values.max())
+            least, most = float(self.rows_[1].min()), float(self.rows_[1].max())
             raise InputError(
                 f"No training row has a {wanted} (from {least:,g} to {most:,g}), so nothing tells what such a row "
                 "looks like. Choose an interval that holds some, or fit with gate='none' to ask the model alone."
             )
-        x = x.to(device_and_dtype(self.model_))
-        gate = gate_of(inside, x, y.to(x.device), kind, self.constraints_.to(x))
+        gate = gate_of(inside, x, y, kind, self.constraints_.to(x))
         # Nobody asks for advice that leads outside, so only what lies inside has to be judged.
         if not all(bool(part.judged[1]) for part in gate.lone):
-            warnings.warn(str(few_rows(gate, y, ["other values", wanted])), stacklevel=from_outside())
+            warnings.warn(str(few_rows(gate, y, ["other values", wanted], "values")), stacklevel=from_outside())
         return gate
 
 

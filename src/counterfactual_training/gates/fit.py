@@ -114,8 +114,11 @@ def gate_of(
     return parts[0] if len(parts) == 1 else Both(*parts)
 
 
-def few_rows(gate: Gate, y: Tensor, names: Sequence[str]) -> str | None:
-    """A warning about the classes that a gate cannot judge because they have too few rows; ``None`` if it can."""
+def few_rows(gate: Gate, y: Tensor, names: Sequence[str], what: str = "classes") -> str | None:
+    """A warning about the classes that a gate cannot judge because they have too few rows; ``None`` if it can.
+
+    ``what`` the classes are called.
+    """
     counts = torch.bincount(y.cpu(), minlength=len(names)).tolist()
     masks = [(entry["kind"], part.judged.tolist()) for part in gate.lone for entry in part.describe()]
 
@@ -127,11 +130,11 @@ def few_rows(gate: Gate, y: Tensor, names: Sequence[str]) -> str | None:
     nobody = [k for k in range(len(names)) if not any(judged[k] for _, judged in masks)]
     if nobody:
         least = min((kind for kind, _ in masks), key=NEEDED.__getitem__)
-        said.append(f"the gate {told(least, nobody)} Counterfactuals for these classes may be implausible.")
+        said.append(f"the gate {told(least, nobody)} Counterfactuals for these {what} may be implausible.")
     for kind, judged in masks:
         alone = [k for k in range(len(names)) if not judged[k] and k not in nobody]
         if alone:
-            said.append(f"the {kind} part of the gate {told(kind, alone)} Only the other part judges these classes.")
+            said.append(f"the {kind} part of the gate {told(kind, alone)} Only the other part judges these {what}.")
     return f"Too few rows to judge what is plausible: {' Also '.join(said)}" if said else None
 
 
