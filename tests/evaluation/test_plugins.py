@@ -204,3 +204,13 @@ def test_the_page_runs(known, capsys):
         exec(compile(short, "evaluation.md", "exec"), scope)  # noqa: S102
     printed = capsys.readouterr().out
     assert "halfway" in printed and "violations" in printed and "spread" in printed
+
+
+def test_lists_of_functions_and_dicts_of_models_are_refused(known):
+    model, data = known
+    with pytest.raises(InputError, match="explainers is a dict of names and functions, got list"):
+        ct.evaluate(model, data, QUICK, explainers=[mirrored])
+    with pytest.raises(InputError, match="metrics is a dict"):
+        ct.evaluate(model, data, QUICK, metrics=len)
+    with pytest.raises(InputError, match="a list of them, got dict"):
+        ct.evaluate({"mine": model}, data, QUICK)

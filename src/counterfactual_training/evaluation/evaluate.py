@@ -69,6 +69,11 @@ def evaluate(
     """
     x, y, rules = unpacked(data, constraints)
     protected = data.protected if isinstance(data, Dataset) else ()
+    for name, given_by_name in (("explainers", explainers), ("metrics", metrics)):
+        if given_by_name is not None and not isinstance(given_by_name, Mapping):
+            raise InputError(f"{name} is a dict of names and functions, got {type(given_by_name).__name__}.")
+    if isinstance(model, Mapping) or not isinstance(model, nn.Module | Sequence):
+        raise InputError(f"model is a torch module or a list of them, got {type(model).__name__}.")
     methods = _methods(find, explainers)
     # Of every explainer alike, our search among them, so that the table has no holes.
     own = {**({"violations": broken_rules} if explainers is not None else {}), **(metrics or {})}
