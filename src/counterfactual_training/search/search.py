@@ -74,7 +74,7 @@ def search(
     constraints = (constraints if constraints is not None else _unconstrained(flat.shape[-1])).to(flat)
     constraints.check_factuals(flat)
     generator.check_features(flat.shape[-1])
-    flat, y_target = (rows.repeat_interleave(generator.num_answers, y_target.dim() - 1) for rows in (flat, y_target))
+    flat, y_target = (_repeated(rows, generator.num_answers, y_target.dim() - 1) for rows in (flat, y_target))
     noise = _noise(generator, rng, flat).unbind()  # once for all blocks, whose size must not matter
     block, parts = _block_size(flat, generator.num_answers), []
     # The descent needs gradients even if the caller is in inference_mode.
@@ -94,9 +94,13 @@ def search(
                 with torch.inference_mode(plain):
                     _descend(work, network, generator, noise)
                 part = work.results()
-            part = diagnose_rows(part, network, rows, targets, generator, constraints) if diagnose else part
-            parts.append(part)
+            parts.append(diagnose_rows(part, network, rows, targets, generator, constraints) if diagnose else part)
     return _shaped(SearchResult.join(parts), x.detach(), feature_shape, generator.num_answers)
+
+
+def _repeated(rows: Tensor, num: int, dim: int) -> Tensor:
+    """Each row as often as it has answers; mostly once, which copies nothing."""
+    return rows if num == 1 else rows.repeat_interleave(num, dim)
 
 
 def _shaped(result: SearchResult, x: Tensor, feature_shape: torch.Size, num_answers: int) -> SearchResult:
