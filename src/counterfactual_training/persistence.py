@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from counterfactual_training.errors import FileError
+from counterfactual_training.errors import FileError, InputError
 
 _KEY = "counterfactual_training"
 
@@ -96,6 +96,17 @@ def load_file(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor
     if not isinstance(content, dict):
         raise FileError(f"{str(path)!r} is damaged: its content is not a JSON object.")
     return tensors, content
+
+
+@contextmanager
+def blaming_file(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Errors met while making something of a file's content say that the file is damaged."""
+    try:
+        yield
+    except FileError:  # already says what is wrong
+        raise
+    except (InputError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        raise FileError(f"{str(path)!r} is damaged or was altered: {error}") from error
 
 
 def _digest(tensors: Mapping[str, Tensor], text: str) -> str:

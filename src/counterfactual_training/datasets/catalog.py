@@ -179,6 +179,14 @@ def _table(table: Table) -> CatalogEntry:
     )
 
 
+def _images(
+    name: str, short: str, title: str, files: tuple[str, ...], load: Callable[[Variant, Read], Dataset]
+) -> CatalogEntry:
+    return CatalogEntry(
+        name, short, title, dict.fromkeys(get_args(Variant), files), lambda variant, seed, read: load(variant, read)
+    )
+
+
 _BLOBS = ("lower right", "upper left")
 _ENTRIES = (
     CatalogEntry("loan", "loan", LOAN_TITLE, {"default": ()}, lambda variant, seed, read: loan_dataset(seed=seed)),
@@ -189,20 +197,8 @@ _ENTRIES = (
     _synthetic("circles", "Circ", "A blob inside a circle", synthetic.circles, ("inner", "outer"), 0.5, 0.5),
     _synthetic("moons", "Moon", "Two interlocking half moons", synthetic.moons, ("upper", "lower"), 0.9, 0.25),
     *map(_table, TABLES),
-    CatalogEntry(
-        "mnist",
-        "MNIST",
-        MNIST_TITLE,
-        dict.fromkeys(get_args(Variant), MNIST_FILES),
-        lambda variant, seed, read: load_mnist(variant, read),
-    ),
-    CatalogEntry(
-        "fashion_mnist",
-        "Fashion",
-        FASHION_TITLE,
-        dict.fromkeys(get_args(Variant), FASHION_FILES),
-        lambda variant, seed, read: load_fashion_mnist(variant, read),
-    ),
+    _images("mnist", "MNIST", MNIST_TITLE, MNIST_FILES, load_mnist),
+    _images("fashion_mnist", "Fashion", FASHION_TITLE, FASHION_FILES, load_fashion_mnist),
 )
 
 CATALOG = MappingProxyType({entry.name: entry for entry in _ENTRIES})

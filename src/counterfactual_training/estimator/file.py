@@ -20,7 +20,7 @@ from counterfactual_training.estimator.networks import MODELS, make_model
 from counterfactual_training.estimator.parameters import learned_by, make_training_generator
 from counterfactual_training.gates import Gate, make_gate
 from counterfactual_training.models import VAE, Ensemble, describe, make_ensemble, make_network
-from counterfactual_training.persistence import load_file, load_weights, save_file
+from counterfactual_training.persistence import blaming_file, load_file, load_weights, save_file
 from counterfactual_training.search import GENERATORS
 from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.training import OBJECTIVES, REGIMES, History
@@ -78,13 +78,8 @@ def save_classifier(path: str | Path, classifier: Any, origin: Origin | None = N
 def load_classifier(path: str | Path, cls: type, objects: Mapping[str, Any]) -> Any:
     """Read a classifier; ``objects`` are the parameters that a file cannot hold, passed by the caller."""
     tensors, content = load_file(path, _KIND)
-    try:
+    with blaming_file(path):
         return _assembled(tensors, content, cls, objects, str(path))
-    # Already says what is wrong; every other error would not say that it is the file's fault.
-    except FileError:
-        raise
-    except (InputError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
-        raise FileError(f"{str(path)!r} is damaged or was altered: {error}") from error
 
 
 def load_origin(path: str | Path) -> Origin | None:

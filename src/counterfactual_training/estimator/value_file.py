@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
-from counterfactual_training.errors import FileError, InputError
 from counterfactual_training.estimator.file import from_json, load_model, must_be_json, need_objects, to_json, under
 from counterfactual_training.models import Ensemble, describe, make_ensemble, make_network
-from counterfactual_training.persistence import load_file, save_file
+from counterfactual_training.persistence import blaming_file, load_file, save_file
 from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.training import History
 
@@ -43,12 +42,8 @@ def save_regressor(path: str | Path, regressor: Any) -> None:
 def load_regressor(path: str | Path, cls: type, objects: Mapping[str, Any]) -> Any:
     """Read a regressor; ``objects`` are the parameters that a file cannot hold, passed by the caller."""
     tensors, content = load_file(path, _KIND)
-    try:
+    with blaming_file(path):
         return _assembled(tensors, content, cls, objects, str(path))
-    except FileError:  # already says what is wrong
-        raise
-    except (InputError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
-        raise FileError(f"{str(path)!r} is damaged or was altered: {error}") from error
 
 
 def _assembled(

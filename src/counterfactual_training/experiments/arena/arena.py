@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -100,12 +100,12 @@ class Arena:
         given = all_names() if self.contestants is None else self.contestants
         return [BASELINE, *(name for name in dict.fromkeys(given) if name != BASELINE)]
 
-    @property
+    @cached_property
     def own(self) -> dict[str, Dataset]:
         """Data sets that are not the paper's, by name."""
         return {data.name: data for data in self.data or () if isinstance(data, Dataset)}
 
-    @property
+    @cached_property
     def seeds_of(self) -> dict[str, list[int]]:
         """Training seeds by data set, the paper's first and in its order."""
         names = None if self.data is None else [short_name(name) for name in self.data if isinstance(name, str)]
@@ -114,7 +114,7 @@ class Arena:
         found = {name: list(grid.seeds_of(name)) for name in paper}
         return found | {name: list(range(self.seeds or _SEEDS)) for name in self.own}
 
-    @property
+    @cached_property
     def bouts(self) -> list[Bout]:
         # Images take longest, so they start first.
         order = sorted(self.seeds_of, key=lambda name: name not in IMAGES)
@@ -124,7 +124,7 @@ class Arena:
         pairs = [Bout(data, name) for data in order for name in self.names]
         return [bout for bout in pairs if Contestant.named(bout.contestant).takes(classes[bout.data])]
 
-    @property
+    @cached_property
     def left_out(self) -> list[Bout]:
         """Those that cannot be: CounterNet on more than two classes."""
         return [bout for data in self.seeds_of for name in self.names if (bout := Bout(data, name)) not in self.bouts]
@@ -151,12 +151,17 @@ class Arena:
 
     def _key(self, data: str) -> str:
         """A data set of the user's own is known by its content: the same file may hold other rows tomorrow."""
-        if data not in self.own:
-            return data
-        own = self.own[data]
-        rules = json.dumps(own.schema.to_dict(), sort_keys=True, default=str).encode()
-        parts = [t.contiguous().numpy().tobytes() for t in (own.x_train, own.y_train, own.x_test, own.y_test)]
-        return f"{_slug(data)}-{hashlib.sha256(b''.join([*parts, rules])).hexdigest()[:8]}"
+        return f"{_slug(data)}-{self._digests[data]}" if data in self.own else data
+
+    @cached_property
+    def _digests(self) -> dict[str, str]:
+        return {name: _digest(own) for name, own in self.own.items()}
+
+
+def _digest(data: Dataset) -> str:
+    rules = json.dumps(data.schema.to_dict(), sort_keys=True, default=str).encode()
+    parts = [t.contiguous().numpy().tobytes() for t in (data.x_train, data.y_train, data.x_test, data.y_test)]
+    return hashlib.sha256(b"".join([*parts, rules])).hexdigest()[:8]
 
 
 def _slug(name: str) -> str:

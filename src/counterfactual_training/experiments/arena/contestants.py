@@ -1,4 +1,4 @@
-"""Who takes part: every regime on the paper's network, with as many input gradients as the others.
+"""Who takes part: every regime on the paper's network, with at most as many input gradients.
 
 A name is that of a regime, such as ``pgd`` or ``ensemble of jem``; ``gated`` is a conventional network with the gate of
 :class:`CounterfactualClassifier`, ``gated pgd`` that of another regime; ``counternet itself`` answers without a search.
@@ -16,12 +16,10 @@ from torch import nn
 
 from counterfactual_training.errors import check_name
 from counterfactual_training.estimator.parameters import DEFAULT
-from counterfactual_training.evaluation.stepfree import scale_of
 from counterfactual_training.experiments.arena.caps import MEMBERS
 from counterfactual_training.experiments.paper_data import IMAGES
 from counterfactual_training.experiments.trained import untrained, with_weights
-from counterfactual_training.experiments.truth.methods import Fit, cheap_recourse_setting
-from counterfactual_training.gates import fit_gate
+from counterfactual_training.experiments.truth.methods import Fit, cheap_recourse_setting, with_gate
 from counterfactual_training.models import Ensemble, counternet, counternet_explainer
 from counterfactual_training.training import AS_PRINTED, REGIMES, ClipGradient, Fleet, Member, Setting, make_regime
 from counterfactual_training.training.regimes import OWN_NETWORK, inner_regime
@@ -91,16 +89,18 @@ class Contestant:
         trained = _trained(each, self.regime, gradients)
         models = [Ensemble(trained[i : i + size]) if size > 1 else trained[i] for i in range(0, len(each), size)]
         if self.gated:
-            models = [_gated(model, fit) for model, fit in zip(models, fits, strict=True)]
+            # Distances between pixels mean little, so images have a learned gate.
+            kind = "learned" if fits[0].name in IMAGES else DEFAULT.gate
+            models = [with_gate(model, fit, kind) for model, fit in zip(models, fits, strict=True)]
         return [model.eval().requires_grad_(False) for model in models]
 
     def input_gradients(self, fit: Fit, gradients: int) -> float:
         """Taken at most per row and epoch, to find what a batch is trained on."""
-        setting = setting_of(fit, self.regime, gradients)
         if self.regime in _AT:
             return float(self.size * gradients)
         if self.regime in _FIXED:
             return float(self.size * _FIXED[self.regime])
+        setting = setting_of(fit, self.regime, gradients)
         searches = self.regime in _SEARCHING or setting.regime is not None
         steps = int(setting.generator.numbers()["max_steps"])
         share = setting.config.num_counterfactuals / len(fit.x) if setting.regime is None else 1.0
@@ -150,9 +150,3 @@ def _network(fit: Fit, name: str) -> nn.Module:
     if name not in OWN_NETWORK:
         return untrained(fit.data, fit.seed)
     return with_weights(fit.seed, lambda: counternet(fit.data.num_features, fit.data.num_classes))
-
-
-def _gated(model: nn.Module, fit: Fit) -> nn.Module:
-    # Distances between pixels mean little, so images have a learned gate.
-    gate, scale = "learned" if fit.name in IMAGES else DEFAULT.gate, scale_of(model, fit.x, fit.y)
-    return fit_gate(model, fit.x, fit.y, gate, constraints=fit.constraints, scale=scale, seed=fit.seed)

@@ -170,11 +170,13 @@ def rescaled_baseline(fit: Fit) -> nn.Module:
 def gated(kind: str, method: str = "BL") -> Callable[[Fit], nn.Module]:
     """The model of another method with a gate at the scale of .95*; its decisions do not change."""
 
-    def make(fit: Fit) -> nn.Module:
-        model, scale = fit.model(method), scale_of(fit.model(method), fit.x, fit.y)
-        return fit_gate(model, fit.x, fit.y, kind, constraints=fit.constraints, scale=scale, seed=fit.seed)
+    return lambda fit: with_gate(fit.model(method), fit, kind)
 
-    return make
+
+def with_gate(model: nn.Module, fit: Fit, kind: str) -> nn.Module:
+    """The model with a gate fitted to the same rows, at the scale of .95*."""
+    scale = scale_of(model, fit.x, fit.y)
+    return fit_gate(model, fit.x, fit.y, kind, constraints=fit.constraints, scale=scale, seed=fit.seed)
 
 
 def best(fit: Fit) -> nn.Module:
