@@ -63,7 +63,7 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
 
     >>> model = CounterfactualRegressor(mutability={"age": "none"}, domain={"rooms": (1, 12)})
     >>> model.fit(houses, prices).explain(rows, target=(None, 200_000)).changes()  # doctest: +SKIP
-    ['Row 1: with area 7.8 lower (from 116 to 108.2), the price would be 199,928, at most 200,000; plausibility 0.99.']
+    ['Row 1: with area 3.2 lower (from 116 to 112.8), the price would be 199,900, at most 200,000; plausibility 0.96.']
 
     Arguments about columns, the network and its training are those of :class:`CounterfactualClassifier`.
 
