@@ -105,3 +105,27 @@ def test_differences_of_categories_and_numbers(loans, polars, make_quick):
     classifier = make_quick(gate="none", mutability={"debt": "none"}).fit(rows, polars.Series(y))
     told = classifier.explain(rows.head(40), n_options=3).differences()
     assert set(told["column"].to_list()) >= {"age", "branch"} and told["after"].dtype == polars.String
+
+
+# ---- time limits -----------------------------------------------------------------------------------------------------
+
+
+def test_a_time_limit_ends_the_search_for_further_ways_and_every_claim_still_holds(loans):
+    frame, y = loans
+    classifier = CounterfactualClassifier(epochs=5, learning_rate=0.02, random_state=0).fit(frame, y)
+    people = frame[classifier.predict(frame) == "denied"].head(20)
+    whole = classifier.explain(people, "granted", n_options=3)
+    hurried = classifier.explain(people, "granted", n_options=3, time_limit=1e-9)
+    assert whole.complete and not hurried.complete
+    # No round of further options was begun, but everybody has the first answer.
+    assert len(hurried) == len(people) < len(whole)
+    reached = hurried.status == "converged"
+    assert reached.any()
+    np.testing.assert_array_equal(classifier.predict(hurried.frame[reached].droplevel(-1)), "granted")
+    assert classifier.explain(people, "granted", time_limit=600).complete
+
+
+@pytest.mark.parametrize("limit", [0, -1, "soon", float("nan"), True])
+def test_time_limits_that_make_no_sense_are_refused(small, loans, limit):
+    with pytest.raises(InputError, match="time_limit must be a positive number"):
+        small.explain(loans[0].head(2), time_limit=limit)

@@ -190,6 +190,7 @@ def _explanation(
         encoder=finder.encoder,
         notes=notes,
         several=num_options > 1,
+        complete=not finder.late,
     )
 
 

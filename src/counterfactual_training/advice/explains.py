@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
@@ -67,6 +69,7 @@ class Explains:
         generator: str | Generator | None = None,
         max_steps: int | None = None,
         sparsify: bool = True,
+        time_limit: float | None = None,
     ) -> Explanation:
         """What would have to change for each row of X to get the target class, within the rules of the columns.
 
@@ -93,16 +96,19 @@ class Explains:
             generator: used alone if given. By default the preset's, then other searches for rows that still miss.
             max_steps: of the search; by default :data:`parameters.EXPLAIN_STEPS`, or as the preset's generator has it.
             sparsify: take back what the target does not need: whole changes, the smallest first, then parts of numbers.
+            time_limit: seconds after which no further ways are tried. What was found by then is the answer, and
+                ``complete`` is false. A search that has begun still ends, so this is no guarantee.
         """
         frame = self._asked(X)
         rules = {"vary": vary, "lock": lock, "domain": domain, "step": step, "max_change": max_change}
         groups = ask(frame.index, **rules, difficulty=difficulty, max_changes=max_changes, relations=relations)
         options = check_count("n_options", n_options)
-        _check(confidence, max_steps)
+        _check(confidence, max_steps, time_limit)
+        until = math.inf if time_limit is None else time.monotonic() + time_limit
         chosen, decides = self._explainer(generator, confidence, max_steps)
         # A generator that is named here is used alone, without falling back on others.
         question = Question(chosen, generator is None, sparsify)
-        finder = replace(self._finder(), decision=decides)
+        finder = replace(self._finder(), decision=decides, until=until)
         told = explain_rows(finder, frame, self.classes_, target, question, groups, options, self.num_std_)
         return in_kind(told, X)
 
@@ -124,13 +130,17 @@ class Explains:
         return np.concatenate([gate.plausibility(part).cpu().numpy() for part in x.split(_CHUNK)])
 
 
-def _check(confidence: Any, max_steps: Any) -> None:
-    if confidence is not None:
-        number = isinstance(confidence, Real) and not isinstance(confidence, bool)
-        if not number or not 0 < confidence <= 1:
-            raise InputError(f"confidence must be a number above 0 and up to 1, got {confidence!r}.")
+def _check(confidence: Any, max_steps: Any, time_limit: Any) -> None:
+    if confidence is not None and not (_is_number(confidence) and 0 < confidence <= 1):
+        raise InputError(f"confidence must be a number above 0 and up to 1, got {confidence!r}.")
+    if time_limit is not None and not (_is_number(time_limit) and time_limit > 0):
+        raise InputError(f"time_limit must be a positive number of seconds, got {time_limit!r}.")
     if max_steps is not None:
         check_count("max_steps", max_steps)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 # ---- frames of other libraries ---------------------------------------------------------------------------------------

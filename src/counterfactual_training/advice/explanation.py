@@ -67,6 +67,8 @@ class Explanation:
         notes: on rows that have fewer options than were asked for, and why; and on rows that break a relation between
             columns as they are.
         several: whether rows may have several options; the last level of the index then counts them.
+        complete: ``False`` if a time limit ended the search early: answers may then be dearer, or options fewer, than
+            they could be. Every claim still holds.
         outcome: says what became of a row. Of a regression, ``decision`` and ``prediction`` are the predicted numbers,
             ``target`` is the interval in words, and ``confidence`` is NaN.
     """
@@ -90,6 +92,7 @@ class Explanation:
     encoder: Encoder
     notes: tuple[str, ...] = ()
     several: bool = False
+    complete: bool = True
     outcome: Outcome = field(default_factory=Decisions)
 
     def __len__(self) -> int:

@@ -6,6 +6,8 @@ categories, so every claim is made about the encoding of the row as printed.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -48,7 +50,8 @@ class Finder(AdviceSpace):
 
     A model without gradients needs a ``background`` of real rows. ``decision`` is explained in :class:`Bar`. A target
     that holds in a narrow band of a column needs more ``num_points`` to be found there. ``closest`` takes best efforts
-    as close to the target as single columns can.
+    as close to the target as single columns can. After ``until``, by :func:`time.monotonic`, only what every answer
+    needs is still done: no other ways are tried that might be cheaper.
     """
 
     model: nn.Module
@@ -59,6 +62,12 @@ class Finder(AdviceSpace):
     background: Background | None = None
     num_points: int = _POINTS
     closest: bool = False
+    until: float = math.inf
+
+    @property
+    def late(self) -> bool:
+        """Whether time is up."""
+        return time.monotonic() > self.until
 
     @cached_property
     def searched(self) -> nn.Module:
@@ -108,7 +117,7 @@ class Finder(AdviceSpace):
         confidence = self.confidence(x_cf, y)
         if self.weights is not None:
             self._keep_cheaper(x_cf, confidence, alone, single, factuals, y, threshold)
-        if by_column and self.background is None:
+        if by_column and self.background is None and not self.late:
             # A search moves every column that it may; one after the other often needs fewer.
             many = (self.num_changes(x_cf, x) > FEW) | (confidence < threshold)
             rows = (many & ~there).nonzero().squeeze(-1)
@@ -143,6 +152,9 @@ class Finder(AdviceSpace):
         for most in (*sizes, None):
             if len(rows) == 0:
                 break
+            # The last round answers whatever the others would have; only at more columns.
+            if most is not None and self.late:
+                continue
             # Rows that few columns do not help get more columns in the next round.
             part = factuals.take(rows) if most is None else self._holding(factuals.take(rows), y[rows], most)
             # Falling back is for the last round, which has to answer whatever it takes.
@@ -208,7 +220,7 @@ class Finder(AdviceSpace):
             rows = missed()
             # Those that did arrive missed by rounding alone, which a higher aim may cure.
             rows = rows[hopeful[rows]]
-            if len(rows) == 0:
+            if len(rows) == 0 or self.late:
                 break
             again = self._search(factuals.take(rows), y[rows], attempt)
             keep_better(rows, again.x_cf)

@@ -102,7 +102,7 @@ def find_options(finder: Finder, factuals: Factuals, y: Tensor, question: Questi
     rows = torch.arange(len(y), device=y.device)
     # Rows that the first answer does not help will not be helped by locking more.
     asked = rows[first.reached]
-    if num_options == 1 or len(asked) == 0:
+    if num_options == 1 or len(asked) == 0 or finder.late:
         return Options(rows, first)
     pool = _Pool(finder, factuals, y, threshold, question.sparsify, rows, first)
     part = factuals.take(asked)
@@ -110,14 +110,14 @@ def find_options(finder: Finder, factuals: Factuals, y: Tensor, question: Questi
     singles = single_changes(finder, part, y[asked], floor)
     converged = torch.full_like(singles.row, int(Status.CONVERGED))
     pool.add(asked[singles.row], Counterfactuals(singles.point, converged, torch.zeros_like(singles.row)))
-    if finder.gate is not None:
+    if finder.gate is not None and not finder.late:
         # What the model alone asks for is often cheaper, and stands beside plausible answers.
         plain = question.ask(replace(finder, gate=None), part, y[asked])
         pool.add(asked, plain)
     # Each round should bring one more option to every row.
     for _ in range(num_options - 1):
         owners, locks = pool.locks(asked, num_options)
-        if not locks:
+        if not locks or finder.late:
             break
         again = factuals.take(owners).holding(torch.stack(locks)[:, finder.owner.to(y.device)])
         pool.add(owners, question.ask(finder, again, y[owners]))

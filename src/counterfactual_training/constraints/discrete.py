@@ -56,7 +56,10 @@ class OneHotGroup:
 
     def own(self, x: Tensor) -> Tensor:
         """Mask ``(..., n, max(k, 2))`` of the category that each row is in."""
-        return self.category(x).unsqueeze(-1) == torch.arange(self.num_categories, device=x.device)
+        return self._own(self.category(x))
+
+    def _own(self, category: Tensor) -> Tensor:
+        return category.unsqueeze(-1) == torch.arange(self.num_categories, device=category.device)
 
     def encode(self, category: Tensor, dtype: torch.dtype) -> Tensor:
         """Columns ``(..., n, k)`` of the given categories ``(..., n)``."""
@@ -71,10 +74,17 @@ class OneHotGroup:
         """
         if self.transitions is None:
             return torch.ones(*x.shape[:-1], self.num_categories, dtype=torch.bool, device=x.device)
-        may = self.transitions.to(x.device).bool()
+        category = self.category(x)
+        return self._may_become.to(x.device)[category] | self._own(category)  # category −1 reads the last line
+
+    @cached_property
+    def _may_become(self) -> Tensor:
+        """The transitions, with one more line for rows without a category."""
+        assert self.transitions is not None  # noqa: S101 - `reachable` asks only if there are some
+        may = self.transitions.bool()
         # Categories that some other one may become: those are open to rows without a category.
-        entered = (may & ~torch.eye(len(may), dtype=torch.bool, device=x.device)).any(0)
-        return torch.cat([may, entered.unsqueeze(0)])[self.category(x)] | self.own(x)  # category −1 reads the last line
+        entered = (may & ~torch.eye(len(may), dtype=torch.bool, device=may.device)).any(0)
+        return torch.cat([may, entered.unsqueeze(0)])
 
     def narrow(self, x: Tensor, lower: Tensor, upper: Tensor) -> None:
         """Remove from the box ``(..., n, d)`` around rows x, in place, the categories that ``transitions`` forbid."""
