@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 USE    := $(VENV)/.installed-report
 STAMP  := $(VENV)/.installed-dev
 
-.PHONY: demo test exhaustive lint bench clean
+.PHONY: demo test exhaustive lint bench page clean
 demo: $(USE)
 	$(BIN)/ct demo --out demo
 
@@ -31,9 +31,14 @@ lint: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
+# The script and style of `ct serve`, from their TypeScript source; the result is committed. Needs node and npm.
+PAGE := src/counterfactual_training/serve/page
+page:
+	cd $(PAGE) && npm ci --no-audit --no-fund && npm run build
+
 # What the demo needs, and what developing needs on top; each is installed once per pyproject.toml.
 $(USE): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[report]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[report,serve]'
 	@touch $@
 
 $(STAMP): pyproject.toml | $(BIN)/python

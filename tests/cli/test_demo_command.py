@@ -53,7 +53,9 @@ def test_it_prints_one_document_and_writes_a_page_and_figures(by_command):
 def test_python_code_writes_what_the_command_writes(by_command, tmp_path):
     _, out = by_command
     files = write_demo(run_demo(quick=True), tmp_path)
-    assert [Path(file).name for file in files] == ["report.html", "figure1.png", "moons.png"]
+    assert [Path(file).name for file in files] == [
+        "report.html", "figure1.png", "moons.png", "loan.csv", "loan.safetensors", "loan-conventional.safetensors",
+    ]  # fmt: skip
     for name in ("figure1.png", "moons.png"):
         assert (tmp_path / name).read_bytes() == (out / name).read_bytes()
     pages = [(folder / "report.html").read_text() for folder in (tmp_path, out)]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
 import time
+from pathlib import Path
 
 from counterfactual_training.cli.options import need_report
 from counterfactual_training.cli.output import emit, folder, note
 
 DESCRIPTION = """Train six small classifiers, conventionally and by counterfactual training, with and without a \
-protected feature. Prints a table; writes report.html, figure1.png (the four panels of the paper's Figure 1) and \
-moons.png. Takes about half a minute."""
+protected feature. Prints a table; writes report.html, figure1.png (the four panels of the paper's Figure 1), \
+moons.png, and two models and people to ask about with `ct serve`. Takes about half a minute."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +28,7 @@ def run(arguments: argparse.Namespace) -> None:
     from counterfactual_training.experiments.demo import run_demo
     from counterfactual_training.reports import RunInfo, write_demo
     from counterfactual_training.reports.comparison import pairs_text
+    from counterfactual_training.reports.demo_report import LENDERS, PEOPLE
 
     out = folder(arguments.out)
     result = run_demo(arguments.quick, arguments.seed, note)
@@ -43,4 +47,9 @@ def run(arguments: argparse.Namespace) -> None:
         "seconds": round(info.seconds, 1),
     }
     text = f"{pairs_text(result.table)}\n\n* the better one of each pair. Open {out / 'report.html'} to read on."
-    emit(arguments, document, text)
+    ours, other = (shlex.quote(str(out / name)) for name in LENDERS.values())
+    people = shlex.quote(str(out / PEOPLE))
+    # The ct that runs may not be on the PATH, as after `make demo`.
+    command = shlex.quote(sys.argv[0]) if Path(sys.argv[0]).name == "ct" else "ct"
+    ask = f"To ask these models yourself: {command} serve {ours} --against {other} --data {people}"
+    emit(arguments, document, f"{text}\n{ask}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -75,6 +76,32 @@ class DatasetModel:
             return wanted(read_table(data), self.data.schema.names, data)
         self._same(data)
         return self.data.frame_test
+
+    def every_row(
+        self, data: str, target: str | None
+    ) -> tuple[pd.DataFrame, pd.Series | None, np.ndarray | None]:  # fmt: skip
+        """Rows to show, their classes if they are known, and which of them were trained on, if anybody knows."""
+        if is_file_name(data):
+            return self.rows(data), None, None
+        self._same(data)
+        names = np.array(self.data.class_names, dtype=object)
+        # Test rows only, none of which was trained on.
+        return self.data.frame_test, pd.Series(names[self.data.y_test.numpy()]), np.zeros(len(self.data.y_test), bool)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What the model is, for people."""
+        recipe = self.trained.recipe
+        conventional = recipe.objective == "vanilla"
+        return [
+            ("file", self.path),
+            ("data set", self.name),
+            ("rows", f"{len(self.data.y_train):,} to train on, {len(self.data.y_test):,} to test on"),
+            ("classes", ", ".join(map(str, self.data.class_names))),
+            ("model", in_words(describe(self.trained.model))),
+            ("training", "conventional" if conventional else f"with counterfactuals ({recipe.objective})"),
+            ("epochs", str(recipe.epochs)),
+            ("gate", "none"),
+        ]
 
     def measurable(self, data: str | None, target: str | None, all_rows: bool) -> Measurable:
         """Model, test rows in model space, their classes, the constraints to search under, and which rows they are."""
@@ -150,6 +177,26 @@ class TableModel:
         trained_on = (rows[seen], labels[seen]) if int(seen.sum()) == len(self.origin.trained) else None
         said = f"{' and '.join(parts)} (of {len(rows):,} in {file})"
         return LabelledRows(rows[~seen], labels[~seen], said, trained_on)
+
+    def every_row(
+        self, data: str, target: str | None
+    ) -> tuple[pd.DataFrame, pd.Series | None, np.ndarray | None]:  # fmt: skip
+        """Rows to show, their classes if they are known, and which of them were trained on, if anybody knows."""
+        file = self._file(data)
+        frame = read_table(file, self.reading)
+        rows = wanted(frame, self.classifier.schema_.names, file)
+        target = target or (self.origin.target if self.origin is not None else None)
+        if target is None or (target not in frame.columns and self.origin is not None):
+            return frame, None, None  # new people, whose class nobody knows
+        target = need_target(Path(file), frame, target)
+        known = frame[target].notna()
+        # People whose class is not known are not shown: they could be neither measured nor told from those trained on.
+        if not known.all():
+            note(f"{file}: {int((~known).sum())} rows without a class are left out")
+        frame, rows = frame[known].reset_index(drop=True), rows[known].reset_index(drop=True)
+        labels = self._labels(frame[target], file)
+        seen = None if self.origin is None else self.origin.seen(row_marks(rows, labels))
+        return frame.drop(columns=target), labels, seen
 
     def facts(self) -> list[tuple[str, str]]:
         """What the model is, for people."""

@@ -15,6 +15,7 @@ from torch import nn
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.catalog import load_dataset, loan_dataset
 from counterfactual_training.datasets.dataset import Dataset
+from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.evaluation.evaluate import evaluate, summarise
 from counterfactual_training.evaluation.metrics import METRICS
 from counterfactual_training.evaluation.protocol import EvaluationProtocol
@@ -25,6 +26,7 @@ from counterfactual_training.search import ecco, generic
 from counterfactual_training.training import Objective, Setting, TrainConfig, make_objective, train
 
 TRAININGS = ("conventional", "counterfactual")
+DECISION = "decision"  # the column of the class, in the file of applicants
 PEOPLE = (0.1, 0.5, 0.9)  # quantiles of age of the applicants whom the page advises
 # As at the paper's evaluation; the strength of ECCo's energy penalty depends on it.
 SEARCH_STEPS = 50
@@ -79,6 +81,8 @@ class DemoResult:
         advice: a row per applicant: ``age``, ``debt`` and what each training tells them (``conventional``,
             ``counterfactual``), *age* being protected.
         debt_per_year: by training, how many thousand dollars of debt weigh as much as a year of age.
+        lenders: by training, the loan classifier with *age* protected, to ask further questions.
+        applicants: people of the loan example who were not trained on, with their class as the column ``decision``.
         settings: by data set, what was trained and how, as plain values.
         protocol: how it was measured.
     """
@@ -87,6 +91,8 @@ class DemoResult:
     panels: tuple[DecisionPanel, ...]
     advice: pd.DataFrame
     debt_per_year: dict[str, float]
+    lenders: dict[str, CounterfactualClassifier]
+    applicants: pd.DataFrame
     settings: dict[str, dict[str, Any]]
     protocol: EvaluationProtocol
 
@@ -121,12 +127,18 @@ def run_demo(quick: bool = False, seed: int = 0, notify: Notify = lambda message
     protocol = replace(shown, num_individuals=50 if quick else 400, seed=seed)
     plans = make_plans(quick, seed)
     trials = [trial for plan in plans for trial in run_trials(plan, notify)]
-    loan, lenders = plans[0], {t.training: t.model for t in trials if t.data.name == "loan" and t.protected}
+    loan, models = plans[0], {t.training: t.model for t in trials if t.data.name == "loan" and t.protected}
+    lenders = {
+        training: as_classifier(model, loan.data, loan.setting.generator, loan.data.protected_names)
+        for training, model in models.items()
+    }
     return DemoResult(
         table=pd.DataFrame([measure(trial, protocol) for trial in trials]),
         panels=tuple(_panel(trial, "abcd"[place % 4]) for place, trial in enumerate(trials)),
         advice=_advice(loan, lenders),
-        debt_per_year={training: debt_per_year(loan.data, model) for training, model in lenders.items()},
+        debt_per_year={training: debt_per_year(loan.data, model) for training, model in models.items()},
+        lenders=lenders,
+        applicants=_applicants(loan.data),
         settings={plan.data.name: _settings(plan) for plan in plans},
         protocol=protocol,
     )
@@ -177,14 +189,18 @@ def _trained(plan: DemoPlan, training: str, constraints: Constraints, notify: No
     return model.eval()
 
 
-def _advice(plan: DemoPlan, models: dict[str, nn.Module]) -> pd.DataFrame:
+def _applicants(data: Dataset) -> pd.DataFrame:
+    decided = np.array(data.class_names, dtype=object)[data.y_test.numpy()]
+    return data.frame_test.assign(**{DECISION: decided})
+
+
+def _advice(plan: DemoPlan, lenders: dict[str, CounterfactualClassifier]) -> pd.DataFrame:
     """What a young, a middle-aged and an old refused applicant are told."""
     data = plan.data
     refused = data.frame_test[data.y_test.numpy() != TARGET].sort_values("age", kind="stable")
     people = refused.iloc[(np.array(PEOPLE) * (len(refused) - 1)).round().astype(int)]
     out = people.reset_index(drop=True)
-    for training, model in models.items():
-        classifier = as_classifier(model, data, plan.setting.generator, data.protected_names)
+    for training, classifier in lenders.items():
         told = classifier.explain(people, data.class_names[TARGET], max_steps=SEARCH_STEPS)
         out[training] = [sentence.split(": ", 1)[1] for sentence in told.changes()]
         out[f"{training}_debt"] = told.frame["debt"].to_numpy()

@@ -7,13 +7,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from counterfactual_training.estimator.file import Origin, save_classifier
 from counterfactual_training.evaluation.metrics import METRICS
-from counterfactual_training.experiments.demo import DemoResult
+from counterfactual_training.experiments.demo import DECISION, DemoResult
 from counterfactual_training.experiments.grid.outcome import versions
+from counterfactual_training.experiments.panels import TARGET
 from counterfactual_training.reports.comparison import pairs
 from counterfactual_training.reports.files import Image, render, write_files
 from counterfactual_training.reports.panel_figures import DARK, draw_panels
 
+# Files to serve, by training; and people to ask about.
+LENDERS = {"counterfactual": "loan.safetensors", "conventional": "loan-conventional.safetensors"}
+PEOPLE = "loan.csv"
 _FIGURES = {"loan": "figure1", "moons": "moons"}
 
 
@@ -31,6 +36,8 @@ class RunInfo:
 def write_demo(result: DemoResult, folder: str | Path, run: RunInfo | None = None) -> list[str]:
     """Write ``report.html``, ``figure1.png`` and ``moons.png``, as ``ct demo`` does; returns the paths.
 
+    Also the two loan classifiers and people to ask them about, for ``ct serve``.
+
     Example: ``write_demo(run_demo(), "demo")``.
     """
     images = {}
@@ -39,7 +46,13 @@ def write_demo(result: DemoResult, folder: str | Path, run: RunInfo | None = Non
         caption = f"Four panels: {'; '.join(panel.title for panel in panels)}."
         images[data] = Image(name, caption, draw_panels(panels), draw_panels(panels, DARK))
     page = demo_page(result, images, run or RunInfo())
-    return write_files(folder, {"report.html": page} | {f"{image.name}.png": image.png for image in images.values()})
+    pictures = {f"{image.name}.png": image.png for image in images.values()}
+    people = {PEOPLE: result.applicants.to_csv(index=False)}
+    written = write_files(folder, {"report.html": page, **pictures, **people})
+    origin = Origin(DECISION, result.lenders["counterfactual"].classes_[TARGET])
+    for training, name in LENDERS.items():
+        save_classifier(Path(folder) / name, result.lenders[training], origin)
+    return [*written, *(str(Path(folder) / name) for name in LENDERS.values())]
 
 
 def demo_page(result: DemoResult, images: Mapping[str, Image], run: RunInfo) -> str:

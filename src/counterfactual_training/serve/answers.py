@@ -1,0 +1,102 @@
+"""Explanations and predictions as the plain values that the API sends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from counterfactual_training.advice import Explanation
+from counterfactual_training.advice.why import in_short
+from counterfactual_training.advice.words import plain_value
+from counterfactual_training.serve.served import Model
+
+
+def answers_of(explanation: Explanation, num_rows: int) -> list[dict[str, Any]]:
+    """An answer per row: its plans, and what stands in the way where there are none.
+
+    The rows of the explanation are numbered from 0, and may have several options each.
+    """
+    answers: list[dict[str, Any]] = [{"row": i, "searched": True, "plans": [], "notes": []} for i in range(num_rows)]
+    records, changed = explanation.records(), explanation.changed.to_numpy()
+    for i, record in enumerate(records):
+        answer = answers[int(record["row"])]
+        answer |= {"decision": plain_value(explanation.decision[i]), "target": plain_value(explanation.target[i])}
+        answer["plans"].append(_plan(explanation, i, record, changed[i]))
+    for note in explanation.notes:
+        # A note begins with the row it is about.
+        number = note.removeprefix("Row ").partition(" ")[0].rstrip(":")
+        if number.isdigit() and int(number) < num_rows:
+            # Without that number, which a row has only in its batch.
+            answers[int(number)]["notes"].append(f"This row {note.removeprefix('Row ').partition(' ')[2]}")
+    return answers
+
+
+def _plan(explanation: Explanation, i: int, record: dict[str, Any], changed: np.ndarray) -> dict[str, Any]:
+    features = explanation.encoder.schema_.features
+    original, frame = explanation.original, explanation.frame
+    changes = []
+    # The largest change first, as in the sentence; what only follows other columns has no distance.
+    for j in sorted(np.flatnonzero(changed).tolist(), key=lambda j: -explanation.distance[i, j]):
+        before, after = plain_value(original.iat[i, j]), plain_value(frame.iat[i, j])
+        counted = not features[j].is_category and before is not None and after is not None
+        changes.append(
+            {
+                "column": features[j].name,
+                "from": before,
+                "to": after,
+                "change": float(after) - float(before) if counted else None,
+                "unit": features[j].unit,
+                "cost": round(float(explanation.distance[i, j]), 4),
+                "follows": bool(explanation.distance[i, j] == 0),
+            }
+        )
+    said = str(record["sentence"]).partition(": ")[2]
+    return {
+        "option": int(record.get("option", 1)),
+        "status": str(explanation.status[i]),
+        "answered": bool(explanation.answered[i]),
+        "sentence": said[:1].upper() + said[1:],
+        "cost": round(float(explanation.cost[i]), 4),
+        "changed": int((explanation.distance[i] > 0).sum()),
+        "prediction": plain_value(explanation.prediction[i]),
+        "confidence": rounded(explanation.confidence[i]),
+        "plausibility": plain_value(rounded(explanation.plausibility[i])),
+        "values": row_values(frame, i),
+        "changes": changes,
+        "binding": [
+            {"column": features[j].name, "reason": in_short(kind)} for j, kind in explanation.obstacles[i]
+        ],
+    }  # fmt: skip
+
+
+def rounded(probability: Any) -> float:
+    """A probability without the digits that depend on what else was in its batch."""
+    return round(float(probability), 6)
+
+
+def row_values(frame: pd.DataFrame, i: int) -> dict[str, Any]:
+    """A row as plain values by column."""
+    return {str(name): plain_value(frame.iat[i, j]) for j, name in enumerate(frame.columns)}
+
+
+def predictions_of(model: Model, frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Decision, probabilities and plausibility of each row."""
+    classifier, classes = model.classifier, model.classes
+    probability = classifier.predict_proba(frame)
+    gated = classifier.gate_ is not None
+    seen = classifier.plausibility(frame, given_fixed=True) if gated else np.zeros((len(frame), 0))
+    return [
+        {
+            "decision": classes[int(line.argmax())],
+            "confidence": rounded(line.max()),
+            "probabilities": _by_class(classes, line),
+            "plausibility": _by_class(classes, own) if gated else None,
+        }
+        for line, own in zip(probability, seen, strict=True)
+    ]
+
+
+def _by_class(classes: list[Any], numbers: np.ndarray) -> dict[str, float]:
+    return {str(label): rounded(number) for label, number in zip(classes, numbers, strict=True)}

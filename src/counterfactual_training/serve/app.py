@@ -1,0 +1,279 @@
+"""The web application: a page, and the API that it uses. Made by :func:`make_app`, run by :mod:`server` or any ASGI
+server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from counterfactual_training.advice.words import plain_value
+from counterfactual_training.errors import CounterfactualTrainingError, InputError
+from counterfactual_training.serve import audit_tasks
+from counterfactual_training.serve.answers import predictions_of
+from counterfactual_training.serve.atlas import Atlas
+from counterfactual_training.serve.desk import Desk
+from counterfactual_training.serve.document import make_document
+from counterfactual_training.serve.guard import Access, App, Guard, Receive, Scope, Send
+from counterfactual_training.serve.metrics import Metrics, log
+from counterfactual_training.serve.page import make_page
+from counterfactual_training.serve.people import People
+from counterfactual_training.serve.questions import Limits, frame_of, make_bodies, question_of
+from counterfactual_training.serve.reading import RefusedError, parse
+from counterfactual_training.serve.receipt import make_receipt, verify_receipt
+from counterfactual_training.serve.served import API, Served
+
+# Seconds in which a body has to arrive: a client that sends a byte now and then is not waited for.
+_BODY_SECONDS = 15.0
+_BY_DEFAULT = Limits()
+_ANYBODY = Access()
+
+Handler = Callable[[Request, dict[str, Any]], Awaitable[Any]]
+
+
+def make_app(
+    served: Served,
+    *,
+    access: Access = _ANYBODY,
+    limits: Limits = _BY_DEFAULT,
+    workers: int = 2,
+    key: bytes | None = None,
+    together: bool = True,
+) -> App:
+    """An ASGI application.
+
+    Args:
+        served: models and rows.
+        access: names of the server, and the token to ask for.
+        limits: of requests.
+        workers: processes that search.
+        key: signs receipts.
+        together: search questions that arrive together in one batch.
+    """
+    return _Application(served, access, limits, workers, key, together).app
+
+
+class _Application:
+    """The handlers; each takes a request and its checked body, and returns a document."""
+
+    def __init__(
+        self, served: Served, access: Access, limits: Limits, workers: int, key: bytes | None, together: bool
+    ) -> None:
+        self.served, self.limits, self.key = served, limits, key
+        self.metrics = Metrics()
+        self.desk = Desk(served, self.metrics, workers, limits.queue, together)
+        self.people, self.atlas = People(served), Atlas(served)
+        self.bodies = make_bodies(served, limits)
+        self._card: Any = None
+        posts: dict[str, Handler] = {
+            "rows": self._rows, "predict": self._predict, "explain": self._explain, "map": self._map,
+            "audit": self._audit, "receipt": self._receipt, "verify": self._verify,
+        }  # fmt: skip
+        gets: dict[str, Handler] = {
+            "model": self._model, "schema": self._schema, "card": self._make_card, "openapi.json": self._document,
+        }  # fmt: skip
+        routes = [Route(f"{base}/{name}", self._handling(name, post, body=True), methods=["POST"])
+                  for base in ("/api", f"/api/v{API}") for name, post in posts.items()]  # fmt: skip
+        routes += [Route(f"{base}/{name}", self._handling(name, get), methods=["GET"])
+                   for base in ("/api", f"/api/v{API}") for name, get in gets.items()]  # fmt: skip
+        routes += [Route("/health", self._handling("health", self._health), methods=["GET"])]
+        routes += [Route("/metrics", self._numbers, methods=["GET"]), *make_page(served)]
+        names = {route.path for route in routes}
+        inner = Starlette(
+            routes=routes,
+            lifespan=self._life,
+            exception_handlers={HTTPException: _http_error, Exception: _fault},
+        )
+        self.app: App = Guard(
+            inner, access, self.metrics, _refuse, lambda path: path if path in names else "other"
+        )  # fmt: skip
+
+    @contextlib.asynccontextmanager
+    async def _life(self, app: Starlette) -> AsyncIterator[None]:
+        await self.desk.start()
+        if self.served.rows is not None:  # before the first client waits for it
+            await asyncio.to_thread(lambda: self.served.decided)
+        log("ready", model=self.served.model.sha256, api=API)
+        try:
+            yield
+        finally:
+            await self.desk.stop()
+            log("stopped")
+
+    def _handling(self, name: str, handler: Handler, body: bool = False) -> Callable[[Request], Awaitable[Response]]:
+        """A handler as an endpoint: reads the body, turns errors into answers."""
+
+        async def endpoint(request: Request) -> Response:
+            try:
+                read = self.bodies[name].read(parse(await self._body(request))) if body else {}
+                request.scope["facts"] = {"rows": len(read["rows"])} if isinstance(read.get("rows"), list) else {}
+                return _json(await handler(request, read))
+            except InputError as error:
+                return _error(error)
+            except ClientDisconnect:
+                return Response(status_code=499)
+            except CounterfactualTrainingError:
+                log("fault", level=40, id=request.scope.get("request_id"))
+                return _error(RefusedError("This failed; it is a fault of the server.", code="failed", status=500))
+
+        return endpoint
+
+    async def _body(self, request: Request) -> bytes:
+        """The body, unless it is too large or takes too long."""
+        most = self.limits.body
+        too_large = RefusedError(f"The body is larger than {most:,} bytes.", code="too_large", status=413)
+        if (
+            request.headers.get("content-length", "0").isdigit()
+            and int(request.headers.get("content-length", 0)) > most
+        ):
+            raise too_large
+        parts, size = [], 0
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                async for part in request.stream():
+                    size += len(part)
+                    if size > most:
+                        raise too_large
+                    parts.append(part)
+        except TimeoutError:
+            raise RefusedError("The body did not arrive in time.", code="slow", status=408) from None
+        return b"".join(parts)
+
+    # ---- handlers --------------------------------------------------------------------------------------------------
+
+    async def _health(self, request: Request, body: dict[str, Any]) -> Any:
+        return {"status": "ok", "api": API, "model": self.served.model.sha256}
+
+    async def _model(self, request: Request, body: dict[str, Any]) -> Any:
+        return {**self.served.document(), "limits": self.limits.document()}
+
+    async def _schema(self, request: Request, body: dict[str, Any]) -> Any:
+        return self.served.columns()
+
+    async def _document(self, request: Request, body: dict[str, Any]) -> Any:
+        return make_document(self.bodies)
+
+    async def _rows(self, request: Request, body: dict[str, Any]) -> Any:
+        self._need_rows()
+        return await asyncio.to_thread(self.people.page, body)
+
+    async def _predict(self, request: Request, body: dict[str, Any]) -> Any:
+        model = self.served.named(body["model"])
+        frame, notes = frame_of(body["rows"], model.classifier)
+        found = await asyncio.to_thread(predictions_of, model, frame)
+        return {"predictions": [{**entry, "notes": notes} for entry in found]}
+
+    async def _explain(self, request: Request, body: dict[str, Any]) -> Any:
+        started, model = time.perf_counter(), self.served.named(body["model"])
+        question = question_of(body, model)
+        frame, notes = frame_of(body["rows"], model.classifier)
+        targets = [plain_value(model.wanted) if body["target"] is None else body["target"]] * len(frame)
+        now = await asyncio.to_thread(predictions_of, model, frame)
+        answers, complete, batch = await self.desk.explain(question, frame, targets, body["seconds"])
+        await asyncio.to_thread(self._judge, body["model"], answers)
+        for answer, own in zip(answers, now, strict=True):
+            # As decided now, also for rows that were not searched.
+            answer |= {"decision": own["decision"], "confidence": own["confidence"]}
+            answer["notes"] = [*answer["notes"], *notes]
+        request.scope["facts"] |= {"batch": batch, "complete": complete}
+        seconds = round(time.perf_counter() - started, 3)
+        return {"complete": complete, "model": model.sha256, "seconds": seconds, "batch": batch, "answers": answers}
+
+    def _judge(self, which: str, answers: list[dict[str, Any]]) -> None:
+        """Add how usual each plan is among real rows."""
+        for answer in answers:
+            for plan in answer["plans"]:
+                seen = plan["plausibility"]
+                plan["percentile"] = None if seen is None else self.served.percentile(which, answer["target"], seen)
+
+    async def _map(self, request: Request, body: dict[str, Any]) -> Any:
+        model = self.served.named(body["model"])
+        return await asyncio.to_thread(
+            self.atlas.draw, model, body["row"], body["columns"], body["plans"], body["size"]
+        )  # fmt: skip
+
+    async def _audit(self, request: Request, body: dict[str, Any]) -> Any:
+        self._need_rows()
+        if self.served.rows is not None and self.served.rows.labels is None:
+            raise RefusedError("An audit needs the true classes, which these rows lack.", code="no_labels", status=404)
+        return await self.desk.audit(
+            audit_tasks.audit, body["groups"], body["people"], body["model"], body["target"],
+            seconds=self.limits.audit_seconds,
+        )  # fmt: skip
+
+    async def _make_card(self, request: Request, body: dict[str, Any]) -> Any:
+        # It depends on model and rows alone, so one is enough.
+        if self._card is None:
+            self._card = await self.desk.audit(audit_tasks.card, seconds=self.limits.audit_seconds, wait=True)
+        return self._card
+
+    async def _receipt(self, request: Request, body: dict[str, Any]) -> Any:
+        model = self.served.named(body["model"])
+        receipt = await asyncio.to_thread(
+            make_receipt, model, body["row"], body["plan"], body["question"], self.key
+        )  # fmt: skip
+        return {"receipt": receipt}
+
+    async def _verify(self, request: Request, body: dict[str, Any]) -> Any:
+        receipt = body["receipt"]
+        # A receipt of the model to compare with is checked by that model.
+        stated = receipt.get("model")
+        against = self.served.against
+        other = against is not None and isinstance(stated, dict) and stated.get("sha256") == against.sha256
+        model = against if against is not None and other else self.served.model
+        checks = await asyncio.to_thread(verify_receipt, receipt, model, self.key)
+        return {"valid": all(check.passed for check in checks), "checks": [vars(check) for check in checks]}
+
+    async def _numbers(self, request: Request) -> Response:
+        return Response(self.metrics.text(self.desk.waiting), media_type="text/plain; version=0.0.4")
+
+    def _need_rows(self) -> None:
+        if self.served.rows is None:
+            raise RefusedError("There are no rows: start the server with --data.", code="no_data", status=404)
+
+
+# ---- answers ---------------------------------------------------------------------------------------------------------
+
+
+def _json(document: Any, status: int = 200) -> Response:
+    # ASCII, so that no page, proxy or terminal can read it in another encoding.
+    return Response(json.dumps(document, allow_nan=False), status, media_type="application/json")
+
+
+def _error(error: InputError) -> Response:
+    refused = error if isinstance(error, RefusedError) else RefusedError(str(error))
+    response = _json({"error": {"code": refused.code, "message": str(refused), "field": refused.field}}, refused.status)
+    if refused.code == "busy":
+        response.headers["retry-after"] = "5"
+    if refused.status == 401:
+        response.headers["www-authenticate"] = "Bearer"
+    return response
+
+
+async def _refuse(refused: RefusedError, scope: Scope, receive: Receive, send: Send) -> None:
+    await _error(refused)(scope, receive, send)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    words = {404: "There is nothing here; the API is described in /api/openapi.json.", 405: "Another method is needed."}
+    codes = {404: "not_found", 405: "method"}
+    said = words.get(status, "This request cannot be answered.")
+    response = _error(RefusedError(said, code=codes.get(status, "bad_request"), status=status))
+    response.headers.update({k: v for k, v in (getattr(error, "headers", None) or {}).items() if k.lower() == "allow"})
+    return response
+
+
+async def _fault(request: Request, error: Exception) -> Response:
+    """Whatever nobody foresaw. The log names its type only: messages may quote what people sent."""
+    log("fault", level=40, id=request.scope.get("request_id"), error=type(error).__name__)
+    return _error(RefusedError("This failed; it is a fault of the server.", code="failed", status=500))

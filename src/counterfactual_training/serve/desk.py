@@ -1,0 +1,231 @@
+"""Takes questions, puts those that can be searched together into one batch, and gives batches to free workers.
+
+Questions that arrive while all workers are busy wait, and are then searched together: the more clients, the larger the
+batches, and a search of fifty rows takes a few times as long as that of one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from counterfactual_training.errors import CounterfactualTrainingError
+from counterfactual_training.serve.metrics import Metrics
+from counterfactual_training.serve.questions import Question
+from counterfactual_training.serve.reading import RefusedError
+from counterfactual_training.serve.served import Served
+from counterfactual_training.serve.worker import DiedError, TaskError, TooLongError, Worker, explain
+
+# Rows of one search. More would not be faster per row, and others would wait longer.
+_BATCH = 64
+# Rows of one request that are searched at once: a large request is cut, so that small ones come in between.
+_PART = 16
+# Seconds to wait for company, once a question finds a free worker.
+_LINGER = 0.004
+# Seconds beyond its time limit after which a search that does not end is ended; and what even a late one gets.
+_GRACE, _LEAST = 20.0, 0.5
+
+
+@dataclass(eq=False)
+class Part:
+    """Rows of one request that wait for their answers."""
+
+    question: Question
+    frame: pd.DataFrame
+    targets: list[Any]
+    until: float
+    done: asyncio.Future[tuple[list[dict[str, Any]], bool, int]] = field(repr=False)
+    key: str = ""
+    alone: bool = False
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return self.until - time.monotonic()
+
+
+class Desk:
+    """The queue and its workers; for one event loop.
+
+    Args:
+        num_workers: processes that search.
+        most_waiting: rows; further ones are refused with "busy".
+        together: ``False`` searches every request alone, to measure what batches are worth.
+    """
+
+    def __init__(
+        self, served: Served, metrics: Metrics, num_workers: int = 2, most_waiting: int = 1000, together: bool = True
+    ) -> None:
+        self._workers = [Worker(served) for _ in range(num_workers)]
+        # Audits take minutes: they have a process of their own, so that nobody's plan waits for one.
+        self._auditor, self._auditing = Worker(served), asyncio.Lock()
+        self._threads = ThreadPoolExecutor(num_workers + 1, thread_name_prefix="desk")
+        self._waiting: deque[Part] = deque()
+        self._arrived = asyncio.Condition()
+        self._most_waiting, self._together, self._metrics = most_waiting, together, metrics
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Start the processes: the first question is not to wait for them."""
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(*(loop.run_in_executor(self._threads, worker.start) for worker in self._workers))
+        self._tasks = [asyncio.create_task(self._attend(worker)) for worker in self._workers]
+
+    async def stop(self) -> None:
+        """End all processes; the server has answered everybody by now, or given up."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        # First the processes: threads that wait for one of them end with it.
+        for worker in (*self._workers, self._auditor):
+            worker.stop()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def waiting(self) -> int:
+        """Rows in the queue."""
+        return sum(len(part.frame) for part in self._waiting)
+
+    # ---- questions -------------------------------------------------------------------------------------------------
+
+    async def explain(
+        self, question: Question, frame: pd.DataFrame, targets: Sequence[Any], seconds: float
+    ) -> tuple[list[dict[str, Any]], bool, int]:
+        """An answer per row, whether all are as good as they could be, and the rows of the largest batch."""
+        if self.waiting + len(frame) > self._most_waiting:
+            raise RefusedError("Too many questions are waiting; try again in a few seconds.", code="busy", status=503)
+        loop, until = asyncio.get_running_loop(), time.monotonic() + seconds
+        parts = []
+        for first in range(0, len(frame), _PART):
+            rows = frame.iloc[first : first + _PART]
+            own = list(targets[first : first + _PART])
+            parts.append(Part(question, rows, own, until, loop.create_future(), question.key))
+        async with self._arrived:
+            self._waiting.extend(parts)
+            self._arrived.notify(len(parts))
+        found = await asyncio.gather(*(part.done for part in parts))
+        answers: list[dict[str, Any]] = []
+        for part in found:
+            answers += [{**answer, "row": len(answers) + i} for i, answer in enumerate(part[0])]
+        return answers, all(part[1] for part in found), max(part[2] for part in found)
+
+    async def audit(self, task: Callable[..., Any], *arguments: Any, seconds: float, wait: bool = False) -> Any:
+        """A task that takes long, in its own process; one at a time."""
+        if self._auditing.locked() and not wait:
+            raise RefusedError("Another audit is running; try again when it has ended.", code="busy", status=409)
+        loop = asyncio.get_running_loop()
+        async with self._auditing:
+            try:
+                return await loop.run_in_executor(
+                    self._threads, lambda: self._auditor.ask(task, *arguments, seconds=seconds)
+                )
+            finally:
+                # Audits hold copies of rows and models; nobody knows when the next one comes.
+                self._auditor.stop()
+
+    # ---- batches ---------------------------------------------------------------------------------------------------
+
+    async def _attend(self, worker: Worker) -> None:
+        """Give one worker batch after batch."""
+        while True:
+            batch = await self._take()
+            starts = worker.starts
+            try:
+                await self._answer(worker, batch)
+            except Exception:  # whatever happens, nobody waits for an answer that never comes
+                for part in batch:
+                    self._give_up(part)
+            self._metrics.restarted(max(0, worker.starts - max(starts, 1)))
+
+    async def _take(self) -> list[Part]:
+        """The part that has waited longest, and all that can be searched with it."""
+        async with self._arrived:
+            await self._arrived.wait_for(lambda: len(self._waiting) > 0)
+        if self._together and len(self._waiting) == 1:
+            await asyncio.sleep(_LINGER)
+        first: Part | None = None
+        batch: list[Part] = []
+        rest: deque[Part] = deque()
+        rows = 0
+        while self._waiting:
+            part = self._waiting.popleft()
+            if part.done.done():  # its client has gone
+                continue
+            first = first or part
+            fits = part is first or (
+                self._together
+                and not (part.alone or first.alone)
+                and part.key == first.key
+                and rows + len(part.frame) <= _BATCH
+            )
+            if fits:
+                batch.append(part)
+                rows += len(part.frame)
+            else:
+                rest.append(part)
+        self._waiting = rest
+        return batch
+
+    async def _answer(self, worker: Worker, batch: list[Part]) -> None:
+        for part in [part for part in batch if part.left <= 0]:
+            self._give_up(part)
+        batch = [part for part in batch if not part.done.done()]
+        if not batch:
+            return
+        frame = pd.concat([part.frame for part in batch], ignore_index=True)
+        targets = [target for part in batch for target in part.targets]
+        seconds = max(_LEAST, min(part.left for part in batch))
+        self._metrics.searched(len(frame), len(batch))
+        loop = asyncio.get_running_loop()
+        try:
+            found, complete = await loop.run_in_executor(
+                self._threads,
+                lambda: worker.ask(explain, batch[0].question, frame, targets, seconds, seconds=seconds + _GRACE),
+            )
+        except (CounterfactualTrainingError, OSError) as error:
+            return await self._apart(worker, batch, error)
+        place = 0
+        for part in batch:
+            own = found[place : place + len(part.frame)]
+            place += len(part.frame)
+            _settle(part, ([{**answer, "row": i} for i, answer in enumerate(own)], complete, len(frame)))
+
+    async def _apart(self, worker: Worker, batch: list[Part], error: Exception) -> None:
+        """Answer the parts of a batch that failed one by one: only one of them may be to blame.
+
+        A lone part whose process died is asked once more: another one may have used up the memory.
+        """
+        if len(batch) > 1 or (isinstance(error, DiedError) and not batch[0].alone):
+            for part in batch:
+                part.alone = True
+                await self._answer(worker, [part])
+            return
+        # What takes too long is answered with what is there, which is nothing.
+        if isinstance(error, TooLongError):
+            return self._give_up(batch[0])
+        if isinstance(error, (DiedError, TaskError)):
+            self._metrics.failed()
+            error = RefusedError("The search failed; this is a fault of the server.", code="failed", status=500)
+        if not batch[0].done.done():
+            batch[0].done.set_exception(error)
+
+    def _give_up(self, part: Part) -> None:
+        """Time is over before a search began."""
+        nothing: list[dict[str, Any]] = [
+            {"row": i, "searched": False, "plans": [], "notes": ["Time ran out before this row was searched."]}
+            for i in range(len(part.frame))
+        ]
+        _settle(part, (nothing, False, len(part.frame)))
+
+
+def _settle(part: Part, result: tuple[list[dict[str, Any]], bool, int]) -> None:
+    with contextlib.suppress(asyncio.InvalidStateError):  # its client has gone
+        part.done.set_result(result)

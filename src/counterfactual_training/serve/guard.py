@@ -1,0 +1,177 @@
+"""What every request passes before anything else looks at it, and what every answer carries.
+
+* The ``Host`` must be one that the server is known by. A page of somebody else whose name was pointed to this machine
+  (DNS rebinding) sends its own.
+* A browser says where a request comes from, in ``Origin`` and ``Sec-Fetch-Site``: only our own page may ask.
+* Bodies are JSON and nothing else: what a form of another page can send is refused, so no request can be forged.
+* With a token, the API answers only to who has it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from counterfactual_training.serve.metrics import Metrics, log
+from counterfactual_training.serve.reading import RefusedError
+from counterfactual_training.serve.served import API
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = (
+    (b"content-security-policy", _POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+    (b"x-api-version", str(API).encode()),
+)
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may ask.
+
+    Attributes:
+        hosts: names that the server is known by, without ports.
+        token: what the API asks for; ``None`` asks for nothing.
+    """
+
+    hosts: tuple[str, ...] = LOOPBACK
+    token: str | None = None
+
+    def check(self, scope: Scope) -> None:
+        """Raise :class:`RefusedError` unless the request may pass."""
+        path, headers = scope["path"], _headers(scope)
+        host = self._host(headers)
+        origin = _only(headers, "origin")
+        # The scheme is not compared: behind a proxy, the page is https and this request is not.
+        if origin is not None and origin.partition("://")[2].lower() != host.lower():
+            raise RefusedError("This request comes from another page.", code="origin", status=403)
+        # Following a link to the page is harmless; asking the API from elsewhere is not.
+        site = _only(headers, "sec-fetch-site")
+        if site not in (None, "same-origin", "none") and _guarded(path):
+            raise RefusedError("This request comes from another site.", code="origin", status=403)
+        if self.token is not None and _guarded(path) and not self._knows(_only(headers, "authorization")):
+            raise RefusedError("This server asks for a token: Authorization: Bearer …", code="token", status=401)
+        kind = (_only(headers, "content-type") or "").partition(";")[0].strip().lower()
+        if scope["method"] == "POST" and kind != "application/json":
+            raise RefusedError("Send JSON, with Content-Type: application/json.", code="content_type", status=415)
+
+    def _host(self, headers: list[tuple[str, str]]) -> str:
+        host = _only(headers, "host")
+        if host is None or host_name(host) not in self.hosts:
+            raise RefusedError(
+                "This server is not known by that name; --allow-host adds one.", code="host", status=403
+            )  # fmt: skip
+        return host
+
+    def _knows(self, given: str | None) -> bool:
+        scheme, _, token = (given or "").partition(" ")
+        # Compared in constant time, as bytes: text that is no ASCII would raise an error.
+        return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), (self.token or "").encode())
+
+
+def _guarded(path: str) -> bool:
+    """Everything but the empty page, its style and script, and the answer that the server lives."""
+    return path.startswith("/api") or path == "/metrics"
+
+
+def host_name(host: str) -> str:
+    """``[::1]:8000`` as ``::1``, ``Example.org:80`` as ``example.org``."""
+    name = host.strip().lower()
+    if name.startswith("["):
+        return name[1:].partition("]")[0]
+    return name.rpartition(":")[0] if name.count(":") == 1 else name
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server that listens there."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _headers(scope: Scope) -> list[tuple[str, str]]:
+    return [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]]
+
+
+def _only(headers: Iterable[tuple[str, str]], name: str) -> str | None:
+    """The value of a header; two of them would mean one thing to us and another to a proxy."""
+    found = [value for key, value in headers if key == name]
+    if len(found) > 1:
+        raise RefusedError(f"The header {name} stands twice.", code="bad_request", status=400)
+    return found[0] if found else None
+
+
+class Guard:
+    """The outermost layer: checks access, adds headers, counts and logs.
+
+    Args:
+        answer: writes a refusal.
+        routes: the paths to name in logs; of others, nobody knows what they hold.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        access: Access,
+        metrics: Metrics,
+        answer: Callable[[RefusedError, Scope, Receive, Send], Awaitable[None]],
+        routes: Callable[[str], str],
+    ) -> None:
+        self._app, self._access, self._metrics, self._answer, self._routes = app, access, metrics, answer, routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            else:  # websockets, of which there are none
+                await send({"type": "websocket.close", "code": 1000})
+            return
+        started, status = time.perf_counter(), 500
+        scope["request_id"] = uuid.uuid4().hex[:16]
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = int(message["status"])
+                headers = [*message.get("headers", ()), *_HEADERS, (b"x-request-id", scope["request_id"].encode())]
+                # Data of people is kept in no cache; style and script have names that change with their content.
+                if not any(name == b"cache-control" for name, _ in headers):
+                    headers.append((b"cache-control", b"no-store"))
+                message = {**message, "headers": headers}
+            await send(message)
+
+        try:
+            try:
+                self._access.check(scope)
+            except RefusedError as refused:
+                await self._answer(refused, scope, receive, sending)
+            else:
+                await self._app(scope, receive, sending)
+        finally:
+            seconds, path = time.perf_counter() - started, self._routes(scope["path"])
+            self._metrics.answered(path, status, seconds)
+            method = scope["method"] if scope["method"] in ("GET", "POST", "HEAD") else "other"
+            facts = {"id": scope["request_id"], "method": method, "path": path, "status": status}
+            log("request", **facts, ms=round(1000 * seconds, 1), **scope.get("facts", {}))

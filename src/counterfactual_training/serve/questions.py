@@ -1,0 +1,248 @@
+"""What may be asked: the fields of every request, and rows as frames."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from counterfactual_training.advice.rules import Rules
+from counterfactual_training.advice.words import plain_value
+from counterfactual_training.errors import unknown
+from counterfactual_training.estimator import CounterfactualClassifier
+from counterfactual_training.serve.reading import (
+    Anything,
+    ByName,
+    Fields,
+    Flag,
+    Kind,
+    Many,
+    Maybe,
+    Number,
+    OneOf,
+    RefusedError,
+    Scalar,
+    Text,
+)
+from counterfactual_training.serve.served import Model, Served
+from counterfactual_training.tabular.feature import Feature
+
+# An unknown category is shown again in notes, so it is not to fill the screen.
+_LONGEST_CATEGORY = 200
+_MOST_FILTERS, _MOST_VALUES, _MOST_RELATIONS = 50, 1000, 20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may ask for.
+
+    Attributes:
+        rows: of one request; and of one page of the people.
+        options: plans per row.
+        body: bytes.
+        seconds: until a search is answered with what is there.
+        queue: rows that wait; more are told to come back later.
+        people: rows shown.
+        audited: people who an audit asks for.
+        audit_seconds: until an audit is given up.
+    """
+
+    rows: int = 64
+    options: int = 10
+    body: int = 1_000_000
+    seconds: float = 30.0
+    queue: int = 1000
+    people: int = 10_000
+    audited: int = 2000
+    audit_seconds: float = 300.0
+
+    def document(self) -> dict[str, Any]:
+        return {"rows": self.rows, "options": self.options, "body": self.body, "seconds": self.seconds,
+                "people": self.people, "audited": self.audited}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """A column to tell groups apart by, or two that cross: ``sex*race``."""
+
+    columns: Sequence[str]
+
+    def read(self, value: Any, where: str) -> str:
+        text = Text().read(value, where)
+        # A name may hold a star itself.
+        for part in [text] if text in self.columns else text.split("*", 1):
+            OneOf(self.columns).read(part, where)
+        return text
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "description": f"one of {list(self.columns)!r}, or two joined by *"}
+
+
+def make_bodies(served: Served, limits: Limits) -> dict[str, Fields]:
+    """The fields of each request with a body, by the name of its path."""
+    names = list(served.model.classifier.schema_.names)
+    row: Kind = ByName(names, Scalar())
+    model = OneOf(["main", "against"] if served.against is not None else ["main"])
+    rules = rule_fields(names, served.model.classes)
+    rows = Many(row, limits.rows, 1)
+    columns = names if served.rows is None else [str(name) for name in served.rows.frame.columns]
+    asked: dict[str, Kind] = {
+        "options": Number(1, limits.options, whole=True),
+        "seconds": Number(0.05, limits.seconds),
+        "model": model,
+    }
+    pair = Many(Maybe(Number()), 2, 2)
+    filters = Fields({"column": OneOf(names), "between": pair, "in": Many(Scalar(), _MOST_VALUES)}, ["column"])
+    page: dict[str, Kind] = {
+        "offset": Number(0, 1e9, whole=True),
+        "limit": Number(1, 500, whole=True),
+        "sort": OneOf(["row", "decision", "confidence", "label", *names]),
+        "descending": Flag(),
+        "decision": Maybe(OneOf(served.model.classes)),
+        "search": Maybe(Text(200)),
+        "filters": Many(filters, _MOST_FILTERS),
+    }
+    main = {"model": "main"}
+    return {
+        "rows": Fields(page, defaults={"offset": 0, "limit": 50, "sort": "row", "descending": False, "filters": []}),
+        "predict": Fields({"rows": rows, "model": model}, ["rows"], main),
+        "explain": Fields({"rows": rows, **rules, **asked}, ["rows"],
+                          {**main, "options": 1, "seconds": limits.seconds}),
+        "map": Fields(
+            {"row": row, "columns": Maybe(Many(OneOf(names), 2, 2)), "plans": Many(row, limits.options), "model": model,
+             "size": Number(2, 80, whole=True)},
+            ["row"], {**main, "plans": [], "size": 40},
+        ),
+        "audit": Fields(
+            {"groups": Many(Grouping(columns), 5, 1), "people": Number(10, limits.audited, whole=True), "model": model,
+             "target": Maybe(OneOf(served.model.classes))},
+            ["groups"], {**main, "people": min(300, limits.audited)},
+        ),
+        "receipt": Fields({"row": row, "plan": row, "question": Fields(rules), "model": model}, ["row", "plan"],
+                          {**main, "question": {}}),
+        "verify": Fields({"receipt": Anything()}, ["receipt"]),
+    }  # fmt: skip
+
+
+def rule_fields(names: Sequence[str], classes: Sequence[Any]) -> dict[str, Kind]:
+    """The rules of one question: see ``CounterfactualClassifier.explain``, where ``ranges`` is called ``domain``."""
+    positive = ByName(names, Number(1e-12))
+    return {
+        "target": Maybe(OneOf(classes)),
+        "confidence": Maybe(Number(1e-6, 1.0)),
+        "vary": Maybe(Many(OneOf(names), len(names))),
+        "lock": Maybe(Many(OneOf(names), len(names))),
+        "ranges": Maybe(ByName(names, Many(Scalar(), _MOST_VALUES, 1))),
+        "step": Maybe(positive),
+        "max_change": Maybe(positive),
+        "difficulty": Maybe(positive),
+        "max_changes": Maybe(Number(1, len(names), whole=True)),
+        "relations": Maybe(Many(Text(500), _MOST_RELATIONS)),
+    }
+
+
+@dataclass(frozen=True)
+class Question:
+    """How rows are to be explained; rows of one question are searched together.
+
+    Attributes:
+        model: ``"main"`` or ``"against"``.
+        aimed: whether a target is stated; its class may differ by row.
+        rules: arguments of ``explain``, without those that are not stated.
+    """
+
+    model: str
+    options: int
+    confidence: float | None
+    aimed: bool
+    rules: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """The same for questions that can be answered in one search."""
+        return json.dumps([self.model, self.options, self.confidence, self.aimed, self.rules], sort_keys=True)
+
+
+def question_of(body: Mapping[str, Any], model: Model) -> Question:
+    """The question of a request, its rules checked against those that the model was trained under."""
+    rules = rules_of(body, model.classifier)
+    # A rule that contradicts the schema is told at once, not after a wait in the queue.
+    Rules(**rules).narrow(model.classifier.schema_)
+    aimed = body["target"] is not None or model.wanted is not None
+    return Question(body["model"], body["options"], body["confidence"], aimed, rules)
+
+
+def rules_of(body: Mapping[str, Any], classifier: CounterfactualClassifier) -> dict[str, Any]:
+    """Arguments of ``explain`` for the rules that a request states."""
+    given = {"domain" if name == "ranges" else name: body.get(name) for name in _RULES}
+    rules = {name: value for name, value in given.items() if value}
+    if "domain" in rules:
+        rules["domain"] = {name: _range(classifier.schema_[name], ends) for name, ends in rules["domain"].items()}
+    return rules
+
+
+_RULES = ("vary", "lock", "ranges", "step", "max_change", "difficulty", "max_changes", "relations")
+
+
+def _range(feature: Feature, values: Sequence[Any]) -> list[Any]:
+    """Two ends of a number or of ordered categories; or a list of categories, as the schema knows them."""
+    where = f"ranges.{feature.name}"
+    if feature.kind in ("binary", "categorical"):
+        return [_level(feature, value, where) for value in values]
+    if len(values) != 2:
+        raise RefusedError(f"{where} must hold two ends, either of them null, got {len(values)} values.", where)
+    if feature.kind == "ordinal":
+        return [None if value is None else _level(feature, value, where) for value in values]
+    return [None if value is None else Number().read(value, where) for value in values]
+
+
+def _level(feature: Feature, value: Any, where: str) -> Any:
+    for level in feature.levels:
+        if plain_value(level) == value and isinstance(value, bool) == isinstance(plain_value(level), bool):
+            return level
+    raise RefusedError(
+        f"{where}: {unknown('category', value, [plain_value(level) for level in feature.levels])}", where
+    )
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+
+def frame_of(rows: Sequence[Mapping[str, Any]], classifier: CounterfactualClassifier) -> tuple[pd.DataFrame, list[str]]:
+    """Rows as a frame like that of the training, and notes on what the model does not know."""
+    notes: list[str] = []
+    names = classifier.schema_.names
+    for i, row in enumerate(rows):
+        absent = [name for name in names if name not in row]
+        if absent:
+            raise RefusedError(
+                f"rows[{i}] lacks {', '.join(map(repr, absent[:5]))}: every column is needed.", f"rows[{i}]"
+            )
+    columns = {}
+    for feature in classifier.schema_:
+        cells = [
+            _cell(feature, row[feature.name], f"rows[{i}].{feature.name}", classifier, notes)
+            for i, row in enumerate(rows)
+        ]
+        columns[feature.name] = pd.Series(cells, dtype=object if feature.is_category else None)
+    return pd.DataFrame(columns), list(dict.fromkeys(notes))
+
+
+def _cell(feature: Feature, value: Any, where: str, classifier: CounterfactualClassifier, notes: list[str]) -> Any:
+    if value is None:
+        if classifier.missing != "impute":
+            raise RefusedError(f"{where} is null; this model needs a value in every column.", where)
+        return None if feature.is_category else float("nan")
+    if not feature.is_category:
+        return Number(whole=feature.kind == "integer").read(value, where)
+    try:
+        return _level(feature, value, where)
+    except RefusedError:
+        # Real rows may hold categories that training never saw; the model then takes them as none of its own.
+        if classifier.unseen == "error" or not isinstance(value, str) or len(value) > _LONGEST_CATEGORY:
+            raise
+        notes.append(f"{feature.name} {value!r} did not occur in training: it counts as none of the known categories.")
+        return value

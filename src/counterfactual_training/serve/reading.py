@@ -1,0 +1,267 @@
+"""Bodies of requests, read strictly: every kind of value checks what came, and describes itself for the API's document.
+
+A value that does not fit raises :class:`RefusedError`, which says where it stands and what was expected there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from counterfactual_training.errors import InputError, unknown
+
+# What a message shows of a value that was refused.
+_SHOWN = 60
+
+
+class RefusedError(InputError):
+    """A request that cannot be answered as it is: a status, a code for programs, a sentence for people."""
+
+    def __init__(self, message: str, field: str | None = None, code: str = "bad_request", status: int = 400) -> None:
+        super().__init__(message)
+        self.field, self.code, self.status = field, code, status
+
+
+class Kind(Protocol):
+    """A kind of value: reads it, or raises :class:`RefusedError`; and says what it is as JSON Schema."""
+
+    def read(self, value: Any, where: str) -> Any: ...
+
+    def schema(self) -> dict[str, Any]: ...
+
+
+def parse(body: bytes) -> dict[str, Any]:
+    """The JSON object in a body. Duplicate keys, NaN and infinity are refused: other parsers read them otherwise."""
+    try:
+        document = json.loads(body.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
+    except RecursionError:
+        raise RefusedError("The body is nested too deeply.", code="bad_json") from None
+    except RefusedError:
+        raise
+    except ValueError as error:  # also bytes that are no UTF-8, and numbers of thousands of digits
+        said = str(error) if isinstance(error, json.JSONDecodeError) else "it is not UTF-8, or holds an absurd number"
+        raise RefusedError(f"The body is not JSON: {said}.", code="bad_json") from None
+    if not isinstance(document, dict):
+        raise RefusedError(f"The body must be a JSON object, got {_name(document)}.", code="bad_json")
+    return document
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise RefusedError("The body holds the same key twice in one object.", code="bad_json")
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise RefusedError(f"{name} is not JSON; write null for what is not known.", code="bad_json")
+
+
+def _name(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value) if not isinstance(value, (dict, list)) else _name(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def _expected(where: str, what: str, value: Any) -> RefusedError:
+    return RefusedError(f"{where} must be {what}, got {_shown(value)}.", where)
+
+
+# ---- kinds -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Number:
+    """A finite number from ``low`` to ``high``; with ``whole``, an integer."""
+
+    low: float = -1e300
+    high: float = 1e300
+    whole: bool = False
+
+    def read(self, value: Any, where: str) -> Any:
+        plain = isinstance(value, (int, float)) and not isinstance(value, bool)
+        # Compared first: an integer of hundreds of digits has no float.
+        if not plain or not self.low <= value <= self.high or not math.isfinite(value) or (self.whole and value % 1):
+            span = "" if abs(self.low) == abs(self.high) else f" from {self.low:g} to {self.high:g}"
+            raise _expected(where, f"{'a whole number' if self.whole else 'a number'}{span}", value)
+        return int(value) if self.whole else value
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "integer" if self.whole else "number", "minimum": self.low, "maximum": self.high}
+
+
+@dataclass(frozen=True)
+class Text:
+    """Text of at most so many characters."""
+
+    longest: int = 1000
+
+    def read(self, value: Any, where: str) -> str:
+        if not isinstance(value, str) or len(value) > self.longest:
+            raise _expected(where, f"text of at most {self.longest} characters", value)
+        try:
+            value.encode()
+        except UnicodeEncodeError:  # half of a surrogate pair
+            raise RefusedError(f"{where} holds a character that is no Unicode.", where) from None
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "maxLength": self.longest}
+
+
+@dataclass(frozen=True)
+class Flag:
+    """True or false."""
+
+    def read(self, value: Any, where: str) -> bool:
+        if not isinstance(value, bool):
+            raise _expected(where, "true or false", value)
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "boolean"}
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """Text, a number, true, false or null: a cell, a category, a class."""
+
+    def read(self, value: Any, where: str) -> Any:
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, (int, float)):
+            return Number().read(value, where)
+        if not isinstance(value, str):
+            raise _expected(where, "text, a number, true, false or null", value)
+        return Text().read(value, where)
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": ["string", "number", "boolean", "null"]}
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of these values, and of no other type: 1 is not true."""
+
+    choices: Sequence[Any]
+
+    def read(self, value: Any, where: str) -> Any:
+        for choice in self.choices:
+            if value == choice and isinstance(value, bool) == isinstance(choice, bool):
+                return choice
+        shown = value if isinstance(value, str) and len(value) <= _SHOWN else _shown(value)
+        raise RefusedError(f"{where}: {unknown('value', shown, self.choices)}", where)
+
+    def schema(self) -> dict[str, Any]:
+        return {"enum": list(self.choices)}
+
+
+@dataclass(frozen=True)
+class Many:
+    """A list of at most so many entries of one kind."""
+
+    entry: Kind
+    most: int
+    least: int = 0
+
+    def read(self, value: Any, where: str) -> list[Any]:
+        if not isinstance(value, list):
+            raise _expected(where, "a list", value)
+        if not self.least <= len(value) <= self.most:
+            span = f"at most {self.most}" if self.least == 0 else f"{self.least} to {self.most}"
+            raise RefusedError(f"{where} must have {span} entries, got {len(value)}.", where, "too_many")
+        return [self.entry.read(entry, f"{where}[{i}]") for i, entry in enumerate(value)]
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "array", "items": self.entry.schema(), "minItems": self.least, "maxItems": self.most}
+
+
+@dataclass(frozen=True)
+class ByName:
+    """An object whose keys are known names, such as columns."""
+
+    names: Sequence[str]
+    entry: Kind
+
+    def read(self, value: Any, where: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise _expected(where, "an object", value)
+        return {
+            OneOf(self.names).read(name, where): self.entry.read(entry, f"{where}.{name}")
+            for name, entry in value.items()
+        }
+
+    def schema(self) -> dict[str, Any]:
+        return {
+            "type": "object",
+            "propertyNames": {"enum": list(self.names)},
+            "additionalProperties": self.entry.schema(),
+        }
+
+
+@dataclass(frozen=True)
+class Maybe:
+    """A kind, or null."""
+
+    inner: Kind
+
+    def read(self, value: Any, where: str) -> Any:
+        return None if value is None else self.inner.read(value, where)
+
+    def schema(self) -> dict[str, Any]:
+        return {"anyOf": [self.inner.schema(), {"type": "null"}]}
+
+
+@dataclass(frozen=True)
+class Anything:
+    """An object that its reader checks itself, such as a receipt."""
+
+    def read(self, value: Any, where: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise _expected(where, "an object", value)
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "object"}
+
+
+@dataclass(frozen=True)
+class Fields:
+    """An object with these fields and no others."""
+
+    kinds: Mapping[str, Kind]
+    required: Sequence[str] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def read(self, value: Any, where: str = "") -> dict[str, Any]:
+        """The fields by name; those that are absent have their default, or ``None``."""
+        if not isinstance(value, dict):
+            raise _expected(where or "The body", "an object", value)
+        at = f"{where}." if where else ""
+        for name in value:
+            if name not in self.kinds:
+                shown = name if len(name) <= _SHOWN else name[: _SHOWN - 1] + "…"
+                raise RefusedError(
+                    unknown(f"field in {where}" if where else "field", shown, self.kinds), f"{at}{shown}"
+                )
+        for name in self.required:
+            if name not in value:
+                raise RefusedError(f"{at}{name} is missing.", f"{at}{name}")
+        return {
+            name: kind.read(value[name], f"{at}{name}") if name in value else self.defaults.get(name)
+            for name, kind in self.kinds.items()
+        }
+
+    def schema(self) -> dict[str, Any]:
+        properties = {name: kind.schema() for name, kind in self.kinds.items()}
+        for name, value in self.defaults.items():
+            properties[name] = {**properties[name], "default": value}
+        required = {"required": list(self.required)} if self.required else {}
+        return {"type": "object", "properties": properties, "additionalProperties": False, **required}

@@ -1,0 +1,192 @@
+"""Receipts: what a model promised to whom, under which rules and when, in a form that can be checked later.
+
+A receipt states only what can be worked out again from the model: the decision now, and the decision after the plan. So
+whoever has the model can check it, also after a restart, on another machine, years later. With a key, it is also signed
+(HMAC-SHA256): then nobody without the key can have written it, its time included.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import counterfactual_training
+from counterfactual_training.advice.answer import advice_constraints
+from counterfactual_training.advice.rules import Rules
+from counterfactual_training.constraints.violations import find_violations
+from counterfactual_training.errors import InputError
+from counterfactual_training.serve.answers import predictions_of, row_values
+from counterfactual_training.serve.questions import frame_of, rule_fields, rules_of
+from counterfactual_training.serve.reading import ByName, Fields, Maybe, Number, OneOf, RefusedError, Scalar, Text
+from counterfactual_training.serve.served import Model
+from counterfactual_training.tabular.model_space import device_and_dtype, encode_rows
+
+KIND = "counterfactual-training receipt"
+# A probability is the same on another machine up to rounding.
+_SAME = 1e-4
+# As where metrics look for broken rules.
+_TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    passed: bool
+    said: str
+
+
+def make_receipt(
+    model: Model, row: Mapping[str, Any], plan: Mapping[str, Any], question: Mapping[str, Any], key: bytes | None = None
+) -> dict[str, Any]:
+    """A receipt for a plan; raises if the plan breaks a rule, because a promise that may not be kept is none.
+
+    Args:
+        row, plan: all columns, as the API sends them.
+        question: the rules asked under, as in ``/api/explain``.
+    """
+    claims = _claims(model, row, plan)
+    broken = _broken(model, row, plan, question)
+    if broken:
+        raise RefusedError(f"The plan breaks a rule: {', '.join(map(repr, broken))} may not change like this.", "plan")
+    receipt = {
+        "kind": KIND,
+        "format": 1,
+        "issued": datetime.now(UTC).isoformat(timespec="seconds"),
+        "version": counterfactual_training.__version__,
+        "model": {"name": model.name, "sha256": model.sha256},
+        "question": {name: value for name, value in question.items() if value not in (None, [], {})},
+        **claims,
+    }
+    receipt["digest"] = _digest(receipt)
+    receipt["signature"] = None if key is None else _signature(receipt, key)
+    return receipt
+
+
+def verify_receipt(receipt: Mapping[str, Any], model: Model, key: bytes | None = None) -> list[Check]:
+    """Everything that can be checked about a receipt; it is valid if all of it passed."""
+    checks = [_check_form(receipt)]
+    if not checks[0].passed:
+        return checks
+    intact = hmac.compare_digest(_digest(receipt), str(receipt["digest"]))
+    checks.append(Check("content", intact, "Nothing was altered." if intact else "It was altered after it was issued."))
+    checks += _check_signature(receipt, key)
+    same = receipt["model"]["sha256"] == model.sha256
+    said = f"It was issued for this very model, {model.name}."
+    checks.append(Check("model", same, said if same else f"It was issued for another model, not for {model.name}."))
+    return [*checks, *_check_claims(receipt, model)]
+
+
+# ---- claims ----------------------------------------------------------------------------------------------------------
+
+
+def _claims(model: Model, row: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
+    """What the model says of a row before and after."""
+    frame, _ = frame_of([row, plan], model.classifier)
+    now, then = predictions_of(model, frame)
+    return {
+        "person": row_values(frame, 0),
+        "plan": row_values(frame, 1),
+        "decision": {"class": now["decision"], "confidence": now["confidence"]},
+        "promise": {"class": then["decision"], "confidence": then["confidence"]},
+    }
+
+
+def _broken(
+    model: Model, row: Mapping[str, Any], plan: Mapping[str, Any], question: Mapping[str, Any]
+) -> list[str]:  # fmt: skip
+    """Columns that a plan changes although the rules forbid it."""
+    classifier = model.classifier
+    schema = Rules(**rules_of(question, classifier)).narrow(classifier.schema_)
+    encoder = classifier.encoder_.with_schema(schema)
+    rules = advice_constraints(encoder, classifier.num_std_)
+    frame, _ = frame_of([row, plan], classifier)
+    like = device_and_dtype(classifier.model_)
+    x = encode_rows(encoder, frame, like).double()
+    wrong = find_violations(rules.to(x), x[1:], x[:1], _TOLERANCE)[0]
+    return [name for name, part in encoder.slices_.items() if bool(wrong[part].any())]
+
+
+def _check_claims(receipt: Mapping[str, Any], model: Model) -> list[Check]:
+    try:
+        found = _claims(model, receipt["person"], receipt["plan"])
+        # Written by anybody, so read as strictly as a request.
+        fields = Fields(rule_fields(model.classifier.schema_.names, model.classes))
+        broken = _broken(model, receipt["person"], receipt["plan"], fields.read(receipt["question"], "question"))
+    except InputError as error:
+        return [Check("values", False, f"This model does not accept its values: {error}")]
+    words = {"decision": ("The decision then", "now"), "promise": ("The decision after the plan", "promised")}
+    checks = []
+    for name, (what, stated) in words.items():
+        said, is_so = receipt[name], found[name]
+        same = said["class"] == is_so["class"] and abs(said["confidence"] - is_so["confidence"]) <= _SAME
+        text = f"{what} is {is_so['class']!r} with confidence {is_so['confidence']:.3f}, as {stated}."
+        other = (
+            f"{what} is {is_so['class']!r} with confidence {is_so['confidence']:.3f}; the receipt says "
+            f"{said['class']!r} with {said['confidence']:.3f}."
+        )
+        checks.append(Check(name, same, text if same else other))
+    kept = "The plan keeps the rules it was asked under."
+    checks.append(Check("rules", not broken, kept if not broken else f"The plan breaks the rules of {broken!r}."))
+    return checks
+
+
+# ---- form ------------------------------------------------------------------------------------------------------------
+
+
+def _check_form(receipt: Mapping[str, Any]) -> Check:
+    """Whether it is a receipt at all; everything else can then count on its fields."""
+    claim = Fields({"class": Scalar(), "confidence": Number(0, 1)}, ["class", "confidence"])
+    row: Any = _AnyRow()
+    fields = {
+        "kind": OneOf([KIND]), "format": OneOf([1]), "issued": Text(40), "version": Text(40),
+        "model": Fields({"name": Text(), "sha256": Text(64)}, ["name", "sha256"]),
+        "question": _AnyRow(), "person": row, "plan": row, "decision": claim, "promise": claim,
+        "digest": Text(64), "signature": Maybe(Text(64)),
+    }  # fmt: skip
+    try:
+        Fields(fields, [*fields]).read(dict(receipt), "")
+        datetime.fromisoformat(str(receipt["issued"]))
+    except (RefusedError, ValueError) as error:
+        return Check("form", False, f"This is no receipt: {error}")
+    return Check("form", True, f"A receipt of {receipt['issued']}, for {receipt['model']['name']}.")
+
+
+class _AnyRow(ByName):
+    """Values by any name; what the model does not know is told by the check of its values."""
+
+    def __init__(self) -> None:
+        super().__init__((), Scalar())
+
+    def read(self, value: Any, where: str) -> dict[str, Any]:
+        if not isinstance(value, dict) or not all(len(name) <= 1000 for name in value):
+            raise RefusedError(f"{where} must be an object.", where)
+        return value
+
+
+def _check_signature(receipt: Mapping[str, Any], key: bytes | None) -> list[Check]:
+    if key is None:
+        return []  # what cannot be checked is no reason to fail
+    signed = receipt["signature"]
+    good = isinstance(signed, str) and hmac.compare_digest(_signature(receipt, key), signed)
+    words = "It was signed with this key." if good else "It was not signed with this key."
+    return [Check("signature", good, words)]
+
+
+def _canonical(receipt: Mapping[str, Any]) -> bytes:
+    content = {name: value for name, value in receipt.items() if name not in ("digest", "signature")}
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def _digest(receipt: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_canonical(receipt)).hexdigest()
+
+
+def _signature(receipt: Mapping[str, Any], key: bytes) -> str:
+    return hmac.new(key, _canonical(receipt), hashlib.sha256).hexdigest()

@@ -1,0 +1,142 @@
+"""Run the application on this machine: a socket, a web server around it, and a browser to look at it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+import socket
+import warnings
+import webbrowser
+from dataclasses import dataclass
+
+import uvicorn
+
+from counterfactual_training.errors import InputError
+from counterfactual_training.serve.app import make_app
+from counterfactual_training.serve.guard import LOOPBACK, Access, host_name, is_loopback
+from counterfactual_training.serve.metrics import log_to_stderr
+from counterfactual_training.serve.questions import Limits
+from counterfactual_training.serve.served import Served
+
+# Ports after the wanted one that are tried, to name one that is free.
+_NEAR = 100
+# Seconds that requests have to end when the server stops; and connections that are held at once.
+_GRACE, _CONNECTIONS = 20, 1000
+_SHORTEST_TOKEN = 16
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the server listens, and what it is called there.
+
+    Attributes:
+        names: further names it is known by, such as that of a proxy.
+        token: asked for; ``None`` makes one up if the address is not this machine's own.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    names: tuple[str, ...] = ()
+    token: str | None = None
+
+    def access(self) -> Access:
+        """Who may ask. Beyond this machine, nobody without a token."""
+        token = self.token
+        if token is not None and len(token) < _SHORTEST_TOKEN:
+            raise InputError(f"The token has {len(token)} characters; use {_SHORTEST_TOKEN} or more.")
+        if token is None and not is_loopback(self.host):
+            token = secrets.token_urlsafe(24)
+        known = (*LOOPBACK, *([] if self.host in ("0.0.0.0", "::") else [self.host]), *self.names)  # noqa: S104
+        return Access(tuple(dict.fromkeys(host_name(name) for name in known)), token)
+
+    def listen(self) -> socket.socket:
+        """A socket; an error that names a free port if this one is taken."""
+        if not 0 <= self.port < 65536:
+            raise InputError(f"--port must be from 0 to 65535, got {self.port}.")
+        try:
+            return _bind(self.host, self.port)
+        except OSError as error:
+            free = self._free()
+            if free is None or not _taken(error):
+                raise InputError(f"Cannot listen on {self.host} port {self.port}: {error.strerror}.") from None
+            raise InputError(f"Port {self.port} is in use; {free} is free: add --port {free}.") from None
+
+    def _free(self) -> int | None:
+        for port in range(self.port + 1, min(65536, self.port + _NEAR)):
+            with contextlib.suppress(OSError):
+                _bind(self.host, port).close()
+                return port
+        return None
+
+
+def _taken(error: OSError) -> bool:
+    return error.errno in (errno.EADDRINUSE, errno.EACCES)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if os.name == "posix":  # a restart need not wait for connections that are still closing
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(2048)
+    except OSError:
+        listener.close()
+        raise
+    listener.set_inheritable(False)
+    return listener
+
+
+def url_of(address: Address, port: int, token: str | None = None) -> str:
+    """What to type into a browser; the token stands behind #, which browsers do not send."""
+    host = "127.0.0.1" if address.host in ("0.0.0.0", "::") else address.host  # noqa: S104
+    host = f"[{host}]" if ":" in host else host
+    return f"http://{host}:{port}/" + (f"#token={token}" if token else "")
+
+
+def run_server(
+    served: Served,
+    address: Address,
+    *,
+    limits: Limits,
+    workers: int,
+    key: bytes | None,
+    root_path: str = "",
+    together: bool = True,
+    access: Access | None = None,
+    listener: socket.socket | None = None,
+    log_level: str = "info",
+) -> None:
+    """Serve until a signal ends it: requests that have begun are answered first."""
+    log_to_stderr(log_level)
+    warnings.simplefilter("ignore")  # they quote cells; what clients should know is in the notes of their answers
+    access = address.access() if access is None else access
+    listener = address.listen() if listener is None else listener
+    app = make_app(served, access=access, limits=limits, workers=workers, key=key, together=together)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,  # it would log addresses and queries
+        server_header=False,
+        root_path=root_path,
+        limit_concurrency=_CONNECTIONS,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=_GRACE,
+        h11_max_incomplete_event_size=32_768,
+    )
+    server = uvicorn.Server(config)
+    server.run(sockets=[listener])
+
+
+def open_browser(url: str) -> bool:
+    """Show a page; ``False`` if there is no browser, or nobody who could see one."""
+    screen = os.name != "posix" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if not screen and shutil.which("open") is None:
+        return False
+    with contextlib.suppress(webbrowser.Error):
+        return webbrowser.open(url)
+    return False

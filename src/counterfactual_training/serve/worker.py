@@ -1,0 +1,134 @@
+"""A process that searches: it holds the models, takes one task at a time and sends back plain values.
+
+Searches run here, so that the process that talks to clients always answers, and so that a search that takes far too
+long can be ended by ending its process.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import warnings
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pandas as pd
+import torch
+
+from counterfactual_training.errors import CounterfactualTrainingError
+from counterfactual_training.serve.answers import answers_of
+from counterfactual_training.serve.questions import Question
+from counterfactual_training.serve.served import Served
+
+# Seconds to wait for a process that was asked to end.
+_PATIENCE = 2.0
+# A fork of a server that has already imported torch starts in milliseconds; Windows can only spawn.
+_METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+
+
+class TooLongError(CounterfactualTrainingError):
+    """A task did not end in time, and its process was ended."""
+
+
+class DiedError(CounterfactualTrainingError):
+    """The process of a task ended by itself: out of memory, or killed."""
+
+
+class TaskError(CounterfactualTrainingError):
+    """A task failed in a way that nobody foresaw; the message names the type of the error and nothing of the data."""
+
+
+class Worker:
+    """The parent's end of a process. One thread at a time may ask it."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._process: multiprocessing.process.BaseProcess | None = None
+        self._pipe: Connection | None = None
+        self.starts = 0
+
+    def start(self) -> None:
+        """Start the process, unless it runs."""
+        if self._process is not None and self._process.is_alive():
+            return
+        context: Any = multiprocessing.get_context(_METHOD)
+        if _METHOD == "forkserver":
+            context.set_forkserver_preload([__name__])
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_work, args=(theirs, self._served), daemon=True)
+        self._process.start()
+        theirs.close()
+        self.starts += 1
+
+    def ask(self, task: Callable[..., Any], *arguments: Any, seconds: float) -> Any:
+        """``task(served, *arguments)`` in the process, which is ended after so many seconds (:class:`TooLongError`)."""
+        self.start()
+        assert self._pipe is not None  # noqa: S101 - `start` made it
+        try:
+            self._pipe.send((task, arguments))
+            if not self._pipe.poll(seconds):
+                self.stop()
+                raise TooLongError(f"This took longer than {seconds:.0f} s and was given up.")
+            result, error = self._pipe.recv()
+        except (EOFError, OSError):
+            self.stop()
+            raise DiedError("The process that worked on this ended unexpectedly.") from None
+        if error is not None:
+            raise error
+        return result
+
+    def stop(self) -> None:
+        """End the process, whatever it does."""
+        if self._pipe is not None:
+            self._pipe.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.join(_PATIENCE)
+        self._process = self._pipe = None
+
+
+def _work(pipe: Connection, served: Served) -> None:
+    """Answer tasks until the other end is closed."""
+    # Ctrl-C reaches all processes of a terminal; the parent decides when this one ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")  # notes on unknown categories are the parent's
+    while True:
+        try:
+            task, arguments = pipe.recv()
+        except (EOFError, OSError):
+            return
+        reply: tuple[Any, Exception | None]
+        try:
+            reply = task(served, *arguments), None
+        except CounterfactualTrainingError as error:
+            reply = None, _portable(error)
+        except Exception as error:
+            # No message: it may hold values of rows, which do not belong into logs.
+            reply = None, TaskError(type(error).__name__)
+        pipe.send(reply)
+
+
+def _portable(error: CounterfactualTrainingError) -> CounterfactualTrainingError:
+    """The error without its traceback, in a type that has no other arguments than its message."""
+    return type(error)(str(error))
+
+
+# ---- tasks -----------------------------------------------------------------------------------------------------------
+
+
+def explain(
+    served: Served, question: Question, frame: pd.DataFrame, targets: list[Any], seconds: float
+) -> tuple[list[dict[str, Any]], bool]:
+    """Answers to the rows of a question, and whether time sufficed to try everything."""
+    model = served.named(question.model)
+    found = model.classifier.explain(
+        frame.reset_index(drop=True),
+        [model.label(target) for target in targets] if question.aimed else None,
+        n_options=question.options,
+        confidence=question.confidence,
+        time_limit=seconds,
+        **question.rules,
+    )
+    return answers_of(found, len(frame)), found.complete

@@ -1,0 +1,96 @@
+"""Receipts hold what can be worked out again, and show every alteration."""
+
+import copy
+import json
+
+import pytest
+from serving import ask
+
+from counterfactual_training.serve.receipt import make_receipt, verify_receipt
+from counterfactual_training.serve.served import Model
+
+KEY = b"a key that only the server knows"
+
+
+@pytest.fixture(scope="module")
+def plan(client, denied):
+    return ask(client, "explain", rows=denied[:1])["answers"][0]["plans"][0]["values"]
+
+
+@pytest.fixture(scope="module")
+def receipt(served, denied, plan):
+    return make_receipt(served.model, denied[0], plan, {"target": "granted", "lock": ["age"], "vary": None}, KEY)
+
+
+def failed(checks):
+    return [check.name for check in checks if not check.passed]
+
+
+def test_a_receipt_verifies_by_the_model_alone(served, receipt):
+    again = json.loads(json.dumps(receipt))
+    assert failed(verify_receipt(again, served.model)) == []
+    assert failed(verify_receipt(again, served.model, KEY)) == []
+    assert receipt["question"] == {"target": "granted", "lock": ["age"]}
+    assert receipt["decision"]["class"] == "denied" and receipt["promise"]["class"] == "granted"
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("plan", "debt"), 0.0), (("person", "age"), 20), (("promise", "class"), "denied"), (("issued",), "2020-01-01"),
+        (("promise", "confidence"), 0.99), (("question", "lock"), []), (("model", "sha256"), "c" * 64),
+        (("digest",), ""),
+    ],
+)  # fmt: skip
+def test_every_alteration_shows(served, receipt, path, value):
+    altered = copy.deepcopy(receipt)
+    place = altered
+    for name in path[:-1]:
+        place = place[name]
+    place[path[-1]] = value
+    assert "content" in failed(verify_receipt(altered, served.model))
+    assert {"content", "signature"} <= set(failed(verify_receipt(altered, served.model, KEY))) or path == ("digest",)
+
+
+def test_who_has_no_key_cannot_sign(served, denied, plan):
+    forged = make_receipt(served.model, denied[0], plan, {}, b"another key")
+    assert failed(verify_receipt(forged, served.model, KEY)) == ["signature"]
+    unsigned = make_receipt(served.model, denied[0], plan, {})
+    assert unsigned["signature"] is None and failed(verify_receipt(unsigned, served.model, KEY)) == ["signature"]
+
+
+def test_another_model_is_told(served, receipt):
+    other = Model(served.against.classifier, "rival.safetensors", "b" * 64, "granted")
+    assert "model" in failed(verify_receipt(receipt, other))
+
+
+def test_a_promise_that_breaks_a_rule_is_not_given(client, denied, plan):
+    for broken in ({**plan, "age": plan["age"] + 1}, {**plan, "debt": denied[0]["debt"] + 5}):
+        response = client.post("/api/v1/receipt", json={"row": denied[0], "plan": broken})
+        assert response.status_code == 400 and "breaks a rule" in response.json()["error"]["message"]
+    changed = next(name for name in plan if plan[name] != denied[0][name])
+    response = client.post("/api/v1/receipt", json={"row": denied[0], "plan": plan, "question": {"lock": [changed]}})
+    assert response.status_code == 400 and changed in response.json()["error"]["message"]
+
+
+def test_the_server_gives_and_checks_receipts_of_both_models(client, denied, plan):
+    for model in ("main", "against"):
+        found = ask(client, "receipt", row=denied[0], plan=plan, question={"target": "granted"}, model=model)["receipt"]
+        told = ask(client, "verify", receipt=found)
+        assert told["valid"] and {check["name"] for check in told["checks"]} >= {"model", "promise", "rules"}
+        found["plan"]["income"] = 1
+        assert not ask(client, "verify", receipt=found)["valid"]
+
+
+@pytest.mark.parametrize("nonsense", [{}, {"kind": "a cheque"}, {"model": 3}, {"model": {"sha256": []}}])
+def test_what_is_no_receipt_is_told(client, nonsense):
+    told = ask(client, "verify", receipt=nonsense)
+    assert not told["valid"] and told["checks"][0]["name"] == "form"
+
+
+def test_a_receipt_of_other_columns_is_told_not_raised(served, receipt):
+    other = copy.deepcopy(receipt)
+    other["person"] = {"height": 3}
+    assert "values" in failed(verify_receipt(other, served.model))
+    for question in ({"lock": 3}, {"ranges": {"income": 3}}, {"colour": "red"}):
+        assert "values" in failed(verify_receipt({**receipt, "question": question}, served.model))
