@@ -97,6 +97,41 @@ def test_a_large_request_is_answered_row_by_row_in_order(served):
     assert [answer["plans"][0]["values"] for answer in answers] == told.frame.astype(object).to_dict("records")
 
 
+def test_a_hurried_client_does_not_hurry_others(served, people):
+    async def work(desk):
+        patient = [desk.explain(question(), one(people, i), ["granted"], 60.0) for i in range(3)]
+        return await asyncio.gather(*patient, desk.explain(question(), one(people, 3), ["granted"], 0.5))
+
+    found, metrics = run(served, work)
+    assert {batch for _, _, batch in found[:3]} == {3} and all(complete for _, complete, _ in found[:3])
+
+
+def test_the_parts_of_a_large_request_leave_room_for_others(served, people):
+    async def work(desk):
+        large = asyncio.create_task(desk.explain(question(), pd.concat([people] * 4), ["granted"] * 48, 60.0))
+        await asyncio.sleep(0.05)
+        small = await desk.explain(question(), one(people, 0), ["granted"], 60.0)
+        return small, large.done(), await large
+
+    (small, was_done, large), metrics = run(served, work)
+    assert small[0][0]["plans"] and not was_done and len(large[0]) == 48
+    assert numbers(metrics)["ct_batches_total"] == "3"
+
+
+def test_who_has_hung_up_is_not_searched_for(served, people):
+    async def work(desk):
+        busy = asyncio.create_task(desk.explain(question(3), people, ["granted"] * 12, 60.0))
+        await asyncio.sleep(0.1)
+        gone = asyncio.create_task(desk.explain(question(), one(people, 0), ["granted"], 60.0))
+        await asyncio.sleep(0.05)
+        gone.cancel()
+        await busy
+        return desk.waiting
+
+    _, metrics = run(served, work)
+    assert numbers(metrics)["ct_batches_total"] == "1"
+
+
 def test_who_waits_too_long_is_told_so(served, people):
     async def work(desk):
         slow = asyncio.create_task(desk.explain(question(5), people, ["granted"] * 12, 60.0))

@@ -7,8 +7,8 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -37,6 +37,7 @@ _BODY_SECONDS = 15.0
 _BY_DEFAULT = Limits()
 _ANYBODY = Access()
 
+T = TypeVar("T")
 Handler = Callable[[Request, dict[str, Any]], Awaitable[Any]]
 
 
@@ -93,6 +94,7 @@ class _Application:
             lifespan=self._life,
             exception_handlers={HTTPException: _http_error, Exception: _fault},
         )
+        inner.router.redirect_slashes = False  # /health/ is simply not there
         self.app: App = Guard(
             inner, access, self.metrics, _refuse, lambda path: path if path in names else "other"
         )  # fmt: skip
@@ -178,7 +180,8 @@ class _Application:
         frame, notes = frame_of(body["rows"], model.classifier)
         targets = [plain_value(model.wanted) if body["target"] is None else body["target"]] * len(frame)
         now = await asyncio.to_thread(predictions_of, model, frame)
-        answers, complete, batch = await self.desk.explain(question, frame, targets, body["seconds"])
+        asked = self.desk.explain(question, frame, targets, body["seconds"])
+        answers, complete, batch = await _unless_gone(request, asked)
         await asyncio.to_thread(self._judge, body["model"], answers)
         for answer, own in zip(answers, now, strict=True):
             # As decided now, also for rows that were not searched.
@@ -239,6 +242,26 @@ class _Application:
     def _need_rows(self) -> None:
         if self.served.rows is None:
             raise RefusedError("There are no rows: start the server with --data.", code="no_data", status=404)
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """What the work comes to; it is cancelled if the client hangs up, because nobody would read it."""
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    working, leaving = asyncio.create_task(work), asyncio.create_task(gone())
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        # So that nobody misses the error of a task that was cancelled too late.
+        await asyncio.gather(working, leaving, return_exceptions=True)
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------------

@@ -44,12 +44,21 @@ class Part:
     until: float
     done: asyncio.Future[tuple[list[dict[str, Any]], bool, int]] = field(repr=False)
     key: str = ""
+    owner: object = None
     alone: bool = False
 
     @property
     def left(self) -> float:
         """Seconds."""
         return self.until - time.monotonic()
+
+    def goes_with(self, other: Part) -> bool:
+        """Whether both can be searched at once: the same question, and about as much time for it."""
+        if self.alone or other.alone or self.key != other.key or self.owner is other.owner:
+            return False
+        # A batch has the time of its most hurried part; nobody is to lose more than half of theirs to others.
+        mine, theirs = max(self.left, _LEAST), max(other.left, _LEAST)
+        return max(mine, theirs) <= 2 * min(mine, theirs)
 
 
 class Desk:
@@ -103,11 +112,11 @@ class Desk:
         if self.waiting + len(frame) > self._most_waiting:
             raise RefusedError("Too many questions are waiting; try again in a few seconds.", code="busy", status=503)
         loop, until = asyncio.get_running_loop(), time.monotonic() + seconds
-        parts = []
+        parts, owner = [], object()
         for first in range(0, len(frame), _PART):
             rows = frame.iloc[first : first + _PART]
             own = list(targets[first : first + _PART])
-            parts.append(Part(question, rows, own, until, loop.create_future(), question.key))
+            parts.append(Part(question, rows, own, until, loop.create_future(), question.key, owner))
         async with self._arrived:
             self._waiting.extend(parts)
             self._arrived.notify(len(parts))
@@ -151,7 +160,6 @@ class Desk:
             await self._arrived.wait_for(lambda: len(self._waiting) > 0)
         if self._together and len(self._waiting) == 1:
             await asyncio.sleep(_LINGER)
-        first: Part | None = None
         batch: list[Part] = []
         rest: deque[Part] = deque()
         rows = 0
@@ -159,14 +167,9 @@ class Desk:
             part = self._waiting.popleft()
             if part.done.done():  # its client has gone
                 continue
-            first = first or part
-            fits = part is first or (
-                self._together
-                and not (part.alone or first.alone)
-                and part.key == first.key
-                and rows + len(part.frame) <= _BATCH
-            )
-            if fits:
+            # With everybody in it, not only the first: of one request, only one part at a time, so that others get in.
+            fits = not batch or (self._together and rows + len(part.frame) <= _BATCH)
+            if fits and all(part.goes_with(other) for other in batch):
                 batch.append(part)
                 rows += len(part.frame)
             else:
@@ -219,9 +222,10 @@ class Desk:
 
     def _give_up(self, part: Part) -> None:
         """Time is over before a search began."""
+        why = ["Time ran out before this row was searched."]
         nothing: list[dict[str, Any]] = [
-            {"row": i, "searched": False, "plans": [], "notes": ["Time ran out before this row was searched."]}
-            for i in range(len(part.frame))
+            {"row": i, "searched": False, "plans": [], "target": target, "notes": why}
+            for i, target in enumerate(part.targets)
         ]
         _settle(part, (nothing, False, len(part.frame)))
 
