@@ -102,7 +102,7 @@ def test_a_hurried_client_does_not_hurry_others(served, people):
         patient = [desk.explain(question(), one(people, i), ["granted"], 60.0) for i in range(3)]
         return await asyncio.gather(*patient, desk.explain(question(), one(people, 3), ["granted"], 0.5))
 
-    found, metrics = run(served, work)
+    found, _ = run(served, work)
     assert {batch for _, _, batch in found[:3]} == {3} and all(complete for _, complete, _ in found[:3])
 
 

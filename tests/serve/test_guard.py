@@ -82,6 +82,15 @@ def test_without_the_token_the_api_is_closed(guarded, given):
         assert response.headers["www-authenticate"] == "Bearer"
 
 
+def test_a_path_that_a_proxy_mounts_the_page_under_opens_nothing(served):
+    app = make_app(served, access=Access(("advice.example.org",), TOKEN), workers=1)
+    with TestClient(app, base_url="http://advice.example.org", root_path="/advice") as client:
+        for path in ("/advice/api/v1/model", "/advice/metrics", "//api/model", "/api/model"):
+            assert client.get(path).status_code == 401
+        assert client.get("/advice/health").status_code == 200 and client.get("/advice/").status_code == 200
+        assert client.get("/advice/api/model", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
+
+
 def test_with_the_token_it_is_open(guarded, denied):
     guarded.headers["authorization"] = f"Bearer {TOKEN}"
     assert ask(guarded, "predict", rows=denied[:1])["predictions"]

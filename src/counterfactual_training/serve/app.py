@@ -133,10 +133,8 @@ class _Application:
         """The body, unless it is too large or takes too long."""
         most = self.limits.body
         too_large = RefusedError(f"The body is larger than {most:,} bytes.", code="too_large", status=413)
-        if (
-            request.headers.get("content-length", "0").isdigit()
-            and int(request.headers.get("content-length", 0)) > most
-        ):
+        stated = request.headers.get("content-length", "")
+        if stated.isascii() and stated.isdecimal() and int(stated) > most:
             raise too_large
         parts, size = [], 0
         try:

@@ -136,6 +136,9 @@ class Desk:
                 return await loop.run_in_executor(
                     self._threads, lambda: self._auditor.ask(task, *arguments, seconds=seconds)
                 )
+            except TooLongError:
+                said = f"This took longer than {seconds:.0f} s and was given up; ask for fewer people or groups."
+                raise RefusedError(said, code="too_long", status=503) from None
             finally:
                 # Audits hold copies of rows and models; nobody knows when the next one comes.
                 self._auditor.stop()

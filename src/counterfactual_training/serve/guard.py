@@ -58,7 +58,7 @@ class Access:
 
     def check(self, scope: Scope) -> None:
         """Raise :class:`RefusedError` unless the request may pass."""
-        path, headers = scope["path"], _headers(scope)
+        closed, headers = not _open(route_of(scope)), _headers(scope)
         host = self._host(headers)
         origin = _only(headers, "origin")
         # The scheme is not compared: behind a proxy, the page is https and this request is not.
@@ -66,9 +66,9 @@ class Access:
             raise RefusedError("This request comes from another page.", code="origin", status=403)
         # Following a link to the page is harmless; asking the API from elsewhere is not.
         site = _only(headers, "sec-fetch-site")
-        if site not in (None, "same-origin", "none") and _guarded(path):
+        if site not in (None, "same-origin", "none") and closed:
             raise RefusedError("This request comes from another site.", code="origin", status=403)
-        if self.token is not None and _guarded(path) and not self._knows(_only(headers, "authorization")):
+        if self.token is not None and closed and not self._knows(_only(headers, "authorization")):
             raise RefusedError("This server asks for a token: Authorization: Bearer …", code="token", status=401)
         kind = (_only(headers, "content-type") or "").partition(";")[0].strip().lower()
         if scope["method"] == "POST" and kind != "application/json":
@@ -88,9 +88,16 @@ class Access:
         return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), (self.token or "").encode())
 
 
-def _guarded(path: str) -> bool:
-    """Everything but the empty page, its style and script, and the answer that the server lives."""
-    return path.startswith("/api") or path == "/metrics"
+def route_of(scope: Scope) -> str:
+    """The path without the prefix under which a proxy mounts the application."""
+    prefix = scope.get("root_path", "").rstrip("/")
+    path: str = scope["path"]
+    return path.removeprefix(prefix) if prefix and path.startswith(f"{prefix}/") else path
+
+
+def _open(path: str) -> bool:
+    """The empty page, its style and script, and the answer that the server lives. All else may hold data."""
+    return path in ("/", "/health") or path.startswith("/static/")
 
 
 def host_name(host: str) -> str:
@@ -170,7 +177,7 @@ class Guard:
             else:
                 await self._app(scope, receive, sending)
         finally:
-            seconds, path = time.perf_counter() - started, self._routes(scope["path"])
+            seconds, path = time.perf_counter() - started, self._routes(route_of(scope))
             self._metrics.answered(path, status, seconds)
             method = scope["method"] if scope["method"] in ("GET", "POST", "HEAD") else "other"
             facts = {"id": scope["request_id"], "method": method, "path": path, "status": status}
