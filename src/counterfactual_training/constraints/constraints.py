@@ -238,10 +238,13 @@ class Constraints:
     def snap(self, x_cf: Tensor, x: Tensor, held: Tensor | None = None) -> Tensor:
         """A copy of x_cf with valid values that x can reach; relations may change more, but no cells under ``held``."""
         x_cf = x_cf.clone()
-        if self.groups and self.category_projection == "end":
-            self._category_bounds(x).settle(self.groups, x_cf)
+        projects = bool(self.groups) and self.category_projection == "end"
+        # Worked out once for both: with many categories, the box is most of the work.
+        box = self._box(x) if projects or self.lattices else None
+        if projects:
+            self._category_bounds(x, box).settle(self.groups, x_cf)
         if self.lattices:
-            self._round(x_cf, x)
+            self._round(x_cf, x, box)
         if self.relations is None:
             return x_cf
         if self.category_projection == "end":
@@ -304,9 +307,9 @@ class Constraints:
                 bound[..., number] = torch.where(stays, own, bound[..., number])
         return lower, upper
 
-    def _category_bounds(self, x: Tensor) -> Bounds:
-        """Box and categories, whenever categories are projected."""
-        lower, upper = self._box(x)
+    def _category_bounds(self, x: Tensor, box: tuple[Tensor, Tensor] | None = None) -> Bounds:
+        """Box and categories, whenever categories are projected; ``box`` is that of x, if it is known."""
+        lower, upper = self._box(x) if box is None else box
         home, choices = x, []
         for group in self.groups:
             columns = group.index
@@ -335,9 +338,9 @@ class Constraints:
         up, down = (mask[..., group.index].unsqueeze(-2) for mask in (self.may_increase, self.may_decrease))
         return group.possible(x, lower, upper, up, down)
 
-    def _round(self, x_cf: Tensor, x: Tensor) -> None:
+    def _round(self, x_cf: Tensor, x: Tensor, box: tuple[Tensor, Tensor] | None = None) -> None:
         """Round to integers and allowed values, in place."""
-        lower, upper = (bound.expand_as(x) for bound in self._box(x))
+        lower, upper = (bound.expand_as(x) for bound in (self._box(x) if box is None else box))
         up, down = self.may_increase.unsqueeze(-2).expand_as(x), self.may_decrease.unsqueeze(-2).expand_as(x)
         # A value that did not change is kept, and often few columns of many did.
         moved = x_cf != x
