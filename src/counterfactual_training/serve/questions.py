@@ -178,7 +178,8 @@ def question_of(body: Mapping[str, Any], model: Model) -> Question:
 def rules_of(body: Mapping[str, Any], classifier: CounterfactualClassifier) -> dict[str, Any]:
     """Arguments of ``explain`` for the rules that a request states."""
     given = {"domain" if name == "ranges" else name: body.get(name) for name in _RULES}
-    rules = {name: value for name, value in given.items() if value}
+    # An empty list of columns that may vary is a rule, too: a mistake, which the library tells.
+    rules = {name: value for name, value in given.items() if value or (name == "vary" and value is not None)}
     if "domain" in rules:
         rules["domain"] = {name: _range(classifier.schema_[name], ends) for name, ends in rules["domain"].items()}
     return rules

@@ -122,6 +122,7 @@ def run_server(
         log_config=None,
         access_log=False,  # it would log addresses and queries
         server_header=False,
+        ws="none",
         root_path=root_path,
         limit_concurrency=_CONNECTIONS,
         timeout_keep_alive=15,

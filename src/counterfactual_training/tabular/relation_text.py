@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from math import isfinite
 from typing import NamedTuple, NoReturn
 
 from counterfactual_training.constraints.expression import Expression
@@ -61,7 +62,10 @@ def read_relation(text: object, names: Collection[str]) -> Comparison | tuple[Co
     parser = _Parser(text, names)
     split = [found for found in _REQUIRES.finditer(text) if found["requires"]]
     if not split:
-        return parser.comparison()
+        try:
+            return parser.comparison()
+        except RecursionError:
+            raise ConstraintError(f"The relation {text!r} is nested too deeply; use fewer brackets.") from None
     if len(split) > 1:
         parser.fail('expected "requires" once', split[1].start())
     middle = split[0]
@@ -111,6 +115,9 @@ class _Parser:
         right = self._sum()
         if self.now.kind != "end":
             self.fail(f"expected an operator or the end instead of {self.now}", self.now.start)
+        weights, constant = left.joined("-", right).linear() or ({}, 0.0)
+        if not all(map(isfinite, (*weights.values(), constant))):
+            self.fail("these numbers are too large", 0)
         return Comparison(left, sign.text, right)
 
     def _advance(self) -> _Token:
