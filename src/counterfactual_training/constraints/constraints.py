@@ -168,6 +168,17 @@ class Constraints:
         box = self.domain.lower
         if self.may_increase.device == box.device == like.device and box.dtype == like.dtype:
             return self  # keeps what is cached
+        # A search converts them before every rounding.
+        key = like.device, like.dtype
+        if key not in self._converted:
+            self._converted[key] = self._to(like)
+        return self._converted[key]
+
+    @cached_property
+    def _converted(self) -> dict[tuple[torch.device, torch.dtype], Constraints]:
+        return {}
+
+    def _to(self, like: Tensor) -> Constraints:
         up, down = self.may_increase.to(like.device), self.may_decrease.to(like.device)
         moved = {"reach": self.reach, "relations": self.relations}
         others: dict[str, Any] = {name: None if value is None else value.to(like) for name, value in moved.items()}
@@ -176,6 +187,17 @@ class Constraints:
     def relaxed(self) -> Constraints:
         """The same box and directions with every column continuous, as the authors train."""
         return replace(self, groups=(), lattices=())
+
+    @cached_property
+    def _without_still_groups(self) -> tuple[Constraints, list[int]]:
+        """These constraints without the groups that are immutable, and the columns of those groups."""
+        moves = (self.may_increase | self.may_decrease).reshape(-1, self.num_features).any(0).tolist()
+        loose = tuple(group for group in self.groups if any(moves[column] for column in group.columns))
+        # Relations read all groups.
+        if self.relations is not None or len(loose) == len(self.groups):
+            return self, []
+        still = [column for group in self.groups if group not in loose for column in group.columns]
+        return replace(self, groups=loose), still
 
     # ---- methods of the search and of training ---------------------------------------------------------------------
 
@@ -237,6 +259,10 @@ class Constraints:
 
     def snap(self, x_cf: Tensor, x: Tensor, held: Tensor | None = None) -> Tensor:
         """A copy of x_cf with valid values that x can reach; relations may change more, but no cells under ``held``."""
+        loose, still = self._without_still_groups
+        # What nobody may change, and did not change, needs no rounding: often most categories of a person.
+        if loose is not self and torch.equal(x_cf[..., still], x[..., still]):
+            return loose.snap(x_cf, x, held)
         x_cf = x_cf.clone()
         projects = bool(self.groups) and self.category_projection == "end"
         # Worked out once for both: with many categories, the box is most of the work.
