@@ -12,6 +12,9 @@ from counterfactual_training.advice.why import in_short
 from counterfactual_training.advice.words import plain_value
 from counterfactual_training.serve.served import Model
 
+# Decimals of a plausibility: sums over a thousand kernels in single precision have no more.
+_SUMS = 4
+
 
 def answers_of(explanation: Explanation, num_rows: int) -> list[dict[str, Any]]:
     """An answer per row: its plans, and what stands in the way where there are none.
@@ -62,7 +65,7 @@ def _plan(explanation: Explanation, i: int, record: dict[str, Any], changed: np.
         "changed": int((explanation.distance[i] > 0).sum()),
         "prediction": plain_value(explanation.prediction[i]),
         "confidence": rounded(explanation.confidence[i]),
-        "plausibility": plain_value(rounded(explanation.plausibility[i])),
+        "plausibility": plain_value(rounded(explanation.plausibility[i], _SUMS)),
         "values": row_values(frame, i),
         "changes": changes,
         "binding": [
@@ -71,9 +74,9 @@ def _plan(explanation: Explanation, i: int, record: dict[str, Any], changed: np.
     }  # fmt: skip
 
 
-def rounded(probability: Any) -> float:
+def rounded(probability: Any, decimals: int = 6) -> float:
     """A probability without the digits that depend on what else was in its batch."""
-    return round(float(probability), 6)
+    return round(float(probability), decimals)
 
 
 def row_values(frame: pd.DataFrame, i: int) -> dict[str, Any]:
@@ -92,11 +95,11 @@ def predictions_of(model: Model, frame: pd.DataFrame) -> list[dict[str, Any]]:
             "decision": classes[int(line.argmax())],
             "confidence": rounded(line.max()),
             "probabilities": _by_class(classes, line),
-            "plausibility": _by_class(classes, own) if gated else None,
+            "plausibility": _by_class(classes, own, _SUMS) if gated else None,
         }
         for line, own in zip(probability, seen, strict=True)
     ]
 
 
-def _by_class(classes: list[Any], numbers: np.ndarray) -> dict[str, float]:
-    return {str(label): rounded(number) for label, number in zip(classes, numbers, strict=True)}
+def _by_class(classes: list[Any], numbers: np.ndarray, decimals: int = 6) -> dict[str, float]:
+    return {str(label): rounded(number, decimals) for label, number in zip(classes, numbers, strict=True)}

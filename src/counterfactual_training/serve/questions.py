@@ -138,7 +138,8 @@ def rule_fields(names: Sequence[str], classes: Sequence[Any]) -> dict[str, Kind]
         "ranges": Maybe(ByName(names, Many(Scalar(), _MOST_VALUES, 1))),
         "step": Maybe(positive),
         "max_change": Maybe(positive),
-        "difficulty": Maybe(positive),
+        # Beyond that, costs would no longer be numbers.
+        "difficulty": Maybe(ByName(names, Number(1e-6, 1e6))),
         "max_changes": Maybe(Number(1, len(names), whole=True)),
         "relations": Maybe(Many(Text(500), _MOST_RELATIONS)),
     }
