@@ -22,6 +22,7 @@ from benchmarks import (
     environments,
     evaluation,
     explainers,
+    export,
     fleet,
     gates,
     growth,
@@ -73,6 +74,7 @@ PARTS = {
     "conformal": Part("Conformal sets beside MAPIE's", conformal.run, ("mapie",)),
     "growth": Part("Growth of time and memory", growth.run),
     "gates": Part("Gates", gates.run),
+    "export": Part("An exported model beside torch", export.run),
 }
 
 

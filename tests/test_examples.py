@@ -20,6 +20,8 @@ SAID = {
     "dataframe.py": r"Row \d+: with debt [\d.]+ lower .* the decision would be 'loan granted'",
     "digits.py": r"conventional: accuracy 0\.[6-9][\s\S]*CT: accuracy 0\.[4-9]\d+\n  free: \d+% arrive",
     "distributed.py": r"1 process\(es\): loss 0\.\d+, accuracy 0\.9\d+, \d+% of the counterfactuals mature",
+    "mlflow_model.py": r"same probabilities after loading: True|Skipped: mlflow is not installed",
+    "onnx_service.py": r"ct export onnx people\.safetensors",
     "own_generator.py": r"prototype: \d+% arrive",
     "own_loop_cnn.py": r"after: accuracy 0\.[89]\d, \d+% of the last counterfactuals mature",
     "own_module.py": r"first feature untouched: True",

@@ -42,6 +42,11 @@ def open_model(path: str) -> DatasetModel | TableModel:
         try:
             return TableModel(path, CounterfactualClassifier.load(path), load_origin(path))
         except FileError as second:
+            if "counterfactual regressor" in str(second):
+                raise FileError(
+                    f"{path!r} holds a regressor, and commands take classifiers: use CounterfactualRegressor.load in "
+                    "Python."
+                ) from None
             # Show the error of the kind that the file claims to be.
             raise (first if "holds" in str(second) else second) from None
 
