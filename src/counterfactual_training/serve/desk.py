@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -28,8 +29,8 @@ from counterfactual_training.serve.worker import DiedError, TaskError, TooLongEr
 _BATCH = 64
 # Rows of one request that are searched at once: a large request is cut, so that small ones come in between.
 _PART = 16
-# Seconds to wait for company, once a question finds a free worker.
-_LINGER = 0.004
+# Seconds to wait for company, once a question finds a free worker: clients that were answered together ask together.
+_LINGER = 0.015
 # Seconds beyond its time limit after which a search that does not end is ended; and what even a late one gets.
 _GRACE, _LEAST = 20.0, 0.5
 
@@ -81,6 +82,7 @@ class Desk:
         self._arrived = asyncio.Condition()
         self._most_waiting, self._together, self._metrics = most_waiting, together, metrics
         self._tasks: list[asyncio.Task[None]] = []
+        self._searching = 0  # rows
 
     async def start(self) -> None:
         """Start the processes: the first question is not to wait for them."""
@@ -161,8 +163,9 @@ class Desk:
         """The part that has waited longest, and all that can be searched with it."""
         async with self._arrived:
             await self._arrived.wait_for(lambda: len(self._waiting) > 0)
-        if self._together and len(self._waiting) == 1:
+        if self._together:
             await asyncio.sleep(_LINGER)
+        most = self._fair_share()
         batch: list[Part] = []
         rest: deque[Part] = deque()
         rows = 0
@@ -171,7 +174,7 @@ class Desk:
             if part.done.done():  # its client has gone
                 continue
             # With everybody in it, not only the first: of one request, only one part at a time, so that others get in.
-            fits = not batch or (self._together and rows + len(part.frame) <= _BATCH)
+            fits = not batch or (self._together and rows + len(part.frame) <= most)
             if fits and all(part.goes_with(other) for other in batch):
                 batch.append(part)
                 rows += len(part.frame)
@@ -179,6 +182,11 @@ class Desk:
                 rest.append(part)
         self._waiting = rest
         return batch
+
+    def _fair_share(self) -> int:
+        """Rows that one worker may take, so that the others have as many."""
+        outstanding = self.waiting + self._searching
+        return min(_BATCH, max(_PART, math.ceil(outstanding / len(self._workers))))
 
     async def _answer(self, worker: Worker, batch: list[Part]) -> None:
         for part in [part for part in batch if part.left <= 0]:
@@ -190,6 +198,7 @@ class Desk:
         targets = [target for part in batch for target in part.targets]
         seconds = max(_LEAST, min(part.left for part in batch))
         self._metrics.searched(len(frame), len(batch))
+        self._searching += len(frame)
         loop = asyncio.get_running_loop()
         try:
             found, complete = await loop.run_in_executor(
@@ -198,6 +207,8 @@ class Desk:
             )
         except (CounterfactualTrainingError, OSError) as error:
             return await self._apart(worker, batch, error)
+        finally:
+            self._searching -= len(frame)
         place = 0
         for part in batch:
             own = found[place : place + len(part.frame)]
