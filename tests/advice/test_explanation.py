@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from counterfactual_training.advice.words import say_change, say_confidence, say_number
+from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.gates import Gate
 from counterfactual_training.search import generic
 from counterfactual_training.tabular.feature import Feature
@@ -193,3 +194,27 @@ def test_a_low_confidence_that_is_reached_where_nobody_lives(by_hand, sentence):
     (text,) = told.changes()
     assert told.status.tolist() == ["implausible"]
     assert "the probability of 'granted' would be 0.2" in text and "but few real cases look like this" in text
+
+
+def test_costs_of_two_models_are_compared_on_one_scale(loans):
+    frame, y = loans
+    ours, other = (
+        CounterfactualClassifier(
+            epochs=5, learning_rate=0.02, random_state=0, gate="none", scaling=scaling, mutability={}
+        )
+        for scaling in ("robust", "standard")
+    )
+    ours.fit(frame, y)
+    wide = frame.assign(debt=frame["debt"] * 3)  # a model of other people, whose debts vary more
+    other.fit(wide, y)
+    told = other.explain(wide[other.predict(wide) == "denied"].head(8), "granted")
+    measured = told.measured_by(ours.encoder_, {"debt": 2.0})
+    scale = {column.feature.name: column.scale for column in ours.encoder_.columns_}
+    moved = (told.frame["debt"] - told.original["debt"]).abs().to_numpy() / scale["debt"]
+    place = list(frame.columns).index("debt")
+    np.testing.assert_allclose(measured.distance[:, place], moved, atol=1e-5)
+    rest = np.delete(measured.distance, place, axis=1).sum(1)
+    np.testing.assert_allclose(measured.cost, rest + 2 * moved, atol=1e-5)
+    assert (measured.cost != told.cost).any() and measured.changes() is not None
+    # By its own encoder, nothing changes.
+    np.testing.assert_allclose(told.measured_by(other.encoder_).cost, told.cost, atol=1e-4)

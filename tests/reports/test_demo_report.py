@@ -41,6 +41,8 @@ def make_page(table: pd.DataFrame | None = None, run: RunInfo = RUN) -> str:
         panels=(),
         advice=pd.DataFrame(people),
         debt_per_year={"conventional": 0.748, "counterfactual": 0.54},
+        lenders={},
+        applicants=pd.DataFrame(),
         settings={"loan": settings, "moons": settings},
         protocol=EvaluationProtocol(epsilons=(0.3,)),
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import html
+import warnings
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -120,6 +122,29 @@ class Explanation:
             },
             index=self.frame.index,
         )
+
+    def measured_by(self, encoder: Encoder, difficulty: Mapping[str, float] | None = None) -> Explanation:
+        """The same answers with ``cost`` and ``distance`` on the scale of another model's columns.
+
+        Costs count in standard deviations of each model's own training rows, which may differ: two models are compared
+        by one of them.
+
+        Args:
+            encoder: of the same columns.
+            difficulty: by column, where a question stated it; otherwise that of the encoder's schema.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on unknown categories, told when they were asked about
+            x, x_cf = (np.asarray(encoder.transform(rows)) for rows in (self.original, self.frame))
+        moved, distance = np.abs(x_cf - x), np.zeros_like(self.distance)
+        for j, feature in enumerate(encoder.schema_):
+            if feature.name not in encoder.schema_.book.following:
+                distance[:, j] = moved[:, encoder.slices_[feature.name]].sum(1)
+        stated = difficulty or {}
+        weights = np.array([stated.get(feature.name, feature.difficulty) for feature in encoder.schema_])
+        # What did not change costs nothing, however it is encoded.
+        distance = np.where(self.changed.to_numpy(), distance, 0.0)
+        return replace(self, cost=(distance * weights).sum(1), distance=distance)
 
     def differences(self) -> pd.DataFrame:
         """One line per changed cell: what changed and by how much; ``change`` is missing for categories."""

@@ -131,4 +131,6 @@ def explain(
         time_limit=seconds,
         **question.rules,
     )
+    if question.model != "main":  # by one ruler, or costs could not be compared
+        found = found.measured_by(served.model.classifier.encoder_, question.rules.get("difficulty"))
     return answers_of(found, len(frame)), found.complete
