@@ -28,6 +28,11 @@ COMMANDS = {
     "explain": "say what would have to change for chosen rows",
     "evaluate": "measure a saved model on rows it was not trained on",
     "report": "write one HTML page about a saved model, or of all that `ct reproduce` has finished",
+    "serve": "open a page about a saved model: see, ask, compare; with a JSON API",
+    "verify": "check a receipt that the page gave out",
+    "audit": "measure the burden of recourse by group, proxies, and how long advice stays valid",
+    "card": "write a model card",
+    "export": "write a model for other programs: ONNX",
     "data": "the paper's data sets: list, info, fetch",
     "tune": "find better settings for a data set or a CSV file",
     "reproduce": "run the paper's experiments and compare with the published numbers",
@@ -51,6 +56,7 @@ a table of your own:
   ct train people.csv --target granted --positive yes --schema rules.toml --out people.safetensors
   ct explain people.safetensors --data people.csv --rows 0,4 --options 3
   ct report people.safetensors --data people.csv --out people.html
+  ct serve people.safetensors --data people.csv         a page to see, ask and compare
 
 Every command has --help, and --json, which prints one JSON document and nothing else."""
 

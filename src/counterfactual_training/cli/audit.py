@@ -1,0 +1,200 @@
+"""``ct audit``: burden of recourse by group, proxies of groups, and whether advice lasts."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from counterfactual_training.cli.options import add_model, at_least_one
+from counterfactual_training.cli.output import emit, folder, note, writable
+from counterfactual_training.cli.parsing import columns, is_file_name, pick_label
+from counterfactual_training.errors import InputError, need_extra
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from counterfactual_training.audits import Subject
+    from counterfactual_training.cli.saved_models import DatasetModel, TableModel
+
+DESCRIPTION = """Measure by group what a model's advice asks of people who are denied: how far they have to go, who \
+has no way at all, whether the columns that may change or the advice itself give the group away, and whether advice of \
+today holds under noise or after retraining. With --against, two models on the same people."""
+EPILOG = """\
+examples:
+  ct audit people.safetensors --data people.csv --group sex,race
+  ct audit people.safetensors --data people.csv --group 'age,sex*race' --against other.safetensors --out audit.html
+  ct audit adult.safetensors --group sex,race --target '>50K' --retrain 2
+
+Without --group, the columns that the model holds fixed. Numbers are cut into bands; sex*race crosses two columns. A
+group may be any column of the CSV file, also one that the model does not use."""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_model(parser)
+    groups = "columns of groups, such as sex,race; a name with a comma needs a --group of its own"
+    parser.add_argument("--group", action="append", metavar="COLUMNS", help=groups)
+    wanted = "the class that people want (default: the one named by `ct train --positive`)"
+    parser.add_argument("--target", metavar="CLASS", help=wanted)
+    parser.add_argument("--against", metavar="MODEL", help="another model of the same columns, to compare with")
+    parser.add_argument("--people", type=at_least_one, default=1000, metavar="N", help="the most to explain, per model")
+    parser.add_argument(
+        "--confidence", type=float, metavar="P", help="that advice asks for (default: as the model does)"
+    )
+    again = "train the model again N times by other seeds, and N times without a fifth of the rows"
+    parser.add_argument("--retrain", type=int, default=0, metavar="N", help=again)
+    noise = "noise on the weights, relative to the typical weight of a layer"
+    parser.add_argument("--delta", type=float, default=0.1, metavar="SHARE", help=noise)
+    parser.add_argument("--no-proxies", action="store_true", help="do not measure whether groups can be guessed")
+    parser.add_argument("--target-column", metavar="COLUMN", help="the column of the class (default: as in training)")
+    parser.add_argument("--all-rows", action="store_true", help="use all rows, those of the training among them")
+    out = "a folder, or a page such as audit.html: writes it as HTML, Markdown and CSV"
+    parser.add_argument("--out", metavar="DIR|FILE", help=out)
+    parser.add_argument("--seed", type=int, default=0, help="of random draws")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    started = time.perf_counter()
+    _check_out(arguments.out)
+    from counterfactual_training.audits import audit, usual_groups
+    from counterfactual_training.cli.saved_models import open_model
+
+    if arguments.retrain < 0 or arguments.delta < 0:
+        raise InputError("--retrain and --delta must not be negative.")
+    opened = open_model(arguments.model)
+    rival = None if arguments.against is None else open_model(arguments.against)
+    people = people_of(opened, arguments.data, arguments.target_column, arguments.all_rows)
+    people = people if rival is None else _both(people, opened, rival, arguments)
+    subject = _subject(opened, arguments.model, people, arguments.retrain)
+    target = pick_label(arguments.target, opened.classifier.classes_, opened.positive)
+    if target is None:
+        classes = ", ".join(map(repr, map(str, opened.classifier.classes_)))
+        raise InputError(f"Say which class people want: --target CLASS, one of {classes}.")
+    groups = _groups(arguments.group, list(map(str, people.frame.columns)))
+    found = audit(
+        subject, people.frame, people.labels, groups or usual_groups(people.frame, subject.schema), target,
+        against=None if rival is None else _subject(rival, arguments.against, people, arguments.retrain),
+        retrain=arguments.retrain, people=arguments.people, delta=arguments.delta or None,
+        confidence=arguments.confidence, proxies=not arguments.no_proxies, seed=arguments.seed,
+    )  # fmt: skip
+    _tell(arguments, found, people.said, time.perf_counter() - started)
+
+
+@dataclass(frozen=True, eq=False)
+class People:
+    """Whom to audit: all columns there are, and their classes if these are known.
+
+    Attributes:
+        said: which rows these are, in words.
+        trained_on: rows and classes of the training, if the file holds them.
+    """
+
+    frame: pd.DataFrame
+    labels: Any
+    said: str
+    trained_on: tuple[Any, Any] | None = None
+
+
+def people_of(opened: DatasetModel | TableModel, data: str | None, column: str | None, all_rows: bool) -> People:
+    """The rows that a model is measured on; shared with `ct card`."""
+    from counterfactual_training.cli.csv_file import read_table
+    from counterfactual_training.cli.saved_models import DatasetModel, wanted
+
+    if isinstance(opened, DatasetModel):
+        if data is not None and is_file_name(data):
+            frame = read_table(data)
+            wanted(frame, opened.data.schema.names, data)
+            return People(frame, None, f"{len(frame):,} rows of {data}, whose classes are not known")
+        frame = opened.rows(data).reset_index(drop=True)
+        labels = [opened.data.class_names[i] for i in opened.data.y_test.tolist()]
+        return People(frame, labels, f"{len(frame):,} test rows of {opened.name}")
+    file = opened._file(data)
+    whole = read_table(file, opened.reading)
+    if column is None and (opened.origin is None or opened.origin.target not in whole.columns):
+        note(f"{file} does not hold the class: measures of wrong decisions are left out")
+        wanted(whole, opened.classifier.schema_.names, file)
+        return People(whole, None, f"{len(whole):,} rows of {file}")
+    source = opened.labelled(data, column, all_rows)
+    # Groups may be columns that the model does not use.
+    frame = whole.loc[source.frame.index]
+    return People(frame, source.labels.to_numpy(), source.said, source.trained_on)
+
+
+def _both(
+    people: People, opened: DatasetModel | TableModel, rival: DatasetModel | TableModel, arguments: Any
+) -> People:
+    """The rows that neither model was trained on."""
+    if type(opened) is not type(rival) or (opened.name != rival.name):
+        raise InputError(
+            f"{arguments.against!r} is a model of {rival.name!r}, {arguments.model!r} one of {opened.name!r}."
+        )
+    if people.labels is None:
+        return people
+    other = people_of(rival, arguments.data, arguments.target_column, arguments.all_rows)
+    shared = people.frame.index.isin(other.frame.index)
+    if not shared.any():
+        raise InputError("Every row was trained on by one of the two models. Train both with the same --seed.")
+    if shared.all():
+        return people
+    said = f"{int(shared.sum()):,} rows that neither model was trained on (of {people.said})"
+    labels = [label for label, kept in zip(people.labels, shared, strict=True) if kept]
+    return People(people.frame[shared], labels, said, people.trained_on)
+
+
+def _subject(opened: DatasetModel | TableModel, path: str, people: People, retrain: int) -> Subject:
+    from counterfactual_training.audits import Subject, retrainer
+    from counterfactual_training.cli.saved_models import DatasetModel
+    from counterfactual_training.experiments.retrain import dataset_retrainer
+
+    again = None
+    if retrain and isinstance(opened, DatasetModel):
+        again = dataset_retrainer(opened.trained.recipe, opened.data)
+    elif retrain and people.trained_on is not None:
+        again = retrainer(opened.classifier, *people.trained_on)
+    return Subject(opened.classifier, Path(path).stem, again)
+
+
+def _groups(items: list[str] | None, known: list[str]) -> list[str]:
+    """Names as written after --group; ``sex*race`` stays together."""
+    found: list[str] = []
+    for item in items or ():
+        for part in [item] if item in known else item.split(","):
+            name = part.strip()
+            if "*" in name and name not in known:
+                columns(name.split("*"), known, "--group")
+                found.append(name)
+            elif name:
+                found += columns([name], known, "--group")
+    return list(dict.fromkeys(found))
+
+
+def _check_out(out: str | None) -> None:
+    if out is None:
+        return
+    need_extra("jinja2", "report")
+    if Path(out).suffix not in ("", ".html"):
+        raise InputError(f"--out takes a folder or a page whose name ends in .html, got {out!r}.")
+    # Before minutes of work, not after.
+    if Path(out).suffix:
+        writable(out)
+    else:
+        folder(out)
+
+
+def _tell(arguments: argparse.Namespace, found: Any, said: str, seconds: float) -> None:
+    from counterfactual_training.reports import RunInfo
+    from counterfactual_training.reports.audit_page import write_audit
+    from counterfactual_training.reports.audit_tables import audit_text
+
+    written = []
+    if arguments.out is not None:
+        names = " beside ".join(model["name"] for model in found.models)
+        written = write_audit(found, arguments.out, RunInfo(arguments.command_line, seconds), names)
+    document = {**found.to_dict(), "measured": said, "seconds": seconds, "files": written}
+    text = f"{audit_text(found)}\n\nMeasured on {said}, in {seconds:.0f} s."
+    findings = "\n".join(f"- {finding}" for finding in found.findings) or "- none"
+    text += f"\n\nDifferences whose interval excludes zero:\n{findings}"
+    text += f"\n\nWritten: {', '.join(written)}." if written else ""
+    emit(arguments, document, text)

@@ -1,0 +1,81 @@
+"""``ct card``: the model card as Markdown."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from counterfactual_training.cli.options import add_model, at_least_one
+from counterfactual_training.cli.output import emit, note, writable
+from counterfactual_training.cli.parsing import columns, pick_label
+
+DESCRIPTION = """Write the model card of a saved model as Markdown: what it is and is not for, its data, columns and \
+rules, measures with intervals, advice by group, limits and versions. Without rows to measure on, the card says so."""
+EPILOG = """\
+examples:
+  ct card people.safetensors --data people.csv --out card.md
+  ct card people.safetensors                                 without measures
+  ct card adult.safetensors --target '>50K' --group sex,race --out card.md"""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_model(parser)
+    wanted = "the class that people want (default: the one named by `ct train --positive`)"
+    parser.add_argument("--target", metavar="CLASS", help=wanted)
+    groups = "columns of groups (default: those that people cannot change)"
+    parser.add_argument("--group", action="append", metavar="COLUMNS", help=groups)
+    parser.add_argument("--people", type=at_least_one, default=300, metavar="N", help="the most to explain")
+    parser.add_argument("--target-column", metavar="COLUMN", help="the column of the class (default: as in training)")
+    parser.add_argument("--all-rows", action="store_true", help="measure on all rows, those of the training among them")
+    parser.add_argument("--out", metavar="FILE", help="the card (default: print it)")
+    parser.add_argument("--seed", type=int, default=0, help="of random draws")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    if arguments.out is not None:
+        writable(arguments.out)
+    from counterfactual_training.cli.saved_models import TableModel, open_model
+    from counterfactual_training.experiments.card import make_card
+    from counterfactual_training.reports.model_card import write_card
+
+    opened = open_model(arguments.model)
+    measures: dict[str, Any] = {}
+    if arguments.data is None and isinstance(opened, TableModel):
+        note("without --data there is nothing to measure; the card says so")
+    else:
+        measures = _measures(opened, arguments)
+    origin = opened.origin if isinstance(opened, TableModel) else None
+    card = make_card(
+        opened.classifier,
+        name=opened.name
+        if not isinstance(opened, TableModel)
+        else f"a classifier of {origin.target}"
+        if origin
+        else "a classifier",
+        facts=[(key, Path(value).name if key == "file" else value) for key, value in opened.facts()],
+        target=pick_label(arguments.target, opened.classifier.classes_, opened.positive),
+        sha256=hashlib.sha256(Path(arguments.model).read_bytes()).hexdigest(),
+        command=arguments.command_line,
+        people=arguments.people,
+        seed=arguments.seed,
+        **measures,
+    )
+    if arguments.out is not None:
+        write_card(card, arguments.out)
+    written = f"Written: {arguments.out}."
+    emit(
+        arguments,
+        {**card.to_dict(), "file": arguments.out},
+        card.to_markdown().rstrip() if arguments.out is None else written,
+    )
+
+
+def _measures(opened: Any, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Rows, classes and groups to measure by."""
+    from counterfactual_training.cli.audit import people_of
+
+    people = people_of(opened, arguments.data, arguments.target_column, arguments.all_rows)
+    groups = columns(arguments.group, list(map(str, people.frame.columns)), "--group") or None
+    return {"frame": people.frame, "labels": people.labels, "groups": groups, "measured": people.said}

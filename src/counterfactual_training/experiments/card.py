@@ -1,0 +1,180 @@
+"""The model card: what a classifier is, what it is for, how good it is with intervals, and what it cannot do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import pandas as pd
+
+from counterfactual_training.audits import Audit, audit, usual_groups
+from counterfactual_training.errors import InputError
+from counterfactual_training.experiments.card_numbers import by_group, measures, percent, span
+from counterfactual_training.experiments.card_parts import Card, CardSection, CardTable
+from counterfactual_training.experiments.grid.outcome import versions
+
+_RESAMPLES = 1000
+_MOST_CLASSES = 12
+_COLUMNS = ("column", "kind", "unit", "may change", "values and rules")
+_MAY = {"none": "no", "both": "yes", "increase": "only up", "decrease": "only down"}
+
+
+def make_card(
+    classifier: Any,
+    *,
+    name: str = "a classifier",
+    facts: Sequence[tuple[str, str]] = (),
+    frame: pd.DataFrame | None = None,
+    labels: Any = None,
+    target: Any = None,
+    groups: Sequence[str] | None = None,
+    measured: str = "",
+    sha256: str | None = None,
+    command: str = "",
+    people: int = 300,
+    seed: int = 0,
+) -> Card:
+    """Describe a fitted classifier; with rows and labels that it was not trained on, also measure it.
+
+    Args:
+        name: what it decides, for the title.
+        facts: what it is, as pairs of words.
+        target: the class that people want; without it, advice is not measured.
+        groups: columns to measure advice by; by default those that people cannot change.
+        measured: which rows these are, in words.
+        sha256: of the model's file.
+        command: that writes this card.
+        people: the most to explain.
+    """
+    found, reason = None, "There were no rows to measure it on."
+    if frame is not None and labels is not None:
+        found, reason = _audited(classifier, frame, labels, target, groups, people, seed)
+    sections = [
+        _what(classifier, facts, sha256),
+        _use(classifier, target),
+        _data(classifier, facts, frame, labels, measured),
+        _columns(classifier),
+        measures(classifier, frame, labels, found, reason, seed),
+        *([by_group(found)] if found is not None and len(found.groupings) > 1 else []),
+        _limits(classifier, found),
+        _versions(command, sha256, seed),
+    ]
+    classes = ", ".join(repr(str(label)) for label in classifier.classes_)
+    summary = f"A classifier that decides between {classes} and says what would have to change for another decision."
+    return Card(f"Model card: {name}", summary, tuple(sections))
+
+
+def _audited(
+    classifier: Any, frame: pd.DataFrame, labels: Any, target: Any, groups: Sequence[str] | None, people: int, seed: int
+) -> tuple[Audit | None, str]:
+    """The audit, or why there is none."""
+    if target is None:
+        return None, "Nobody said which class people want, so advice was not measured."
+    named = usual_groups(frame, classifier.schema_) if groups is None else groups
+    try:
+        return audit(classifier, frame, labels, named, target, people=people, resamples=_RESAMPLES, seed=seed), ""
+    except InputError as error:
+        if groups is not None:
+            raise
+        return None, str(error)
+
+
+# ---- words -----------------------------------------------------------------------------------------------------------
+
+
+def _what(classifier: Any, facts: Sequence[tuple[str, str]], sha256: str | None) -> CardSection:
+    gate = getattr(classifier, "gate_", None)
+    said = [
+        "A neural network decides. Its advice names changes after which the decision would be another one, within the "
+        "rules of the columns, and every claim holds for the row as printed.",
+        "Advice stays where real rows of the wanted class are: a gate judges plausibility. It changes no decision."
+        if gate is not None
+        else "No gate keeps advice among real rows: it may lead to combinations of values that nobody has.",
+    ]
+    rows = [*((str(key), str(value)) for key, value in facts), *([("sha256", sha256)] if sha256 else [])]
+    return CardSection("what", "What it is", tuple(said), tuple(rows))
+
+
+def _use(classifier: Any, target: Any) -> CardSection:
+    wanted = "another decision" if target is None else repr(str(target))
+    fixed = [feature.name for feature in classifier.schema_ if feature.mutability == "none"]
+    items = [
+        f"For: telling people what they could change to get {wanted}; comparing models by what they ask of people; "
+        "finding out who is asked for more than others.",
+        "Not for: deciding about people without a person who can overrule it; people unlike those in its data; "
+        "promises, because a model that is trained again may decide otherwise.",
+        "Not for: learning what causes an outcome. Advice changes the decision of the model, not the world.",
+    ]
+    if not fixed:
+        items.append("No column is stated as fixed. Before use, say what people cannot change, such as age.")
+    return CardSection("use", "Intended use", items=tuple(items))
+
+
+def _data(
+    classifier: Any, facts: Sequence[tuple[str, str]], frame: pd.DataFrame | None, labels: Any, measured: str
+) -> CardSection:
+    rows = [(key, value) for key, value in facts if key in ("rows", "data set", "blank cells")]
+    if frame is None:
+        return CardSection("data", "Data", ("No rows were given, so nothing was measured.",), tuple(rows))
+    said = [f"Measured on {measured}." if measured else f"Measured on {len(frame):,} rows."]
+    if labels is not None:
+        counts = pd.Series(list(map(str, labels))).value_counts()
+        shares = ", ".join(f"{label} {count / counts.sum():.1%}" for label, count in counts.head(_MOST_CLASSES).items())
+        rows.append(("classes of these rows", shares))
+    return CardSection("data", "Data", tuple(said), tuple(rows))
+
+
+def _columns(classifier: Any) -> CardSection:
+    table = classifier.schema_.table()
+    rows = tuple(
+        (str(name), str(kind), str(unit or ""), _MAY.get(may, str(may)), str(values))
+        for name, kind, unit, may, values in table.itertuples(index=False)
+    )
+    relations = tuple(f"Advice keeps: {relation}" for relation in classifier.schema_.relations)
+    return CardSection("columns", "Columns and rules", items=relations, tables=(CardTable("", _COLUMNS, rows),))
+
+
+def _limits(classifier: Any, found: Audit | None) -> CardSection:
+    items = [
+        "Proxies: a column that is held fixed can still be guessed from others, so holding it fixed does not hide it."
+    ]
+    items += _proxies(found)
+    items += [
+        "Causes: advice changes columns as if nothing else followed from that; in the world, other things change too.",
+        "Multiplicity: other models are as accurate and advise otherwise; training again may withdraw today's advice.",
+        "Cost: numbers count in standard deviations, a new category as 2; what is hard for a person may differ.",
+    ]
+    if getattr(classifier, "gate_", None) is not None:
+        items.append(
+            "Gate: plausible means like rows seen in training; groups that are rare there are judged by few rows."
+        )
+    if found is not None:
+        items += [f"{check['title']}: {_check_words(check)}" for check in found.to_dict()["later"]]
+        items += list(found.notes)
+    return CardSection("limits", "Limits", items=tuple(items))
+
+
+def _proxies(found: Audit | None) -> list[str]:
+    if found is None:
+        return []
+    items = []
+    for proxy in found.to_dict()["proxies"]:
+        features, advice = proxy["features"], proxy["advice"][0]
+        if features["value"] is not None:
+            told = "" if advice["value"] is None else f", from the advice with {span(advice, 2)}"
+            items.append(
+                f"Here, {proxy['column']} can be guessed from the columns that may change with an AUC of "
+                f"{span(features, 2)}{told}; .5 is chance."
+            )
+    return items
+
+
+def _check_words(check: dict[str, Any]) -> str:
+    return f"{percent(check['models'][0])}. {check['meaning']}"
+
+
+def _versions(command: str, sha256: str | None, seed: int) -> CardSection:
+    rows = [("date", f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"), ("seed", str(seed))]
+    rows += [("command", command)] if command else []
+    return CardSection("versions", "Versions", rows=(*rows, *versions().items()))

@@ -1,0 +1,81 @@
+"""The model card: intervals, what is missing is said, Markdown that no name can break."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from counterfactual_training.estimator import CounterfactualClassifier
+from counterfactual_training.experiments.card import make_card
+from counterfactual_training.experiments.card_numbers import calibration_gap, wilson
+from counterfactual_training.reports.model_card import write_card
+
+ODD = "a|b*c_<i>"
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"debt": rng.gamma(2, 10, 160).round(1), ODD: rng.integers(0, 2, 160), "age": range(160)})
+    y = np.where(frame["debt"] > 18, "no", "yes")
+    fixed = {ODD: "none", "age": "none"}
+    classifier = CounterfactualClassifier(epochs=8, gate="none", random_state=0, mutability=fixed)
+    return classifier.fit(frame[:80], y[:80]), frame[80:], y[80:]
+
+
+def section(card, name):
+    return next(part for part in card.to_dict()["sections"] if part["id"] == name)
+
+
+def test_a_card_with_measures(fitted, tmp_path):
+    classifier, frame, y = fitted
+    card = make_card(classifier, frame=frame, labels=y, target="yes", facts=[("file", ODD)], sha256="ab12", people=20)
+    json.dumps(card.to_dict(), allow_nan=False)
+    titles = [row[0] for row in section(card, "measures")["tables"][0]["rows"]]
+    assert titles[:2] == ["accuracy", "most frequent class"] and "burden" in titles and "calibration gap" in titles
+    assert [table["title"] for table in section(card, "groups")["tables"]] == [ODD, "age"]
+    assert any("can be guessed" in item for item in section(card, "limits")["items"])
+    write_card(card, tmp_path / "card.md")
+    text = (tmp_path / "card.md").read_text()
+    # Bars and markup of names are escaped, so that every line of a table has as many cells as its header.
+    assert r"a\|b\*c\_\<i>" in text and ODD not in text
+
+
+def test_a_table_is_not_broken_by_names(fitted):
+    classifier, _, _ = fitted
+    lines = make_card(classifier).to_markdown().splitlines()
+    rows = [
+        line.replace(r"\|", "") for line in lines if (line.startswith("| ") and "integer" in line) or "binary" in line
+    ]
+    assert rows and all(row.count("|") == 6 for row in rows)
+
+
+def test_without_rows_it_says_so(fitted):
+    classifier, frame, y = fitted
+    assert "no rows" in section(make_card(classifier), "measures")["paragraphs"][0]
+    undecided = make_card(classifier, frame=frame, labels=y)
+    assert "Nobody said which class" in section(undecided, "measures")["paragraphs"][0]
+    assert section(undecided, "measures")["tables"][0]["rows"]
+
+
+def test_nobody_denied_is_told_not_raised(fitted):
+    classifier, frame, _ = fitted
+    lucky = frame[classifier.predict(frame) == "yes"]
+    card = make_card(classifier, frame=lucky, labels=np.full(len(lucky), "yes"), target="yes")
+    assert "Nobody among these" in section(card, "measures")["paragraphs"][0]
+
+
+def test_wilson_is_that_of_scipy():
+    from scipy.stats import binomtest
+
+    for hits, n in ((0, 10), (7, 10), (40, 41)):
+        expected = binomtest(hits, n).proportion_ci(method="wilson")
+        assert wilson(hits, n) == pytest.approx((expected.low, expected.high), abs=1e-6)
+
+
+def test_calibration_gap_of_known_confidences():
+    rng = np.random.default_rng(0)
+    sure = np.full(1000, 0.8)
+    gap, low, high = calibration_gap(sure, np.arange(1000) < 600, rng)
+    assert gap == pytest.approx(0.2) and low < 0.2 < high
