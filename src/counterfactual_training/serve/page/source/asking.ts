@@ -1,0 +1,67 @@
+// Asking for plans: one first, because that is quick, then as many as were asked for.
+
+import { explainBody, post, superseded } from "./api";
+import type { Explained, Question, Row } from "./contract";
+import { announce } from "./dom";
+import { question } from "./rules";
+import { type Asked, emit, startRow, state } from "./state";
+import { count, quoted } from "./words";
+
+export type Progress = { phase: "idle" } | { phase: "first" } | { phase: "more" } | { phase: "failed"; error: unknown };
+
+export let progress: Progress = { phase: "idle" };
+let request: AbortController | null = null;
+
+function go(next: Progress): void {
+  progress = next;
+  emit("asked");
+}
+
+/** Ask with the rules as they are now; an older question that is still on its way is given up. */
+export async function ask(): Promise<void> {
+  request?.abort();
+  const mine = (request = new AbortController());
+  const [row, wanted, options] = [startRow(), question(), state.options];
+  go({ phase: "first" });
+  announce("Searching for plans.");
+  try {
+    state.asked = await explain(row, wanted, 1, mine.signal);
+    if (options > 1 && worthMore(state.asked)) {
+      go({ phase: "more" });
+      state.asked = await explain(row, wanted, options, mine.signal);
+    }
+    go({ phase: "idle" });
+    announce(outcome(state.asked));
+  } catch (error) {
+    if (superseded(error)) return;
+    state.asked = null;
+    go({ phase: "failed", error });
+  }
+}
+
+/** Who has the wanted decision already has no second way to it. */
+function worthMore({ answer }: Asked): boolean {
+  return answer.searched && answer.plans.some((plan) => plan.status !== "already_there");
+}
+
+async function explain(row: Row, wanted: Question, options: number, signal: AbortSignal): Promise<Asked> {
+  const found = await post<Explained>("explain", explainBody(row, wanted, options, "main"), signal);
+  const title =
+    state.start === "set" && state.person.row !== null
+      ? `${state.person.title}, with moved values`
+      : state.person.title;
+  return { row, title, question: wanted, answer: found.answers[0]!, complete: found.complete, seconds: found.seconds };
+}
+
+/** What came of it, in one sentence. */
+export function outcome({ answer, complete }: Asked): string {
+  const reached = answer.plans.filter((plan) => plan.answered).length;
+  const odd = answer.plans.filter((plan) => plan.status === "implausible" && !plan.answered).length;
+  const unusual = odd ? `, and ${odd} that few real cases look like` : "";
+  const late = complete ? "" : " The time ran out; this is what was found.";
+  if (answer.plans.some((plan) => plan.status === "already_there"))
+    return `The decision already is ${quoted(answer.target)}.`;
+  if (reached) return `${count(reached, "plan")} found${unusual}.${late}`;
+  if (odd) return `${count(odd, "plan")} found, but few real cases look like ${odd === 1 ? "it" : "them"}.${late}`;
+  return `No plan was found that reaches ${quoted(answer.target)} within these rules.${late}`;
+}

@@ -1,0 +1,192 @@
+// One column as a card: its value to try, and the rules that plans keep for it.
+
+import type { Cell, Column } from "./contract";
+import { choice, field, fresh, h } from "./dom";
+import { icon } from "./icons";
+import { allowedControl } from "./feature_range";
+import { DIFFICULTIES, heldBy, rulesOf, setRule } from "./rules";
+import { emit, state } from "./state";
+import { cell, withUnit } from "./words";
+
+/** Values of a select are positions, because categories may be numbers, booleans or any text. */
+const MISSING = "missing";
+
+export function featureCard(entry: Column): HTMLElement {
+  const held = heldBy(entry);
+  const id = fresh("feature");
+  const card = h("section", {
+    class: `feature ${held ? "fixed" : ""}`,
+    "aria-labelledby": id,
+    "data-column": entry.name,
+  });
+  const real = h("p", { class: "real" });
+  const changed = (): void => {
+    const here = state.set[entry.name];
+    const own = state.person.values[entry.name];
+    card.classList.toggle("moved", here !== own);
+    real.textContent =
+      here === own ? limits(entry) : `${state.person.row === null ? "typical" : "really"} ${withUnit(entry, own)}`;
+  };
+  card.append(
+    h(
+      "header",
+      {},
+      h("h4", { id, title: entry.name }, entry.name),
+      held ? h("span", { class: "badge" }, icon("lock"), held) : lock(entry, card),
+    ),
+    entry.categories ? selectValue(entry, changed) : numberValue(entry, changed),
+    real,
+  );
+  if (!held) card.append(rules(entry));
+  card.classList.toggle("locked", rulesOf(entry.name).lock);
+  changed();
+  return card;
+}
+
+/** Where most people are: it makes a slider's ends and a lonely category readable. */
+function usually(entry: Column): string {
+  if (entry.categories) return `most common: ${cell(entry, entry.typical)}`;
+  return entry.range ? `most between ${cell(entry, entry.range[0])} and ${cell(entry, entry.range[1])}` : "";
+}
+
+/** What is usual, and what the model's own rules say about a column. */
+function limits(entry: Column): string {
+  const said: string[] = [usually(entry)];
+  if (entry.mutability === "increase") said.push("may only rise");
+  if (entry.mutability === "decrease") said.push("may only fall");
+  if (entry.max_change !== null) said.push(`by at most ${withUnit(entry, entry.max_change)}`);
+  if (entry.step !== null) said.push(`in steps of ${withUnit(entry, entry.step)}`);
+  if (entry.special.length) said.push(`${entry.special.join(", ")} means no record`);
+  return said.filter(Boolean).join("; ");
+}
+
+function put(entry: Column, value: Cell, changed: () => void): void {
+  state.set = { ...state.set, [entry.name]: value };
+  changed();
+  emit("values");
+}
+
+function selectValue(entry: Column, changed: () => void): HTMLElement {
+  const values = entry.categories ?? [];
+  const here = state.set[entry.name] ?? null;
+  const options = values.map((value, i): [string, string] => [String(i), withUnit(entry, value)]);
+  // A value that the model never saw, or none at all, still has to be shown as it is.
+  const unknown = values.indexOf(here) < 0;
+  if (unknown) options.unshift([MISSING, here === null ? "missing" : String(here)]);
+  const take = (event: Event): void => {
+    const chosen = (event.target as HTMLSelectElement).value;
+    put(entry, chosen === MISSING ? here : values[Number(chosen)]!, changed);
+  };
+  return choice(options, unknown ? MISSING : String(values.indexOf(here)), {
+    class: "value",
+    "aria-label": `Value of ${entry.name}`,
+    "data-key": `value-${entry.name}`,
+    on: { change: take },
+  });
+}
+
+/** The slider's ends: the bulk of the training rows, and further if the person stands outside of it. */
+function ends(entry: Column): [number, number] {
+  const stand = [state.person.values[entry.name], state.set[entry.name]].filter((value) => typeof value === "number");
+  const seen = stand.filter((value) => !entry.special.includes(value));
+  const [low, high] = entry.range ?? [0, 1];
+  const least = Math.min(low, ...seen);
+  const most = Math.max(high, ...seen);
+  return [least, most > least ? most : least + 1];
+}
+
+function stepOf(entry: Column, [low, high]: [number, number]): number {
+  if (entry.step) return entry.step;
+  if (entry.kind === "integer") return 1;
+  if (entry.decimals !== null) return 10 ** -Math.min(entry.decimals, 6);
+  // Two hundred positions are finer than a hand on a slider.
+  return 10 ** Math.floor(Math.log10((high - low) / 200 || 1));
+}
+
+function numberValue(entry: Column, changed: () => void): HTMLElement {
+  const [low, high] = ends(entry);
+  const step = stepOf(entry, [low, high]);
+  const here = state.set[entry.name];
+  const start = typeof here === "number" ? here : low;
+  const floor = Math.floor(low / step) * step;
+  const slider = h("input", {
+    type: "range",
+    min: floor,
+    max: Math.ceil(high / step) * step,
+    step,
+    "aria-label": `Value of ${entry.name}`,
+    "aria-valuetext": withUnit(entry, here),
+    "data-key": `value-${entry.name}`,
+  });
+  // After its ends and step: a slider clamps its value to the ends it has.
+  slider.value = String(start);
+  const box = h("input", {
+    type: "number",
+    step: "any",
+    "aria-label": `Value of ${entry.name}${entry.unit ? ` in ${entry.unit}` : ""}`,
+    placeholder: "missing",
+    value: here === null || here === undefined ? "" : String(here),
+    "data-key": `number-${entry.name}`,
+  });
+  const take = (text: string, other: HTMLInputElement): void => {
+    // A box is empty for a moment while somebody types; only where the person has no value, none means missing.
+    const given = text === "" ? (state.person.values[entry.name] === null ? null : undefined) : Number(text);
+    if (given === undefined || Number.isNaN(given)) return;
+    const value = given === null ? null : tidy(entry.kind === "integer" ? Math.round(given) : given);
+    if (value !== null) other.value = String(value);
+    slider.setAttribute("aria-valuetext", withUnit(entry, value));
+    put(entry, value, changed);
+  };
+  slider.addEventListener("input", () => take(slider.value, box));
+  box.addEventListener("input", () => take(box.value, slider));
+  return h(
+    "div",
+    { class: "value number" },
+    slider,
+    h("span", { class: "box" }, box, entry.unit ? h("span", { class: "unit", title: entry.unit }, entry.unit) : null),
+  );
+}
+
+/** 0.30000000000000004 is what a slider of step 0.1 says; nobody means it. */
+function tidy(value: number): number {
+  return Number(value.toPrecision(12));
+}
+
+function lock(entry: Column, card: HTMLElement): HTMLElement {
+  const flip = (event: Event): void => {
+    const { checked } = event.target as HTMLInputElement;
+    setRule(entry.name, { lock: checked });
+    card.classList.toggle("locked", checked);
+    emit("rules");
+  };
+  const box = h("input", {
+    type: "checkbox",
+    checked: rulesOf(entry.name).lock,
+    "data-key": `lock-${entry.name}`,
+    on: { change: flip },
+  });
+  return h(
+    "label",
+    { class: "lock" },
+    box,
+    icon("lock"),
+    h("span", {}, "Lock", h("span", { class: "unseen" }, ` ${entry.name}`)),
+  );
+}
+
+function rules(entry: Column): HTMLElement {
+  return h("div", { class: "rules" }, allowedControl(entry), difficulty(entry));
+}
+
+function difficulty(entry: Column): HTMLElement {
+  const options = DIFFICULTIES.map(([value, words]): [string, string] => [String(value), words]);
+  const take = (event: Event): void => {
+    setRule(entry.name, { difficulty: Number((event.target as HTMLSelectElement).value) });
+    emit("rules");
+  };
+  const select = choice(options, String(rulesOf(entry.name).difficulty), {
+    "data-key": `difficulty-${entry.name}`,
+    on: { change: take },
+  });
+  return field(["To change", h("span", { class: "unseen" }, ` ${entry.name}`)], select);
+}
