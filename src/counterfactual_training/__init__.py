@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from counterfactual_training.advice import Explanation
+    from counterfactual_training.audits import Audit, audit
     from counterfactual_training.constraints import Constraints, Domain, OneHotGroup
     from counterfactual_training.core.losses import class_loss
     from counterfactual_training.datasets import Dataset, load_dataset
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         implausibility,
         summarise,
     )
+    from counterfactual_training.export import export_onnx
     from counterfactual_training.gates import Gate, GateConfig, Gated, fit_gate, search_gated
     from counterfactual_training.models import (
         CounterNet,
@@ -113,6 +115,7 @@ __all__ = [
     "PAIRED",
     "PUBLISHED",
     "AccuracyBudget",
+    "Audit",
     "AverageWeights",
     "BestEpoch",
     "Binding",
@@ -160,6 +163,7 @@ __all__ = [
     "Status",
     "TrainConfig",
     "TrainResult",
+    "audit",
     "claproar",
     "class_loss",
     "cnn",
@@ -170,6 +174,7 @@ __all__ = [
     "ecco",
     "evaluate",
     "explain",
+    "export_onnx",
     "fgsm",
     "fit_gate",
     "fit_vae",
@@ -212,8 +217,10 @@ _MODULES = {
     "datasets.synthetic": "loan",
     "errors": "ConstraintError CounterfactualTrainingError FileError InputError MissingExtraError ModelError",
     "advice": "Explanation",
+    "audits": "Audit audit",
     "estimator": "CounterfactualClassifier CounterfactualRegressor Explainer explain",
     "evaluation": "PAIRED PUBLISHED EvaluationProtocol Measured evaluate implausibility summarise",
+    "export": "export_onnx",
     "gates": "Gate GateConfig Gated fit_gate search_gated",
     "models": (
         "CounterNet Ensemble cnn counternet counternet_explainer fit_vae linear mlp mlp_ple mlp_plr neurotree tabm"
