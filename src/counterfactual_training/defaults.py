@@ -40,3 +40,12 @@ REFERENCE: Final = "conventional"
 TRIALS = 64
 TRIALS_PER_FLEET = 16
 TRAININGS_PER_TRIAL = 1
+
+# Of `serve`: where it listens, and what one request may ask for.
+HOST = "127.0.0.1"
+PORT = 8000
+MAX_ROWS = 64
+MAX_SECONDS = 30.0
+MAX_BODY = 1_000_000
+MAX_WAITING = 1000
+MAX_PEOPLE = 10_000

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from counterfactual_training import defaults
 from counterfactual_training.cli.options import add_model, at_least_one
 from counterfactual_training.cli.output import note
 from counterfactual_training.cli.parsing import pick_label
@@ -39,25 +40,37 @@ def add(parser: argparse.ArgumentParser) -> None:
     wanted = "the class that people want (default: the one named by `ct train --positive`)"
     parser.add_argument("--target", metavar="CLASS", help=wanted)
     parser.add_argument("--target-column", metavar="COLUMN", help="the column of the class (default: as in training)")
-    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
-    parser.add_argument("--port", type=int, default=8000, help="the port to listen on; 0 takes any that is free")
+    parser.add_argument("--host", default=defaults.HOST, help="the address to listen on")
+    parser.add_argument(
+        "--port", type=int, default=defaults.PORT, help="the port to listen on; 0 takes any that is free"
+    )
     allow = "a name that the server is known by, such as that of a proxy in front of it; may be given again"
     parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=allow)
-    parser.add_argument("--root-path", default="", metavar="PATH", help="under which a proxy mounts the page")
+    parser.add_argument("--root-path", metavar="PATH", help="under which a proxy mounts the page")
     parser.add_argument("--no-open", action="store_true", help="do not open a browser")
     limits = parser.add_argument_group("limits")
     workers = "processes that search (default: one per processor, at most 4)"
     limits.add_argument("--workers", type=at_least_one, metavar="N", help=workers)
-    limits.add_argument("--max-people", type=at_least_one, default=10_000, metavar="N", help="rows of --data to show")
-    limits.add_argument("--max-rows", type=at_least_one, default=64, metavar="N", help="rows of one request")
     limits.add_argument(
-        "--max-seconds", type=float, default=30.0, metavar="S", help="until a search is answered with what is there"
+        "--max-people", type=at_least_one, default=defaults.MAX_PEOPLE, metavar="N", help="rows of --data to show"
     )
-    limits.add_argument("--max-body", type=at_least_one, default=1_000_000, metavar="BYTES", help="of one request")
+    limits.add_argument(
+        "--max-rows", type=at_least_one, default=defaults.MAX_ROWS, metavar="N", help="rows of one request"
+    )
+    limits.add_argument(
+        "--max-seconds",
+        type=float,
+        default=defaults.MAX_SECONDS,
+        metavar="S",
+        help="until a search is answered with what is there",
+    )
+    limits.add_argument(
+        "--max-body", type=at_least_one, default=defaults.MAX_BODY, metavar="BYTES", help="of one request"
+    )
     limits.add_argument(
         "--max-waiting",
         type=at_least_one,
-        default=1000,
+        default=defaults.MAX_WAITING,
         metavar="N",
         help="rows in the queue; then others are told to come back",
     )
@@ -101,7 +114,7 @@ def run(arguments: argparse.Namespace) -> None:
     key = os.environ.get("CT_RECEIPT_KEY")
     run_server(
         served, address, limits=limits, workers=arguments.workers or min(4, os.cpu_count() or 1),
-        key=key.encode() if key else None, root_path=arguments.root_path, together=not arguments.no_batches,
+        key=key.encode() if key else None, root_path=arguments.root_path or "", together=not arguments.no_batches,
         access=access, listener=listener, log_level=arguments.log_level,
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from counterfactual_training import defaults
 from counterfactual_training.advice.rules import Rules
 from counterfactual_training.advice.words import plain_value
 from counterfactual_training.errors import unknown
@@ -50,12 +51,12 @@ class Limits:
         audit_seconds: until an audit is given up.
     """
 
-    rows: int = 64
+    rows: int = defaults.MAX_ROWS
     options: int = 10
-    body: int = 1_000_000
-    seconds: float = 30.0
-    queue: int = 1000
-    people: int = 10_000
+    body: int = defaults.MAX_BODY
+    seconds: float = defaults.MAX_SECONDS
+    queue: int = defaults.MAX_WAITING
+    people: int = defaults.MAX_PEOPLE
     audited: int = 2000
     audit_seconds: float = 300.0
 

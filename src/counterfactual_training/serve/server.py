@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import uvicorn
 
+from counterfactual_training import defaults
 from counterfactual_training.errors import InputError
 from counterfactual_training.serve.app import make_app
 from counterfactual_training.serve.guard import LOOPBACK, Access, host_name, is_loopback
@@ -37,8 +38,8 @@ class Address:
         token: asked for; ``None`` makes one up if the address is not this machine's own.
     """
 
-    host: str = "127.0.0.1"
-    port: int = 8000
+    host: str = defaults.HOST
+    port: int = defaults.PORT
     names: tuple[str, ...] = ()
     token: str | None = None
 
