@@ -55,8 +55,8 @@ async function explain(row: Row, wanted: Question, options: number, signal: Abor
 
 /** What came of it, in one sentence. */
 export function outcome({ answer, complete }: Asked): string {
-  const reached = answer.plans.filter((plan) => plan.answered).length;
-  const odd = answer.plans.filter((plan) => plan.status === "implausible" && !plan.answered).length;
+  const reached = answer.plans.filter((plan) => plan.answered && plan.status !== "implausible").length;
+  const odd = answer.plans.filter((plan) => plan.status === "implausible").length;
   const unusual = odd ? `, and ${odd} that few real cases look like` : "";
   const late = complete ? "" : " The time ran out; this is what was found.";
   if (answer.plans.some((plan) => plan.status === "already_there"))

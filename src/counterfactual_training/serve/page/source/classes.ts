@@ -47,7 +47,12 @@ export function symbol(name: Class): SVGElement {
 
 /** A decision, as it stands in tables and headings. */
 export function chip(name: Class): HTMLElement {
-  return h("span", { class: `chip tone-${toneOf(name)}` }, symbol(name), h("span", { class: "name" }, named(name)));
+  return h(
+    "span",
+    { class: `chip tone-${toneOf(name)}` },
+    symbol(name),
+    h("span", { class: "name", title: named(name).length > 16 ? named(name) : null }, named(name)),
+  );
 }
 
 /** How sure the model is: a number with a bar behind it. */

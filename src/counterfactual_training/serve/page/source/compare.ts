@@ -5,12 +5,12 @@ import { progress } from "./asking";
 import { certainty, chip } from "./classes";
 import type { Answer, Explained, Model, Plan, Prediction, Question, Row, Which } from "./contract";
 import { announce, at, type Child, fill, h, scroller } from "./dom";
-import { already, best, comparable, cost, difference, type Side } from "./compare_words";
+import { already, best, difference, type Side } from "./compare_words";
 import { busy, failed } from "./notices";
 import { planCard, planTitle, usual } from "./plan_card";
 import { inWords, question } from "./rules";
 import { on, startRow, state } from "./state";
-import { brief, count, listed, quoted, sure } from "./words";
+import { brief, count, listed, sure } from "./words";
 
 const MOST_FACTS = 4;
 let request: AbortController | null = null;
@@ -89,21 +89,9 @@ function page(sides: [Side, Side], wanted: Question): Child[] {
   return [
     h("p", { class: "asked" }, "Asked of both: ", inWords(wanted).join("; "), "."),
     h("p", { class: "difference" }, difference(sides)),
-    note(sides),
     table(sides),
     h("div", { class: "sides" }, sides.map(side)),
   ];
-}
-
-/** Two rulers are told, or the smaller number would be taken for the cheaper plan. */
-function note([a, b]: [Side, Side]): HTMLElement | null {
-  const [p, q] = [best(a), best(b)];
-  if (!p || !q || comparable(p, q)) return null;
-  return h(
-    "p",
-    { class: "note" },
-    "Each model counts cost by its own spread of the columns, so the two costs cannot be compared.",
-  );
 }
 
 function table(sides: [Side, Side]): HTMLElement {
@@ -153,7 +141,7 @@ function table(sides: [Side, Side]): HTMLElement {
         ),
         line(
           "cost of the cheapest",
-          plan((found) => brief(cost(found))),
+          plan((found) => brief(found.cost)),
         ),
         line(
           "what it changes",

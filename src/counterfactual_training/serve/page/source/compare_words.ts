@@ -10,9 +10,10 @@ export interface Side {
   complete: boolean;
 }
 
-/** The best plan of a side: the first that reaches the target, for plans come by cost. */
+/** The cheapest plan of a side that reaches the target. The server counts the costs of both models by one ruler. */
 export function best({ answer }: Side): Plan | undefined {
-  return answer.plans.find((plan) => plan.answered && plan.status !== "already_there");
+  const reaching = answer.plans.filter((plan) => plan.answered && plan.status !== "already_there");
+  return reaching.sort((a, b) => a.cost - b.cost)[0];
 }
 
 /** What differs, in words. */
@@ -24,8 +25,7 @@ export function difference(sides: [Side, Side]): string {
     ? `Both models decide ${quoted(a.prediction.decision)}.`
     : `${names[0]} decides ${quoted(a.prediction.decision)}, ${names[1]} ${quoted(b.prediction.decision)}.`;
   const [p, q] = [best(a), best(b)];
-  if (p && q)
-    return [decided, comparable(p, q) ? costs(p, q, names) : "", columnsOf(p, q, names)].filter(Boolean).join(" ");
+  if (p && q) return `${decided} ${costs(p, q, names)} ${columnsOf(p, q, names)}`;
   const lacking = sides.filter((entry, i) => !(i ? q : p) && !already(entry)).map(({ model }) => model.name);
   if (!lacking.length) return decided;
   return `${decided} ${lacking.length === 2 ? "Neither has a plan within these rules." : `${lacking[0]} has no plan within these rules.`}`;
@@ -35,29 +35,11 @@ export function already({ answer }: Side): boolean {
   return answer.plans.some((plan) => plan.status === "already_there");
 }
 
-/** What a plan costs on the ruler that both models share, if the server tells. */
-export function cost(plan: Plan): number {
-  return plan.cost_main ?? plan.cost;
-}
-
 function costs(p: Plan, q: Plan, names: [string, string]): string {
-  const [mine, theirs] = [cost(p), cost(q)];
+  const [mine, theirs] = [p.cost, q.cost];
   const [low, high, cheaper] = mine <= theirs ? [mine, theirs, names[0]] : [theirs, mine, names[1]];
   if (high - low < 0.005 * Math.max(high, 1e-9)) return `The cheapest plans cost the same (${brief(mine)}).`;
   return `The cheapest plan of ${cheaper} costs ${brief(low)} instead of ${brief(high)}.`;
-}
-
-/** Whether a step of a number costs the same under both models, as far as their plans show it. */
-export function comparable(p: Plan, q: Plan): boolean {
-  if (q.cost_main !== undefined && q.cost_main !== null) return true;
-  const price = (plan: Plan, name: string): number | null => {
-    const found = plan.changes.find((change) => change.column === name);
-    return found?.change ? found.cost / Math.abs(found.change) : null;
-  };
-  return p.changes.every(({ column: name }) => {
-    const [mine, theirs] = [price(p, name), price(q, name)];
-    return mine === null || theirs === null || Math.abs(mine - theirs) <= 0.01 * Math.max(mine, theirs);
-  });
 }
 
 function columnsOf(p: Plan, q: Plan, names: [string, string]): string {

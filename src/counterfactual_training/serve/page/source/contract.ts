@@ -109,8 +109,6 @@ export interface Plan {
   answered: boolean;
   sentence: string;
   cost: number;
-  /** The same changes, counted by the main model: the one ruler for plans of two models. */
-  cost_main?: number | null;
   changed: number;
   prediction: Class;
   confidence: number;

@@ -1,15 +1,13 @@
 // The map panel: which two columns, which model, and what the picture says, in words and as a table.
 
 import { post, superseded } from "./api";
-import { chip } from "./classes";
-import type { Class, Column, MapAnswer, Plan, Which } from "./contract";
-import { announce, at, button, choice, field, fill, h, scroller } from "./dom";
+import type { Column, MapAnswer, Plan, Which } from "./contract";
+import { announce, at, choice, field, fill, h } from "./dom";
 import { drawMap, legend } from "./map_draw";
 import { asTable, summary } from "./map_words";
 import { busy, failed } from "./notices";
 import { chooseRow } from "./people";
-import { type Asked, classes, column, on, startRow, state } from "./state";
-import { cell, count, listed, named, number } from "./words";
+import { type Asked, on, startRow, state } from "./state";
 
 const COMPONENTS = "";
 const SIZE = 48;

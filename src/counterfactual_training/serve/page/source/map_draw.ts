@@ -3,22 +3,12 @@
 import { mark, tone } from "./classes";
 import type { Axis, MapAnswer } from "./contract";
 import { type Child, h, s } from "./dom";
+import { axes, type Frame, makeFrame, type Scale } from "./map_frame";
 import { classes } from "./state";
 import { named } from "./words";
 
-type Scale = (value: number) => number;
-interface Frame {
-  left: number;
-  top: number;
-  right: number;
-  bottom: number;
-  x: Scale;
-  y: Scale;
-}
-
 // Pixels around a click in which the nearest dot is meant: fingers are not precise.
 const REACH = 16;
-const INSET = 14;
 
 export function drawMap(
   found: MapAnswer,
@@ -62,40 +52,6 @@ export function drawMap(
     if (near && near.far <= REACH) choose(near.row);
   });
   return picture;
-}
-
-function makeFrame([across, up]: [Axis, Axis], wide: number, high: number): Frame {
-  const longest = Math.max(...up.ticks.map((tick) => short(tick.label, wide).length), 2);
-  const left = Math.min(36 + longest * 6.9, wide * 0.36);
-  const bottom = high - (slanted(across, wide) ? 84 : 46);
-  const [top, right] = [12, wide - 12];
-  const span = (axis: Axis): number => axis.max - axis.min || 1;
-  // A margin inside of the frame: most people have the smallest capital gain, and would stand on its edge.
-  const [x0, x1, y0, y1] = [left + INSET, right - INSET, bottom - INSET, top + INSET];
-  return {
-    left,
-    top,
-    right,
-    bottom,
-    x: (value) => x0 + ((clamp(value, across) - across.min) / span(across)) * (x1 - x0),
-    y: (value) => y0 - ((clamp(value, up) - up.min) / span(up)) * (y0 - y1),
-  };
-}
-
-/** Somebody beyond the ends of an axis stands at its edge rather than outside of the picture. */
-function clamp(value: number, axis: Axis): number {
-  return Math.min(Math.max(value, axis.min), axis.max);
-}
-
-function short(label: string, wide: number): string {
-  const most = wide < 560 ? 10 : 18;
-  return label.length > most ? `${label.slice(0, most - 1)}…` : label;
-}
-
-/** Labels that would run into each other are turned. */
-function slanted(axis: Axis, wide: number): boolean {
-  const letters = axis.ticks.reduce((sum, tick) => sum + short(tick.label, wide).length + 2, 0);
-  return letters * 7 > wide * 0.8;
 }
 
 /** Edges of cells in pixels: halfway between centres, the frame outside; whole, or seams would show between cells. */
@@ -143,46 +99,6 @@ function borders(found: MapAnswer, frame: Frame): SVGElement {
     }),
   );
   return s("path", { class: "border", d: path || "M0 0" });
-}
-
-function axes([across, up]: [Axis, Axis], { left, right, top, bottom, x, y }: Frame): SVGElement {
-  const wide = right + 12;
-  const turn = slanted(across, wide);
-  const room = (right - left) / Math.max(across.ticks.length, 1);
-  // Of very many labels only every second, third … is written.
-  const every = turn ? Math.max(1, Math.ceil(15 / room)) : 1;
-  const everyUp = Math.max(1, Math.ceil((15 * up.ticks.length) / (bottom - top)));
-  const below = across.ticks
-    .filter((_, i) => i % every === 0)
-    .map(({ at, label }) =>
-      s(
-        "text",
-        turn
-          ? { transform: `translate(${x(at) + 4} ${bottom + 14}) rotate(-40)`, "text-anchor": "end" }
-          : { x: x(at), y: bottom + 17, "text-anchor": "middle" },
-        short(label, wide),
-        s("title", {}, label),
-      ),
-    );
-  const beside = up.ticks
-    .filter((_, i) => i % everyUp === 0)
-    .map(({ at, label }) =>
-      s("text", { x: left - 7, y: y(at) + 4, "text-anchor": "end" }, short(label, wide), s("title", {}, label)),
-    );
-  const height = turn ? bottom + 78 : bottom + 38;
-  return s(
-    "g",
-    { class: "axes" },
-    s("rect", { x: left, y: top, width: right - left, height: bottom - top, class: "frame" }),
-    below,
-    beside,
-    s("text", { x: (left + right) / 2, y: height, "text-anchor": "middle", class: "axis-title" }, across.title),
-    s(
-      "text",
-      { transform: `translate(13 ${(top + bottom) / 2}) rotate(-90)`, "text-anchor": "middle", class: "axis-title" },
-      up.title,
-    ),
-  );
 }
 
 interface Dot {

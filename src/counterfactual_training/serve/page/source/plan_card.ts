@@ -97,7 +97,7 @@ function facts(plan: Plan, target: Class): HTMLElement {
     { class: "facts" },
     fact(
       "Cost",
-      brief(plan.cost_main ?? plan.cost),
+      brief(plan.cost),
       "1 is a usual spread of a number; a new category counts 2; times how hard it is to change",
     ),
     fact("Decision then", [
