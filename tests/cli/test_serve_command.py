@@ -49,6 +49,12 @@ def serving(files, port, *options, **environment):
     """A server that answers; its process."""
     command = [sys.executable, "-m", "counterfactual_training.cli", "serve", str(files / "model.safetensors")]
     command += ["--port", str(port), "--workers", "1", *options]
+    with started(command, port, **environment) as process:
+        yield process
+
+
+@contextlib.contextmanager
+def started(command, port, **environment):
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
     )
@@ -113,6 +119,22 @@ def test_a_server_that_is_told_to_stop_first_answers(files):
         process.wait(60)
         log = [json.loads(line) for line in process.stderr.read().splitlines() if line.startswith("{")]
     assert len(answers[0]["answers"]) == 40 and log[-1]["event"] == "stopped"
+
+
+def test_a_connection_that_never_ends_its_headers_is_closed(files, monkeypatch):
+    port = free_port()
+    quick = "import counterfactual_training.serve.connection as c; c.HEADER_SECONDS = 1.0; "
+    words = ["serve", str(files / "model.safetensors"), "--port", str(port), "--no-open", "--workers", "1"]
+    code = f"{quick}from counterfactual_training.cli import main; main({words!r})"
+    with started([sys.executable, "-c", code], port), socket.create_connection(("127.0.0.1", port), timeout=20) as slow:
+        slow.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+        assert slow.recv(100) == b""
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as patient:
+            patient.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert patient.recv(10_000).startswith(b"HTTP/1.1 200")
+            time.sleep(1.5)  # the limit is for headers, not for what comes after them
+            patient.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert patient.recv(10_000).startswith(b"HTTP/1.1 200")
 
 
 def test_without_data_nobodys_row_is_shown_and_without_a_browser_the_address_is(files):
@@ -182,6 +204,13 @@ def test_data_whose_columns_do_not_fit(files, tmp_path, capsys):
     assert "lacks 1 column(s) that the model needs: 'years'" in said
 
 
+def test_data_whose_cells_do_not_fit_are_told_before_the_page_opens(files, tmp_path, capsys):
+    pd.DataFrame({"debt": ["x", "y"], "years": [1, 2]}).to_csv(tmp_path / "other.csv", index=False)
+    assert main(["serve", str(files / "model.safetensors"), "--data", str(tmp_path / "other.csv"), "--no-open"]) == 2
+    captured = capsys.readouterr()
+    assert "Open http" not in captured.out and "debt" in captured.err and "Traceback" not in captured.err
+
+
 def test_a_rival_of_other_columns_or_classes(files, tmp_path, capsys):
     frame = pd.DataFrame({"debt": np.arange(40.0), "age": np.arange(40)})
     other = CounterfactualClassifier(epochs=1, gate="none", progress=False, mutability={})
@@ -201,6 +230,8 @@ def test_a_rival_of_other_columns_or_classes(files, tmp_path, capsys):
         (["--max-seconds", "0"], "--max-seconds must be above 0"),
         (["--target", "maybe"], "Unknown class in --target 'maybe'"),
         (["--host", "no such host"], "Cannot listen on"),
+        (["--allow-host", "https://advice.example.org"], "--allow-host takes a name"),
+        (["--max-waiting", "3"], "--max-waiting must be at least --max-rows"),
         (["--port", "99999"], "--port must be from 0 to 65535"),
     ],
 )

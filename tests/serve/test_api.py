@@ -101,8 +101,9 @@ def test_predictions_are_those_of_the_classifier(client, served, denied):
 
 
 def test_an_unknown_category_is_told_and_counts_as_none(client, denied):
-    found = ask(client, "predict", rows=[{**denied[0], "job": "wizard"}])["predictions"][0]
-    assert found["notes"] == ["job 'wizard' did not occur in training: it counts as none of the known categories."]
+    found = ask(client, "predict", rows=[{**denied[0], "job": "wizard"}, denied[1]])["predictions"]
+    assert found[1]["notes"] == []
+    assert found[0]["notes"] == ["job 'wizard' did not occur in training: it counts as none of the known categories."]
 
 
 # ---- plans -----------------------------------------------------------------------------------------------------------
@@ -194,6 +195,8 @@ def test_a_map_shows_what_the_model_decides(client, served, denied, columns):
 
 def test_maps_need_two_columns_or_rows(client, bare, denied):
     assert client.post("/api/v1/map", json={"row": denied[0], "columns": ["age", "age"]}).status_code == 400
+    response = client.post("/api/v1/map", json={"row": denied[0], "plans": [{}], "columns": ["age", "debt"]})
+    assert response.json()["error"]["field"] == "plans[0]"
     response = bare.post("/api/v1/map", json={"row": denied[0]})
     assert response.status_code == 404 and "--data" in response.json()["error"]["message"]
     assert ask(bare, "map", row=denied[0], columns=["income", "debt"])["people"] == []
@@ -235,7 +238,8 @@ _BAD = [
     ({"lock": ["aeg"]}, "lock[0]", "Did you mean 'age'"),
     ({"ranges": {"job": ["wizard"]}}, "ranges.job", "Valid: 'clerk'"),
     ({"ranges": {"income": [1]}}, "ranges.income", "two ends"),
-    ({"ranges": {"income": [50, 20]}}, None, "empty"),
+    ({"ranges": {"income": [50, 20]}}, None, "The range of 'income' is empty"),
+    ({"ranges": {"job": ["w" * 300]}}, "ranges.job", "…"),
     ({"difficulty": {"income": -1}}, "difficulty.income", "must be a number"),
     ({"vary": ["age"]}, None, "may not change"),
     ({"vary": ["job"], "lock": ["job"]}, None, "both in vary and in lock"),

@@ -33,7 +33,7 @@ def run(served, work, **settings):
 
     async def inside():
         metrics = Metrics()
-        desk = Desk(served, metrics, settings.pop("num_workers", 1), **settings)
+        desk = Desk(served, metrics, settings.pop("num_workers", 1), settings.pop("most_waiting", 1000), **settings)
         await desk.start()
         try:
             return await work(desk), metrics
@@ -204,7 +204,7 @@ def test_a_process_that_was_killed_is_replaced(served, people):
 
 def test_a_search_that_does_not_end_is_given_up(served, people, monkeypatch):
     monkeypatch.setattr(desks, "explain", _endless)
-    monkeypatch.setattr(desks, "_GRACE", 0.2)
+    monkeypatch.setattr(desks, "GRACE", 0.2)
     (answers, complete, _), _ = run(served, lambda d: d.explain(question(), people, ["granted"] * 12, 0.2))
     assert not complete and not any(answer["searched"] for answer in answers)
 

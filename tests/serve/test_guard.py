@@ -63,6 +63,11 @@ def test_what_a_form_can_send_is_refused(client, kind):
     assert response.status_code == 415
 
 
+def test_two_ways_to_say_where_a_body_ends_are_refused(client):
+    headers = {"content-type": "application/json", "content-length": "2", "transfer-encoding": "chunked"}
+    assert client.post("/api/v1/predict", content=b"{}", headers=headers).status_code == 400
+
+
 def test_a_header_that_stands_twice_is_refused(client):
     headers = [("host", "127.0.0.1"), ("origin", "http://127.0.0.1:8000"), ("origin", "http://127.0.0.1:8000")]
     assert client.get("/api/model", headers=headers).status_code in (400, 403)
@@ -147,6 +152,12 @@ def test_of_other_packages_only_the_fixed_text_is_logged():
     assert json.loads(line)["said"] == "Bad request from %s" and "secret" not in line
 
 
+def test_a_traceback_of_the_web_server_is_not_logged():
+    text = "Traceback (most recent call last):\n  File secret.py\nValueError: cell 'x'"
+    record = logging.LogRecord("uvicorn.error", logging.ERROR, "", 0, text, (), None)
+    assert json.loads(JsonLines().format(record))["said"] == "a fault"
+
+
 def test_metrics_count_requests_and_batches(client, denied):
     ask(client, "explain", rows=denied[:2])
     text = client.get("/metrics").text
@@ -161,7 +172,8 @@ def test_metrics_count_requests_and_batches(client, denied):
 
 
 def test_names_of_hosts_lose_their_ports():
-    named = {"a.b:80": "a.b", "[::1]:8000": "::1", "::1": "::1", "A": "a", "[::1]": "::1"}
+    named = {"a.b:80": "a.b", "[::1]:8000": "::1", "A": "a", "[::1]": "::1"}
+    named |= dict.fromkeys(["[::1]evil.com", "127.0.0.1:80@evil.com", "a/b", "http://a", "a:b", "::1", ""], "")
     assert {host: host_name(host) for host in named} == named
 
 

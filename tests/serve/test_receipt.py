@@ -67,10 +67,43 @@ def test_another_model_is_told(served, receipt):
 def test_a_promise_that_breaks_a_rule_is_not_given(client, denied, plan):
     for broken in ({**plan, "age": plan["age"] + 1}, {**plan, "debt": denied[0]["debt"] + 5}):
         response = client.post("/api/v1/receipt", json={"row": denied[0], "plan": broken})
-        assert response.status_code == 400 and "breaks a rule" in response.json()["error"]["message"]
+        assert response.status_code == 400 and "may not change like this" in response.json()["error"]["message"]
     changed = next(name for name in plan if plan[name] != denied[0][name])
     response = client.post("/api/v1/receipt", json={"row": denied[0], "plan": plan, "question": {"lock": [changed]}})
     assert response.status_code == 400 and changed in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ({"max_changes": 1}, "columns, more than 1"),
+        ({"confidence": 0.999}, "less than 0.999"),
+        ({"target": "denied"}, "not"),
+    ],
+)
+def test_a_plan_that_misses_what_was_asked_for_gets_no_receipt(client, served, denied, question, said):
+    far = {**denied[0], "income": 60.0, "debt": 30.0, "owner": True}
+    assert ask(client, "receipt", row=denied[0], plan=far)["receipt"]["promise"]["class"] == "granted"
+    response = client.post("/api/v1/receipt", json={"row": denied[0], "plan": far, "question": question})
+    assert response.status_code == 400 and said in response.json()["error"]["message"]
+    # Nor does one that somebody wrote by hand verify.
+    forged = make_receipt(served.model, denied[0], far, {})
+    forged["question"] = question
+    assert "rules" in failed(verify_receipt(forged, served.model))
+
+
+def test_what_changes_nothing_is_no_plan(client, denied):
+    response = client.post("/api/v1/receipt", json={"row": denied[0], "plan": denied[0]})
+    assert response.status_code == 400 and "'denied', not 'granted'" in response.json()["error"]["message"]
+
+
+def test_without_a_key_it_is_told_what_a_receipt_proves(served, denied, plan, receipt):
+    told = {
+        check.name: check.said
+        for check in verify_receipt(make_receipt(served.model, denied[0], plan, {}), served.model)
+    }
+    assert "not signed" in told["signature"]
+    assert "no key here" in {check.name: check.said for check in verify_receipt(receipt, served.model)}["signature"]
 
 
 def test_the_server_gives_and_checks_receipts_of_both_models(client, denied, plan):

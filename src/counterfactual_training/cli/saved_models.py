@@ -42,6 +42,8 @@ def open_model(path: str) -> DatasetModel | TableModel:
         try:
             return TableModel(path, CounterfactualClassifier.load(path), load_origin(path))
         except FileError as second:
+            if "of your own" in str(second):
+                raise FileError(f"{second} A command cannot: use Python, as docs/serve.md shows.") from None
             if "counterfactual regressor" in str(second):
                 raise FileError(
                     f"{path!r} holds a regressor, and commands take classifiers: use CounterfactualRegressor.load in "
@@ -206,19 +208,27 @@ class TableModel:
     def facts(self) -> list[tuple[str, str]]:
         """What the model is, for people."""
         classifier, origin = self.classifier, self.origin
-        with_cf = classifier.history_.last("share_mature")
         gates = [] if classifier.gate_ is None else [str(part["kind"]) for part in classifier.gate_.describe()]
         facts = [
             ("classes", ", ".join(map(str, classifier.classes_))),
             ("model", in_words(describe(classifier.model_))),
-            ("training", "conventional" if with_cf != with_cf else "with counterfactuals"),
-            ("epochs", str(len(classifier.history_.records))),
+            *self._training(),
             ("gate", " and ".join(gates) or "none"),
             ("blank cells", "filled in" if classifier.missing == "impute" else "not accepted"),
         ]
         if origin is not None:
             facts.insert(0, ("rows", f"{len(origin.trained):,} trained on, {len(origin.held_out):,} held out"))
         return [("file", self.path), *facts]
+
+    def _training(self) -> list[tuple[str, str]]:
+        """How it was trained; nothing of a model that was trained elsewhere."""
+        history = self.classifier.history_
+        if not history.records:
+            return []
+        mature = history.last("share_mature")
+        conventional = mature != mature
+        training = "conventional" if conventional else "with counterfactuals"
+        return [("training", training), ("epochs", str(len(history.records)))]
 
     def measurable(self, data: str | None, target: str | None, all_rows: bool) -> Measurable:
         source = self.labelled(data, target, all_rows)

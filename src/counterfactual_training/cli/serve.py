@@ -89,6 +89,8 @@ def run(arguments: argparse.Namespace) -> None:
     from counterfactual_training.serve.served import Served
     from counterfactual_training.serve.server import Address, open_browser, run_server, url_of
 
+    if arguments.max_waiting < arguments.max_rows:
+        raise InputError("--max-waiting must be at least --max-rows, or a large request could never be answered.")
     if not 0 < arguments.max_seconds <= 3600:
         raise InputError(f"--max-seconds must be above 0 and at most 3600, got {arguments.max_seconds:g}.")
     address = Address(arguments.host, arguments.port, tuple(arguments.allow_host), os.environ.get("CT_TOKEN") or None)
@@ -100,6 +102,8 @@ def run(arguments: argparse.Namespace) -> None:
     other = None if arguments.against is None else as_served(open_model(arguments.against), arguments.target)
     rows = _rows(opened, arguments.data, arguments.target_column, arguments.max_people)
     served = Served(model, other, rows)
+    if rows is not None:
+        _ = served.decided  # cells that the model cannot read are told now, not after the page is open
     port = listener.getsockname()[1]
     url = url_of(address, port, access.token)
     document = {"url": url, "model": model.name, "rows": 0 if rows is None else len(rows.frame)}
@@ -129,6 +133,8 @@ def _say(arguments: argparse.Namespace, url: str, document: dict[str, Any], toke
     from counterfactual_training.cli.output import emit
 
     asks = " It asks for the token behind '#'." if token else ""
+    if token and not arguments.allow_host:
+        note("other machines reach it only by the names that --allow-host gives it")
     emit(arguments, document, f"Open {url} to look; Ctrl-C ends it.{asks}")
     sys.stdout.flush()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.catalog import load_dataset, loan_dataset
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.estimator import CounterfactualClassifier
+from counterfactual_training.estimator.file import Origin, row_marks
 from counterfactual_training.evaluation.evaluate import evaluate, summarise
 from counterfactual_training.evaluation.metrics import METRICS
 from counterfactual_training.evaluation.protocol import EvaluationProtocol
@@ -23,7 +24,15 @@ from counterfactual_training.experiments.panels import TARGET, DecisionPanel, ma
 from counterfactual_training.experiments.trained import as_classifier, encoder_of, with_weights
 from counterfactual_training.models import linear, mlp
 from counterfactual_training.search import ecco, generic
-from counterfactual_training.training import Objective, Setting, TrainConfig, make_objective, train
+from counterfactual_training.training import (
+    History,
+    Objective,
+    Setting,
+    TrainConfig,
+    TrainResult,
+    make_objective,
+    train,
+)
 
 TRAININGS = ("conventional", "counterfactual")
 DECISION = "decision"  # the column of the class, in the file of applicants
@@ -51,6 +60,7 @@ class DemoTrial:
     training: str
     protected: bool
     model: nn.Module
+    history: History = field(default_factory=History)
 
     @property
     def data(self) -> Dataset:
@@ -83,6 +93,7 @@ class DemoResult:
         debt_per_year: by training, how many thousand dollars of debt weigh as much as a year of age.
         lenders: by training, the loan classifier with *age* protected, to ask further questions.
         applicants: people of the loan example who were not trained on, with their class as the column ``decision``.
+        origin: where the rows of the lenders came from.
         settings: by data set, what was trained and how, as plain values.
         protocol: how it was measured.
     """
@@ -93,6 +104,7 @@ class DemoResult:
     debt_per_year: dict[str, float]
     lenders: dict[str, CounterfactualClassifier]
     applicants: pd.DataFrame
+    origin: Origin
     settings: dict[str, dict[str, Any]]
     protocol: EvaluationProtocol
 
@@ -127,18 +139,16 @@ def run_demo(quick: bool = False, seed: int = 0, notify: Notify = lambda message
     protocol = replace(shown, num_individuals=50 if quick else 400, seed=seed)
     plans = make_plans(quick, seed)
     trials = [trial for plan in plans for trial in run_trials(plan, notify)]
-    loan, models = plans[0], {t.training: t.model for t in trials if t.data.name == "loan" and t.protected}
-    lenders = {
-        training: as_classifier(model, loan.data, loan.setting.generator, loan.data.protected_names)
-        for training, model in models.items()
-    }
+    loan, chosen = plans[0], [trial for trial in trials if trial.data.name == "loan" and trial.protected]
+    lenders = {trial.training: _lender(trial) for trial in chosen}
     return DemoResult(
         table=pd.DataFrame([measure(trial, protocol) for trial in trials]),
         panels=tuple(_panel(trial, "abcd"[place % 4]) for place, trial in enumerate(trials)),
         advice=_advice(loan, lenders),
-        debt_per_year={training: debt_per_year(loan.data, model) for training, model in models.items()},
+        debt_per_year={trial.training: debt_per_year(loan.data, trial.model) for trial in chosen},
         lenders=lenders,
-        applicants=_applicants(loan.data),
+        applicants=_labelled(loan.data.frame_test, loan.data, loan.data.y_test),
+        origin=_origin(loan.data),
         settings={plan.data.name: _settings(plan) for plan in plans},
         protocol=protocol,
     )
@@ -154,7 +164,8 @@ def run_trials(plan: DemoPlan, notify: Notify = lambda message: None) -> list[De
     trials = []
     for held, constraints in ((False, free), (True, protected)):
         ours = _trained(plan, "counterfactual", constraints, notify)
-        trials += [DemoTrial(plan, *pair) for pair in zip(TRAININGS, (held, held), (conventional, ours), strict=True)]
+        for training, result in zip(TRAININGS, (conventional, ours), strict=True):
+            trials.append(DemoTrial(plan, training, held, result.model.eval(), result.history))
     return trials
 
 
@@ -170,11 +181,11 @@ def _panel(trial: DemoTrial, letter: str) -> DecisionPanel:
     return make_panel(trial.data, trial.model, generator, trial.constraints, trial.title(letter))
 
 
-def _trained(plan: DemoPlan, training: str, constraints: Constraints, notify: Notify) -> nn.Module:
+def _trained(plan: DemoPlan, training: str, constraints: Constraints, notify: Notify) -> TrainResult:
     started = time.perf_counter()
     setting = plan.setting if training == "counterfactual" else plan.setting.conventional()
     model = with_weights(setting.config.seed, lambda: plan.make_model(plan.data.num_features, plan.data.num_classes))
-    train(
+    result = train(
         model,
         plan.data.x_train,
         plan.data.y_train,
@@ -186,12 +197,25 @@ def _trained(plan: DemoPlan, training: str, constraints: Constraints, notify: No
     held = [plan.data.feature_names[j] for j in constraints.immutable.nonzero().flatten().tolist()]
     protection = f", {', '.join(held)} protected" if held else ""
     notify(f"{plan.data.name}: {training} training{protection}, {time.perf_counter() - started:.1f} s")
-    return model.eval()
+    return result
 
 
-def _applicants(data: Dataset) -> pd.DataFrame:
-    decided = np.array(data.class_names, dtype=object)[data.y_test.numpy()]
-    return data.frame_test.assign(**{DECISION: decided})
+def _lender(trial: DemoTrial) -> CounterfactualClassifier:
+    data, generator = trial.data, trial.plan.setting.generator
+    lender = as_classifier(trial.model, data, generator, data.protected_names)
+    lender.history_ = trial.history  # tells how it was trained
+    return lender
+
+
+def _labelled(frame: pd.DataFrame, data: Dataset, y: torch.Tensor) -> pd.DataFrame:
+    return frame.assign(**{DECISION: np.array(data.class_names, dtype=object)[y.numpy()]})
+
+
+def _origin(data: Dataset) -> Origin:
+    """What the files of the lenders remember: which rows they were trained on, and which not."""
+    tables = (_labelled(data.frame_train, data, data.y_train), _labelled(data.frame_test, data, data.y_test))
+    trained, held_out = (row_marks(table.drop(columns=DECISION), table[DECISION]) for table in tables)
+    return Origin(DECISION, data.class_names[TARGET], {}, trained, held_out)
 
 
 def _advice(plan: DemoPlan, lenders: dict[str, CounterfactualClassifier]) -> pd.DataFrame:

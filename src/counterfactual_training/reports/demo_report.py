@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from counterfactual_training.estimator.file import Origin, save_classifier
+from counterfactual_training.estimator.file import save_classifier
 from counterfactual_training.evaluation.metrics import METRICS
-from counterfactual_training.experiments.demo import DECISION, DemoResult
+from counterfactual_training.experiments.demo import DemoResult
 from counterfactual_training.experiments.grid.outcome import versions
-from counterfactual_training.experiments.panels import TARGET
 from counterfactual_training.reports.comparison import pairs
 from counterfactual_training.reports.files import Image, render, write_files
 from counterfactual_training.reports.panel_figures import DARK, draw_panels
@@ -49,9 +48,8 @@ def write_demo(result: DemoResult, folder: str | Path, run: RunInfo | None = Non
     pictures = {f"{image.name}.png": image.png for image in images.values()}
     people = {PEOPLE: result.applicants.to_csv(index=False)}
     written = write_files(folder, {"report.html": page, **pictures, **people})
-    origin = Origin(DECISION, result.lenders["counterfactual"].classes_[TARGET])
     for training, name in LENDERS.items():
-        save_classifier(Path(folder) / name, result.lenders[training], origin)
+        save_classifier(Path(folder) / name, result.lenders[training], result.origin)
     return [*written, *(str(Path(folder) / name) for name in LENDERS.values())]
 
 

@@ -23,7 +23,7 @@ from counterfactual_training.serve.answers import predictions_of
 from counterfactual_training.serve.atlas import Atlas
 from counterfactual_training.serve.desk import Desk
 from counterfactual_training.serve.document import make_document
-from counterfactual_training.serve.guard import Access, App, Guard, Receive, Scope, Send
+from counterfactual_training.serve.guard import Access, Guard, Receive, Scope, Send
 from counterfactual_training.serve.metrics import Metrics, log
 from counterfactual_training.serve.page import make_page
 from counterfactual_training.serve.people import People
@@ -49,7 +49,7 @@ def make_app(
     workers: int = 2,
     key: bytes | None = None,
     together: bool = True,
-) -> App:
+) -> Guard:
     """An ASGI application.
 
     Args:
@@ -95,9 +95,14 @@ class _Application:
             exception_handlers={HTTPException: _http_error, Exception: _fault},
         )
         inner.router.redirect_slashes = False  # /health/ is simply not there
-        self.app: App = Guard(
-            inner, access, self.metrics, _refuse, lambda path: path if path in names else "other"
-        )  # fmt: skip
+        self.app = Guard(
+            inner,
+            access,
+            self.metrics,
+            _refuse,
+            lambda path: path if path in names else "other",
+            self.desk.stop_soon,
+        )
 
     @contextlib.asynccontextmanager
     async def _life(self, app: Starlette) -> AsyncIterator[None]:
@@ -170,7 +175,7 @@ class _Application:
         model = self.served.named(body["model"])
         frame, notes = frame_of(body["rows"], model.classifier)
         found = await asyncio.to_thread(predictions_of, model, frame)
-        return {"predictions": [{**entry, "notes": notes} for entry in found]}
+        return {"predictions": [{**entry, "notes": said} for entry, said in zip(found, notes, strict=True)]}
 
     async def _explain(self, request: Request, body: dict[str, Any]) -> Any:
         started, model = time.perf_counter(), self.served.named(body["model"])
@@ -181,10 +186,10 @@ class _Application:
         asked = self.desk.explain(question, frame, targets, body["seconds"])
         answers, complete, batch = await _unless_gone(request, asked)
         await asyncio.to_thread(self._judge, body["model"], answers)
-        for answer, own in zip(answers, now, strict=True):
+        for answer, own, said in zip(answers, now, notes, strict=True):
             # As decided now, also for rows that were not searched.
             answer |= {"decision": own["decision"], "confidence": own["confidence"]}
-            answer["notes"] = [*answer["notes"], *notes]
+            answer["notes"] = [*answer["notes"], *said]
         request.scope["facts"] |= {"batch": batch, "complete": complete}
         seconds = round(time.perf_counter() - started, 3)
         return {"complete": complete, "model": model.sha256, "seconds": seconds, "batch": batch, "answers": answers}
@@ -204,17 +209,17 @@ class _Application:
 
     async def _audit(self, request: Request, body: dict[str, Any]) -> Any:
         self._need_rows()
-        if self.served.rows is not None and self.served.rows.labels is None:
-            raise RefusedError("An audit needs the true classes, which these rows lack.", code="no_labels", status=404)
-        return await self.desk.audit(
+        work = self.desk.audit(
             audit_tasks.audit, body["groups"], body["people"], body["model"], body["target"],
             seconds=self.limits.audit_seconds,
         )  # fmt: skip
+        return await _unless_gone(request, work)
 
     async def _make_card(self, request: Request, body: dict[str, Any]) -> Any:
         # It depends on model and rows alone, so one is enough.
         if self._card is None:
-            self._card = await self.desk.audit(audit_tasks.card, seconds=self.limits.audit_seconds, wait=True)
+            work = self.desk.audit(audit_tasks.card, seconds=self.limits.audit_seconds, wait=True)
+            self._card = await _unless_gone(request, work)
         return self._card
 
     async def _receipt(self, request: Request, body: dict[str, Any]) -> Any:

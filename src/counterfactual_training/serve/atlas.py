@@ -41,7 +41,8 @@ class Atlas:
         size: int,
     ) -> dict[str, Any]:  # fmt: skip
         """The document of one map; see the API."""
-        frame, _ = frame_of([row, *plans], model.classifier)
+        places = ["row", *(f"plans[{i}]" for i in range(len(plans)))]
+        frame, _ = frame_of([row, *plans], model.classifier, places)
         if columns is None:
             return self._of_components(model, frame, size)
         if columns[0] == columns[1]:

@@ -41,8 +41,8 @@ def card(served: Served) -> dict[str, Any]:
     return make_card(model.classifier, frame=frame[names], labels=labels, measured=measured, **about).to_dict()
 
 
-def _measured(served: Served) -> tuple[pd.DataFrame, pd.Series]:
-    """Rows to measure on, and their classes."""
+def _measured(served: Served) -> tuple[pd.DataFrame, pd.Series | None]:
+    """Rows to measure on, and their classes if they are known."""
     rows = served.rows
-    assert rows is not None and rows.labels is not None  # noqa: S101 - requests without them are refused before
-    return rows.frame.iloc[rows.fresh], rows.labels.iloc[rows.fresh]
+    assert rows is not None  # noqa: S101 - requests without rows are refused before
+    return rows.frame.iloc[rows.fresh], None if rows.labels is None else rows.labels.iloc[rows.fresh]

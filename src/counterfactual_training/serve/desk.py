@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -27,12 +26,16 @@ from counterfactual_training.serve.worker import DiedError, TaskError, TooLongEr
 
 # Rows of one search. More would not be faster per row, and others would wait longer.
 _BATCH = 64
-# Rows of one request that are searched at once: a large request is cut, so that small ones come in between.
-_PART = 16
-# Seconds to wait for company, once a question finds a free worker: clients that were answered together ask together.
-_LINGER = 0.015
+# Rows of one request that are searched at once, of three options each: a large request is cut, so that small ones come
+# in between.
+_PART, _OPTIONS = 16, 3
+# Seconds to wait for company: at least, and at most, if a worker has just answered many. They tend to ask again at
+# once, and without them it would go on with a smaller batch each time.
+_LEAST_LINGER, _MOST_LINGER = 0.01, 0.25
+# A later part of a large request lets others go first, for so many seconds.
+_PATIENCE = 3.0
 # Seconds beyond its time limit after which a search that does not end is ended; and what even a late one gets.
-_GRACE, _LEAST = 20.0, 0.5
+GRACE, _LEAST = 20.0, 0.5
 
 
 @dataclass(eq=False)
@@ -46,12 +49,19 @@ class Part:
     done: asyncio.Future[tuple[list[dict[str, Any]], bool, int]] = field(repr=False)
     key: str = ""
     owner: object = None
+    turn: int = 0
+    arrived: float = field(default_factory=time.monotonic)
     alone: bool = False
 
     @property
     def left(self) -> float:
         """Seconds."""
         return self.until - time.monotonic()
+
+    @property
+    def order(self) -> float:
+        """The lowest goes first: the first part of a request, and who has waited longest."""
+        return self.turn * _PATIENCE + self.arrived
 
     def goes_with(self, other: Part) -> bool:
         """Whether both can be searched at once: the same question, and about as much time for it."""
@@ -72,13 +82,14 @@ class Desk:
     """
 
     def __init__(
-        self, served: Served, metrics: Metrics, num_workers: int = 2, most_waiting: int = 1000, together: bool = True
+        self, served: Served, metrics: Metrics, num_workers: int, most_waiting: int, together: bool = True
     ) -> None:
         self._workers = [Worker(served) for _ in range(num_workers)]
         # Audits take minutes: they have a process of their own, so that nobody's plan waits for one.
         self._auditor, self._auditing = Worker(served), asyncio.Lock()
+        self._stopping = asyncio.Event()
         self._threads = ThreadPoolExecutor(num_workers + 1, thread_name_prefix="desk")
-        self._waiting: deque[Part] = deque()
+        self._waiting: list[Part] = []
         self._arrived = asyncio.Condition()
         self._most_waiting, self._together, self._metrics = most_waiting, together, metrics
         self._tasks: list[asyncio.Task[None]] = []
@@ -115,10 +126,10 @@ class Desk:
             raise RefusedError("Too many questions are waiting; try again in a few seconds.", code="busy", status=503)
         loop, until = asyncio.get_running_loop(), time.monotonic() + seconds
         parts, owner = [], object()
-        for first in range(0, len(frame), _PART):
-            rows = frame.iloc[first : first + _PART]
-            own = list(targets[first : first + _PART])
-            parts.append(Part(question, rows, own, until, loop.create_future(), question.key, owner))
+        size = max(1, _PART * _OPTIONS // max(_OPTIONS, question.options))
+        for turn, first in enumerate(range(0, len(frame), size)):
+            rows, own = frame.iloc[first : first + size], list(targets[first : first + size])
+            parts.append(Part(question, rows, own, until, loop.create_future(), question.key, owner, turn))
         async with self._arrived:
             self._waiting.extend(parts)
             self._arrived.notify(len(parts))
@@ -132,12 +143,9 @@ class Desk:
         """A task that takes long, in its own process; one at a time."""
         if self._auditing.locked() and not wait:
             raise RefusedError("Another audit is running; try again when it has ended.", code="busy", status=409)
-        loop = asyncio.get_running_loop()
         async with self._auditing:
             try:
-                return await loop.run_in_executor(
-                    self._threads, lambda: self._auditor.ask(task, *arguments, seconds=seconds)
-                )
+                return await self._unless_stopping(task, *arguments, seconds=seconds)
             except TooLongError:
                 said = f"This took longer than {seconds:.0f} s and was given up; ask for fewer people or groups."
                 raise RefusedError(said, code="too_long", status=503) from None
@@ -145,12 +153,32 @@ class Desk:
                 # Audits hold copies of rows and models; nobody knows when the next one comes.
                 self._auditor.stop()
 
+    def stop_soon(self) -> None:
+        """The server is told to stop: audits, which take minutes, are given up at once."""
+        self._stopping.set()
+
+    async def _unless_stopping(self, task: Callable[..., Any], *arguments: Any, seconds: float) -> Any:
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(self._threads, lambda: self._auditor.ask(task, *arguments, seconds=seconds))
+        stop = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait((work, stop), return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise RefusedError("The server is stopping.", code="stopping", status=503)
+            return work.result()
+        finally:
+            stop.cancel()
+            # Nobody waits for it any more: its process is about to end, and it with it.
+            work.add_done_callback(lambda done: done.cancelled() or done.exception())
+
     # ---- batches ---------------------------------------------------------------------------------------------------
 
     async def _attend(self, worker: Worker) -> None:
         """Give one worker batch after batch."""
+        answered = 0
         while True:
-            batch = await self._take()
+            batch = await self._take(answered)
+            answered = sum(len(part.frame) for part in batch)
             starts = worker.starts
             try:
                 await self._answer(worker, batch)
@@ -159,18 +187,17 @@ class Desk:
                     self._give_up(part)
             self._metrics.restarted(max(0, worker.starts - max(starts, 1)))
 
-    async def _take(self) -> list[Part]:
-        """The part that has waited longest, and all that can be searched with it."""
+    async def _take(self, answered: int) -> list[Part]:
+        """The part whose turn it is, and all that can be searched with it; ``answered`` rows were in the last batch."""
         async with self._arrived:
             await self._arrived.wait_for(lambda: len(self._waiting) > 0)
         if self._together:
-            await asyncio.sleep(_LINGER)
+            await self._linger(answered)
         most = self._fair_share()
         batch: list[Part] = []
-        rest: deque[Part] = deque()
+        rest: list[Part] = []
         rows = 0
-        while self._waiting:
-            part = self._waiting.popleft()
+        for part in sorted(self._waiting, key=lambda part: part.order):
             if part.done.done():  # its client has gone
                 continue
             # With everybody in it, not only the first: of one request, only one part at a time, so that others get in.
@@ -182,6 +209,13 @@ class Desk:
                 rest.append(part)
         self._waiting = rest
         return batch
+
+    async def _linger(self, answered: int) -> None:
+        """Wait a moment for others who ask the same."""
+        until = time.monotonic() + _MOST_LINGER
+        await asyncio.sleep(_LEAST_LINGER)
+        while self.waiting < answered and time.monotonic() < until:
+            await asyncio.sleep(_LEAST_LINGER)
 
     def _fair_share(self) -> int:
         """Rows that one worker may take, so that the others have as many."""
@@ -203,7 +237,7 @@ class Desk:
         try:
             found, complete = await loop.run_in_executor(
                 self._threads,
-                lambda: worker.ask(explain, batch[0].question, frame, targets, seconds, seconds=seconds + _GRACE),
+                lambda: worker.ask(explain, batch[0].question, frame, targets, seconds, seconds=seconds + GRACE),
             )
         except (CounterfactualTrainingError, OSError) as error:
             return await self._apart(worker, batch, error)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -41,6 +42,8 @@ _HEADERS = (
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
     (b"x-api-version", str(API).encode()),
 )
+# An address in brackets, or a name; then perhaps a port.
+_HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^\s:/@\[\]]+))(?::\d{1,5})?")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -70,6 +73,10 @@ class Access:
             raise RefusedError("This request comes from another site.", code="origin", status=403)
         if self.token is not None and closed and not self._knows(_only(headers, "authorization")):
             raise RefusedError("This server asks for a token: Authorization: Bearer …", code="token", status=401)
+        # Two ways to say where a body ends: a proxy may believe the other one.
+        names = [name for name, _ in headers]
+        if "content-length" in names and "transfer-encoding" in names:
+            raise RefusedError("A body has a length or comes in chunks, not both.", code="bad_request", status=400)
         kind = (_only(headers, "content-type") or "").partition(";")[0].strip().lower()
         if scope["method"] == "POST" and kind != "application/json":
             raise RefusedError("Send JSON, with Content-Type: application/json.", code="content_type", status=415)
@@ -101,11 +108,9 @@ def _open(path: str) -> bool:
 
 
 def host_name(host: str) -> str:
-    """``[::1]:8000`` as ``::1``, ``Example.org:80`` as ``example.org``."""
-    name = host.strip().lower()
-    if name.startswith("["):
-        return name[1:].partition("]")[0]
-    return name.rpartition(":")[0] if name.count(":") == 1 else name
+    """``[::1]:8000`` as ``::1``, ``Example.org:80`` as ``example.org``; nothing of what is no name and port."""
+    found = _HOST.fullmatch(host.strip().lower())
+    return "" if found is None else found["six"] or found["name"]
 
 
 def is_loopback(host: str) -> bool:
@@ -136,6 +141,7 @@ class Guard:
     Args:
         answer: writes a refusal.
         routes: the paths to name in logs; of others, nobody knows what they hold.
+        stopping: to be called when the server is told to stop: what takes minutes is then given up.
     """
 
     def __init__(
@@ -145,8 +151,10 @@ class Guard:
         metrics: Metrics,
         answer: Callable[[RefusedError, Scope, Receive, Send], Awaitable[None]],
         routes: Callable[[str], str],
+        stopping: Callable[[], None] = lambda: None,
     ) -> None:
         self._app, self._access, self._metrics, self._answer, self._routes = app, access, metrics, answer, routes
+        self.stopping = stopping
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

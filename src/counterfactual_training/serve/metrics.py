@@ -78,7 +78,9 @@ class JsonLines(logging.Formatter):
         if record.name == _LOG.name:
             line |= {"event": record.getMessage(), **getattr(record, "facts", {})}
         else:
-            line |= {"event": "server", "said": str(record.msg)}
+            # Its first line: what follows is a traceback, which names files and may quote cells.
+            said = str(record.msg).strip().partition("\n")[0]
+            line |= {"event": "server", "said": "a fault" if said.startswith("Traceback") else said}
         # The type alone: messages and tracebacks may quote what a client sent.
         if record.exc_info and record.exc_info[0] is not None:
             line["error"] = record.exc_info[0].__name__

@@ -12,7 +12,7 @@ import pandas as pd
 from counterfactual_training import defaults
 from counterfactual_training.advice.rules import Rules
 from counterfactual_training.advice.words import plain_value
-from counterfactual_training.errors import unknown
+from counterfactual_training.errors import InputError, unknown
 from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.serve.reading import (
     Anything,
@@ -27,6 +27,7 @@ from counterfactual_training.serve.reading import (
     RefusedError,
     Scalar,
     Text,
+    shown,
 )
 from counterfactual_training.serve.served import Model, Served
 from counterfactual_training.tabular.feature import Feature
@@ -75,7 +76,7 @@ class Grouping:
         text = Text().read(value, where)
         # A name may hold a star itself.
         for part in [text] if text in self.columns else text.split("*", 1):
-            OneOf(self.columns).read(part, where)
+            OneOf(self.columns, "column").read(part, where)
         return text
 
     def schema(self) -> dict[str, Any]:
@@ -96,7 +97,9 @@ def make_bodies(served: Served, limits: Limits) -> dict[str, Fields]:
         "model": model,
     }
     pair = Many(Maybe(Number()), 2, 2)
-    filters = Fields({"column": OneOf(names), "between": pair, "in": Many(Scalar(), _MOST_VALUES)}, ["column"])
+    filters = Fields(
+        {"column": OneOf(names, "column"), "between": pair, "in": Many(Scalar(), _MOST_VALUES)}, ["column"]
+    )
     page: dict[str, Kind] = {
         "offset": Number(0, 1e9, whole=True),
         "limit": Number(1, 500, whole=True),
@@ -113,8 +116,8 @@ def make_bodies(served: Served, limits: Limits) -> dict[str, Fields]:
         "explain": Fields({"rows": rows, **rules, **asked}, ["rows"],
                           {**main, "options": 1, "seconds": limits.seconds}),
         "map": Fields(
-            {"row": row, "columns": Maybe(Many(OneOf(names), 2, 2)), "plans": Many(row, limits.options), "model": model,
-             "size": Number(2, 80, whole=True)},
+            {"row": row, "columns": Maybe(Many(OneOf(names, "column"), 2, 2)), "plans": Many(row, limits.options),
+             "model": model, "size": Number(2, 80, whole=True)},
             ["row"], {**main, "plans": [], "size": 40},
         ),
         "audit": Fields(
@@ -134,8 +137,8 @@ def rule_fields(names: Sequence[str], classes: Sequence[Any]) -> dict[str, Kind]
     return {
         "target": Maybe(OneOf(classes)),
         "confidence": Maybe(Number(1e-6, 1.0)),
-        "vary": Maybe(Many(OneOf(names), len(names))),
-        "lock": Maybe(Many(OneOf(names), len(names))),
+        "vary": Maybe(Many(OneOf(names, "column"), len(names))),
+        "lock": Maybe(Many(OneOf(names, "column"), len(names))),
         "ranges": Maybe(ByName(names, Many(Scalar(), _MOST_VALUES, 1))),
         "step": Maybe(positive),
         "max_change": Maybe(positive),
@@ -172,7 +175,10 @@ def question_of(body: Mapping[str, Any], model: Model) -> Question:
     """The question of a request, its rules checked against those that the model was trained under."""
     rules = rules_of(body, model.classifier)
     # A rule that contradicts the schema is told at once, not after a wait in the queue.
-    Rules(**rules).narrow(model.classifier.schema_)
+    try:
+        Rules(**rules).narrow(model.classifier.schema_)
+    except InputError as error:  # in the words of the API
+        raise RefusedError(str(error).replace("The domain", "The range").replace("domain of", "ranges of")) from None
     aimed = body["target"] is not None or model.wanted is not None
     return Question(body["model"], body["options"], body["confidence"], aimed, rules)
 
@@ -203,35 +209,38 @@ def _range(feature: Feature, values: Sequence[Any]) -> list[Any]:
 
 
 def _level(feature: Feature, value: Any, where: str) -> Any:
-    for level in feature.levels:
-        if plain_value(level) == value and isinstance(value, bool) == isinstance(plain_value(level), bool):
+    known = [plain_value(level) for level in feature.levels]
+    for level, plain in zip(feature.levels, known, strict=True):
+        if plain == value and isinstance(value, bool) == isinstance(plain, bool):
             return level
-    raise RefusedError(
-        f"{where}: {unknown('category', value, [plain_value(level) for level in feature.levels])}", where
-    )
+    raise RefusedError(f"{where}: {unknown('category', shown(value), known)}", where)
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
 
-def frame_of(rows: Sequence[Mapping[str, Any]], classifier: CounterfactualClassifier) -> tuple[pd.DataFrame, list[str]]:
-    """Rows as a frame like that of the training, and notes on what the model does not know."""
-    notes: list[str] = []
-    names = classifier.schema_.names
-    for i, row in enumerate(rows):
-        absent = [name for name in names if name not in row]
+def frame_of(
+    rows: Sequence[Mapping[str, Any]], classifier: CounterfactualClassifier, places: Sequence[str] = ()
+) -> tuple[pd.DataFrame, list[list[str]]]:
+    """Rows as a frame like that of the training, and notes on what the model does not know of each.
+
+    Args:
+        places: where each row stands in the request, for messages; by default ``rows[0]``, ``rows[1]``, …
+    """
+    places = places or [f"rows[{i}]" for i in range(len(rows))]
+    notes: list[list[str]] = [[] for _ in rows]
+    for row, place in zip(rows, places, strict=True):
+        absent = [name for name in classifier.schema_.names if name not in row]
         if absent:
-            raise RefusedError(
-                f"rows[{i}] lacks {', '.join(map(repr, absent[:5]))}: every column is needed.", f"rows[{i}]"
-            )
+            raise RefusedError(f"{place} lacks {', '.join(map(repr, absent[:5]))}: every column is needed.", place)
     columns = {}
     for feature in classifier.schema_:
         cells = [
-            _cell(feature, row[feature.name], f"rows[{i}].{feature.name}", classifier, notes)
-            for i, row in enumerate(rows)
+            _cell(feature, row[feature.name], f"{place}.{feature.name}", classifier, said)
+            for row, place, said in zip(rows, places, notes, strict=True)
         ]
         columns[feature.name] = pd.Series(cells, dtype=object if feature.is_category else None)
-    return pd.DataFrame(columns), list(dict.fromkeys(notes))
+    return pd.DataFrame(columns), notes
 
 
 def _cell(feature: Feature, value: Any, where: str, classifier: CounterfactualClassifier, notes: list[str]) -> Any:

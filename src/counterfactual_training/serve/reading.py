@@ -36,13 +36,17 @@ class Kind(Protocol):
 def parse(body: bytes) -> dict[str, Any]:
     """The JSON object in a body. Duplicate keys, NaN and infinity are refused: other parsers read them otherwise."""
     try:
-        document = json.loads(body.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
+        text = body.decode()
+    except UnicodeDecodeError:
+        raise RefusedError("The body is not JSON: it is not UTF-8.", code="bad_json") from None
+    try:
+        document = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
     except RecursionError:
         raise RefusedError("The body is nested too deeply.", code="bad_json") from None
     except RefusedError:
         raise
-    except ValueError as error:  # also bytes that are no UTF-8, and numbers of thousands of digits
-        said = str(error) if isinstance(error, json.JSONDecodeError) else "it is not UTF-8, or holds an absurd number"
+    except ValueError as error:  # also numbers of thousands of digits
+        said = str(error) if isinstance(error, json.JSONDecodeError) else "a number has too many digits"
         raise RefusedError(f"The body is not JSON: {said}.", code="bad_json") from None
     if not isinstance(document, dict):
         raise RefusedError(f"The body must be a JSON object, got {_name(document)}.", code="bad_json")
@@ -63,6 +67,11 @@ def _no_constant(name: str) -> Any:
 def _name(value: Any) -> str:
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
+
+
+def shown(value: Any) -> Any:
+    """A value for a message; of a long one, its beginning."""
+    return value if isinstance(value, str) and len(value) <= _SHOWN else _shown(value)
 
 
 def _shown(value: Any) -> str:
@@ -151,13 +160,13 @@ class OneOf:
     """One of these values, and of no other type: 1 is not true."""
 
     choices: Sequence[Any]
+    what: str = "value"
 
     def read(self, value: Any, where: str) -> Any:
         for choice in self.choices:
             if value == choice and isinstance(value, bool) == isinstance(choice, bool):
                 return choice
-        shown = value if isinstance(value, str) and len(value) <= _SHOWN else _shown(value)
-        raise RefusedError(f"{where}: {unknown('value', shown, self.choices)}", where)
+        raise RefusedError(f"{where}: {unknown(self.what, shown(value), self.choices)}", where)
 
     def schema(self) -> dict[str, Any]:
         return {"enum": list(self.choices)}
@@ -176,7 +185,8 @@ class Many:
             raise _expected(where, "a list", value)
         if not self.least <= len(value) <= self.most:
             span = f"at most {self.most}" if self.least == 0 else f"{self.least} to {self.most}"
-            raise RefusedError(f"{where} must have {span} entries, got {len(value)}.", where, "too_many")
+            code = "too_many" if len(value) > self.most else "bad_request"
+            raise RefusedError(f"{where} must have {span} entries, got {len(value)}.", where, code)
         return [self.entry.read(entry, f"{where}[{i}]") for i, entry in enumerate(value)]
 
     def schema(self) -> dict[str, Any]:
@@ -194,7 +204,7 @@ class ByName:
         if not isinstance(value, dict):
             raise _expected(where, "an object", value)
         return {
-            OneOf(self.names).read(name, where): self.entry.read(entry, f"{where}.{name}")
+            OneOf(self.names, "column").read(name, where): self.entry.read(entry, f"{where}.{name}")
             for name, entry in value.items()
         }
 

@@ -18,6 +18,7 @@ from typing import Any
 import counterfactual_training
 from counterfactual_training.advice.answer import advice_constraints
 from counterfactual_training.advice.rules import Rules
+from counterfactual_training.advice.words import plain_value
 from counterfactual_training.constraints.violations import find_violations
 from counterfactual_training.errors import InputError
 from counterfactual_training.serve.answers import predictions_of, row_values
@@ -45,16 +46,16 @@ class Check:
 def make_receipt(
     model: Model, row: Mapping[str, Any], plan: Mapping[str, Any], question: Mapping[str, Any], key: bytes | None = None
 ) -> dict[str, Any]:
-    """A receipt for a plan; raises if the plan breaks a rule, because a promise that may not be kept is none.
+    """A receipt for a plan; raises if the plan breaks a rule of the question or does not reach what was asked for.
 
     Args:
         row, plan: all columns, as the API sends them.
         question: the rules asked under, as in ``/api/explain``.
     """
     claims = _claims(model, row, plan)
-    broken = _broken(model, row, plan, question)
+    broken = _broken(model, claims, question)
     if broken:
-        raise RefusedError(f"The plan breaks a rule: {', '.join(map(repr, broken))} may not change like this.", "plan")
+        raise RefusedError(f"There is no receipt for this plan: {'; '.join(broken)}.", "plan")
     receipt = {
         "kind": KIND,
         "format": 1,
@@ -75,7 +76,9 @@ def verify_receipt(receipt: Mapping[str, Any], model: Model, key: bytes | None =
     if not checks[0].passed:
         return checks
     intact = _digest(receipt) == receipt["digest"]  # no secret: anybody can work it out
-    checks.append(Check("content", intact, "Nothing was altered." if intact else "It was altered after it was issued."))
+    checks.append(
+        Check("content", intact, "Its content fits its digest." if intact else "It was altered after it was issued.")
+    )
     checks += _check_signature(receipt, key)
     same = receipt["model"]["sha256"] == model.sha256
     said = f"It was issued for this very model, {model.name}."
@@ -88,7 +91,7 @@ def verify_receipt(receipt: Mapping[str, Any], model: Model, key: bytes | None =
 
 def _claims(model: Model, row: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
     """What the model says of a row before and after."""
-    frame, _ = frame_of([row, plan], model.classifier)
+    frame, _ = frame_of([row, plan], model.classifier, ["row", "plan"])
     now, then = predictions_of(model, frame)
     return {
         "person": row_values(frame, 0),
@@ -98,19 +101,39 @@ def _claims(model: Model, row: Mapping[str, Any], plan: Mapping[str, Any]) -> di
     }
 
 
-def _broken(
-    model: Model, row: Mapping[str, Any], plan: Mapping[str, Any], question: Mapping[str, Any]
-) -> list[str]:  # fmt: skip
-    """Columns that a plan changes although the rules forbid it."""
+def _broken(model: Model, claims: Mapping[str, Any], question: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a plan: rules that it breaks, or that it misses what was asked for."""
     classifier = model.classifier
     schema = Rules(**rules_of(question, classifier)).narrow(classifier.schema_)
     encoder = classifier.encoder_.with_schema(schema)
     rules = advice_constraints(encoder, classifier.num_std_)
-    frame, _ = frame_of([row, plan], classifier)
-    like = device_and_dtype(classifier.model_)
-    x = encode_rows(encoder, frame, like).double()
+    frame, _ = frame_of([claims["person"], claims["plan"]], classifier, ["person", "plan"])
+    x = encode_rows(encoder, frame, device_and_dtype(classifier.model_)).double()
     wrong = find_violations(rules.to(x), x[1:], x[:1], _TOLERANCE)[0]
-    return [name for name, part in encoder.slices_.items() if bool(wrong[part].any())]
+    said = [f"{name} may not change like this" for name, part in encoder.slices_.items() if bool(wrong[part].any())]
+    free = [name for name in schema.names if name not in schema.book.following]
+    changed, most = sum(claims["person"][name] != claims["plan"][name] for name in free), question.get("max_changes")
+    if most is not None and changed > most:
+        said.append(f"it changes {changed} columns, more than {most}")
+    target = plain_value(model.wanted) if question.get("target") is None else question["target"]
+    return said + _short_of(model, claims, target, question.get("confidence"))
+
+
+def _short_of(model: Model, claims: Mapping[str, Any], target: Any, confidence: float | None) -> list[str]:
+    """Whether the plan misses the class that was asked for, or the confidence."""
+    promised = claims["promise"]
+    if target is None or (confidence is None and promised["class"] == target):
+        return []
+    if confidence is None:
+        return [f"its decision is {promised['class']!r}, not {target!r}"]
+    frame, _ = frame_of([claims["plan"]], model.classifier, ["plan"])
+    found = predictions_of(model, frame)[0]
+    reached = found["probabilities"][str(target)]
+    # As explain counts: a probability times its plausibility.
+    reached *= 1.0 if found["plausibility"] is None else found["plausibility"][str(target)]
+    if reached >= confidence - _SAME:
+        return []
+    return [f"it reaches {target!r} with a confidence of {reached:.3f}, less than {confidence:g}"]
 
 
 def _check_claims(receipt: Mapping[str, Any], model: Model) -> list[Check]:
@@ -118,7 +141,7 @@ def _check_claims(receipt: Mapping[str, Any], model: Model) -> list[Check]:
         found = _claims(model, receipt["person"], receipt["plan"])
         # Written by anybody, so read as strictly as a request.
         fields = Fields(rule_fields(model.classifier.schema_.names, model.classes))
-        broken = _broken(model, receipt["person"], receipt["plan"], fields.read(receipt["question"], "question"))
+        broken = _broken(model, found, fields.read(receipt["question"], "question"))
     except InputError as error:
         return [Check("values", False, f"This model does not accept its values: {error}")]
     words = {"decision": ("The decision then", "now"), "promise": ("The decision after the plan", "promised")}
@@ -132,8 +155,8 @@ def _check_claims(receipt: Mapping[str, Any], model: Model) -> list[Check]:
             f"{said['class']!r} with {said['confidence']:.3f}."
         )
         checks.append(Check(name, same, text if same else other))
-    kept = "The plan keeps the rules it was asked under."
-    checks.append(Check("rules", not broken, kept if not broken else f"The plan breaks the rules of {broken!r}."))
+    kept = "The plan keeps the rules it was asked under, and reaches what was asked for."
+    checks.append(Check("rules", not broken, kept if not broken else f"Not as asked: {'; '.join(broken)}."))
     return checks
 
 
@@ -173,7 +196,9 @@ class _AnyRow(ByName):
 def _check_signature(receipt: Mapping[str, Any], key: bytes | None) -> list[Check]:
     signed = receipt["signature"]
     if key is None:  # what cannot be checked is told, but no reason to fail
-        return [] if signed is None else [Check("signature", True, "It is signed; there is no key here to check by.")]
+        unsigned = "It is not signed: anybody who has the model could have written it, and its time."
+        said = unsigned if signed is None else "It is signed, but there is no key here to check that."
+        return [Check("signature", True, said)]
     good = isinstance(signed, str) and hmac.compare_digest(_signature(receipt, key).encode(), signed.encode())
     words = "It was signed with this key." if good else "It was not signed with this key."
     return [Check("signature", good, words)]

@@ -173,7 +173,7 @@ class Served:
             "model": self.model.document(),
             "against": None if self.against is None else self.against.document(),
             "data": data,
-            "audit": rows is not None and rows.labels is not None,
+            "audit": rows is not None,
             "receipts": True,
         }
 

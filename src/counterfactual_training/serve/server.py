@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -10,13 +11,17 @@ import shutil
 import socket
 import warnings
 import webbrowser
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 
 import uvicorn
 
 from counterfactual_training import defaults
 from counterfactual_training.errors import InputError
 from counterfactual_training.serve.app import make_app
+from counterfactual_training.serve.connection import ImpatientProtocol
+from counterfactual_training.serve.desk import GRACE
 from counterfactual_training.serve.guard import LOOPBACK, Access, host_name, is_loopback
 from counterfactual_training.serve.metrics import log_to_stderr
 from counterfactual_training.serve.questions import Limits
@@ -24,8 +29,8 @@ from counterfactual_training.serve.served import Served
 
 # Ports after the wanted one that are tried, to name one that is free.
 _NEAR = 100
-# Seconds that requests have to end when the server stops; and connections that are held at once.
-_GRACE, _CONNECTIONS = 20, 1000
+# Connections that are held at once.
+_CONNECTIONS = 1000
 _SHORTEST_TOKEN = 16
 
 
@@ -45,10 +50,14 @@ class Address:
 
     def access(self) -> Access:
         """Who may ask. Beyond this machine, nobody without a token."""
-        token = self.token
+        token = None if self.token is None else self.token.strip()
         if token is not None and len(token) < _SHORTEST_TOKEN:
             raise InputError(f"The token has {len(token)} characters; use {_SHORTEST_TOKEN} or more.")
-        if token is None and not is_loopback(self.host):
+        for name in self.names:
+            if not host_name(name):
+                raise InputError(f"--allow-host takes a name such as advice.example.org, got {name!r}.")
+        # A proxy that has a name for it shows it to others, too.
+        if token is None and (self.names or not is_loopback(self.host)):
             token = secrets.token_urlsafe(24)
         known = (*LOOPBACK, *([] if self.host in ("0.0.0.0", "::") else [self.host]), *self.names)  # noqa: S104
         return Access(tuple(dict.fromkeys(host_name(name) for name in known)), token)
@@ -60,8 +69,8 @@ class Address:
         try:
             return _bind(self.host, self.port)
         except OSError as error:
-            free = self._free()
-            if free is None or not _taken(error):
+            free = self._free() if error.errno in (errno.EADDRINUSE, errno.EACCES) else None
+            if free is None:
                 raise InputError(f"Cannot listen on {self.host} port {self.port}: {error.strerror}.") from None
             raise InputError(f"Port {self.port} is in use; {free} is free: add --port {free}.") from None
 
@@ -71,10 +80,6 @@ class Address:
                 _bind(self.host, port).close()
                 return port
         return None
-
-
-def _taken(error: OSError) -> bool:
-    return error.errno in (errno.EADDRINUSE, errno.EACCES)
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -124,14 +129,27 @@ def run_server(
         access_log=False,  # it would log addresses and queries
         server_header=False,
         ws="none",
-        root_path=root_path,
+        root_path=f"/{root_path.strip('/')}" if root_path.strip("/") else "",
+        http=ImpatientProtocol,
         limit_concurrency=_CONNECTIONS,
         timeout_keep_alive=15,
-        timeout_graceful_shutdown=_GRACE,
+        # As long as a search may take, even one that has to be ended.
+        timeout_graceful_shutdown=int(limits.seconds + GRACE) + 5,
         h11_max_incomplete_event_size=32_768,
     )
-    server = uvicorn.Server(config)
-    server.run(sockets=[listener])
+    _Server(config, app.stopping).run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Tells the application when it is told to stop, before it waits for the requests that have begun."""
+
+    def __init__(self, config: uvicorn.Config, stopping: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._stopping = stopping
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        asyncio.get_running_loop().call_soon_threadsafe(self._stopping)
 
 
 def open_browser(url: str) -> bool:
