@@ -51,29 +51,16 @@ def add(parser: argparse.ArgumentParser) -> None:
     limits = parser.add_argument_group("limits")
     workers = "processes that search (default: one per processor, at most 4)"
     limits.add_argument("--workers", type=at_least_one, metavar="N", help=workers)
-    limits.add_argument(
-        "--max-people", type=at_least_one, default=defaults.MAX_PEOPLE, metavar="N", help="rows of --data to show"
-    )
-    limits.add_argument(
-        "--max-rows", type=at_least_one, default=defaults.MAX_ROWS, metavar="N", help="rows of one request"
-    )
-    limits.add_argument(
-        "--max-seconds",
-        type=float,
-        default=defaults.MAX_SECONDS,
-        metavar="S",
-        help="until a search is answered with what is there",
-    )
-    limits.add_argument(
-        "--max-body", type=at_least_one, default=defaults.MAX_BODY, metavar="BYTES", help="of one request"
-    )
-    limits.add_argument(
-        "--max-waiting",
-        type=at_least_one,
-        default=defaults.MAX_WAITING,
-        metavar="N",
-        help="rows in the queue; then others are told to come back",
-    )
+    counts = {
+        "people": (defaults.MAX_PEOPLE, "rows of --data to show"),
+        "rows": (defaults.MAX_ROWS, "rows of one request"),
+        "body": (defaults.MAX_BODY, "bytes of one request"),
+        "waiting": (defaults.MAX_WAITING, "rows in the queue; beyond them, clients are told to come back"),
+    }
+    for name, (default, what) in counts.items():
+        limits.add_argument(f"--max-{name}", type=at_least_one, default=default, metavar="N", help=what)
+    slow = "until a search is answered with what is there"
+    limits.add_argument("--max-seconds", type=float, default=defaults.MAX_SECONDS, metavar="S", help=slow)
     alone = "search every request alone, to measure what batches are worth"
     limits.add_argument("--no-batches", action="store_true", help=alone)
     limits.add_argument(
