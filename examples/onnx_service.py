@@ -10,6 +10,7 @@ the target's loss; the JSON in its metadata says how rows are encoded and where 
 import json
 import math
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -37,8 +38,9 @@ class Service:
     def read(self, row):
         """One number per column: the value, or the position of the category; −1 if that was never seen."""
         names = [column["name"] for column in self.columns]
-        if set(row) != set(names):
-            raise ValueError(f"expected the columns {names}, got {list(row)}")
+        if not isinstance(row, dict) or set(row) != set(names):
+            got = list(row) if isinstance(row, dict) else repr(row)
+            raise ValueError(f"expected the columns {names}, got {got}")
         return [self._number(column, row[column["name"]]) for column in self.columns]
 
     def _number(self, column, value):
@@ -47,7 +49,7 @@ class Service:
                 return column["fill"]
             raise ValueError(f"{column['name']!r} is missing")
         if "categories" not in column:
-            if isinstance(value, str) or not math.isfinite(value):
+            if isinstance(value, (str, list, dict)) or not math.isfinite(value):
                 raise ValueError(f"{column['name']!r} is a number, got {value!r}")
             return float(value)
         if value in column["categories"]:
@@ -90,6 +92,8 @@ class Service:
             raise ValueError(f"no file expresses the relations between columns of this model: {self.spec['relations']}")
         own = self.read(row)
         order = self.run(self.encode([own]), 0, "probability")[0][0].argsort()
+        if target is not None and target not in self.classes:
+            raise ValueError(f"the target is one of {self.classes}, got {target!r}")
         goal = self.classes.index(target) if target is not None else int(order[-2])
         answer = {"target": self.classes[goal], "status": "already there", "row": row, "changes": [], "cost": 0.0}
         if order[-1] == goal:
@@ -259,10 +263,24 @@ def main():
     if len(sys.argv) < 3:
         print(__doc__)
         return
-    service, row = Service(sys.argv[1]), json.loads(sys.argv[2])
+    try:
+        answer_from(*sys.argv[1:4])
+    except json.JSONDecodeError as error:
+        sys.exit(f'the row is no JSON ({error}), expected {{"age": 35, ...}}')
+    except ValueError as error:
+        sys.exit(str(error))
+
+
+def answer_from(path, text, target=None):
+    row = json.loads(text)
+    if not Path(path).is_file():
+        raise ValueError(f"there is no file {path!r}")
+    service = Service(path)
     print(service.predict([row])[0])
-    answer = service.advise(row, *sys.argv[3:4])
-    print(f"{answer['status']}: with {', '.join(answer['changes'])} the decision would be {answer['target']!r}.")
+    # A command line holds text, classes may be numbers.
+    answer = service.advise(row, {str(label): label for label in service.classes}.get(target, target))
+    told = f"with {', '.join(answer['changes'])} the decision would be" if answer["changes"] else "target"
+    print(f"{answer['status']}: {told} {answer['target']!r}.")
 
 
 if __name__ == "__main__":

@@ -49,3 +49,8 @@ MAX_SECONDS = 30.0
 MAX_BODY = 1_000_000
 MAX_WAITING = 1000
 MAX_PEOPLE = 10_000
+
+# Of `audits` and cards: the most people to explain, and the noise on weights, relative to those of a layer.
+AUDIT_PEOPLE = 1000
+CARD_PEOPLE = 300
+WEIGHT_NOISE = 0.1

@@ -52,10 +52,10 @@ def check_name(what: str, given: object, valid: Collection[Any], error: type[Exc
         raise error(unknown(what, given, valid))
 
 
-def check_count(name: str, value: Any) -> int:
-    """The value as an integer; raise unless it is a whole number of at least 1."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}.")
+def check_count(name: str, value: Any, least: int = 1) -> int:
+    """The value as an integer; raise unless it is a whole number that is large enough."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}.")
     return int(value)
 
 

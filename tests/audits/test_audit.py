@@ -1,6 +1,7 @@
 """The whole audit: tables that agree with the model, one document for JSON, and bad input."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -9,7 +10,7 @@ from sklearn.ensemble import RandomForestClassifier
 
 from counterfactual_training.audits import Subject, audit
 from counterfactual_training.errors import InputError
-from counterfactual_training.estimator import Explainer
+from counterfactual_training.estimator import CounterfactualClassifier, Explainer
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +86,27 @@ def test_few_people_are_shown_and_flagged(book):
 def test_without_labels_and_groups(book):
     found = audit(book.gated, book.people, None, [], "granted", resamples=50, delta=None)
     assert [measure.id for measure in found.measures] == ["denied", "no_recourse", "implausible", "burden"]
-    assert found.to_dict()["models"][0]["accuracy"] is None
+    document = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert document["models"][0]["accuracy"] is None
+
+
+def test_without_labels_two_models_by_group(book):
+    found = audit(
+        book.gated, book.people, None, ["sex"], "granted", against=book.plain, resamples=50, delta=None, proxies=False
+    )
+    document = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    ids = [measure["id"] for measure in document["columns"][1]["measures"]]
+    assert ids == ["denied", "no_recourse", "implausible", "burden", "burden_same"]
+
+
+def test_a_model_beside_itself_does_not_surely_decide_alike(book):
+    found = audit(
+        book.gated, book.people, book.labels, ["sex"], "granted", against=book.gated, resamples=50, delta=None,
+        proxies=False,
+    )  # fmt: skip
+    shares = [measure.id for measure in found.measures if measure.unit == "share"]
+    differences = found.differences[found.differences["measure"].isin(shares)]
+    assert (differences["value"] == 0).all() and (differences["low"] < 0).all() and (differences["high"] > 0).all()
 
 
 def test_a_cap_is_told(book):
@@ -126,13 +147,46 @@ def test_a_group_that_people_may_change_is_told(book):
         ({"target": "grated"}, "Did you mean 'granted'"),
         ({"groups": ["sexx"]}, "Did you mean 'sex'"),
         ({"labels": ["granted"]}, "one label per row"),
-        ({"people": 0}, "at least 1"),
+        ({"people": 0}, "people must be a whole number of at least 1"),
+        ({"resamples": 0}, "resamples must be a whole number of at least 1"),
+        ({"retrain": -1}, "retrain must be a whole number of at least 0"),
+        ({"seed": -1}, "seed must be a whole number of at least 0"),
+        ({"delta": float("nan")}, "delta must be a number above 0, got nan"),
+        ({"delta": -1}, "delta must be a number above 0"),
+        ({"level": 1}, "level must be a number between 0 and 1"),
+        ({"groups": [["sex"]]}, "list of names of columns"),
+        ({"groups": "sex"}, "list of columns, such as"),
+        ({"labels": ["granted"] * 79 + ["grante"]}, "no class 'grante'. Did you mean 'granted'"),
+        ({"labels": ["granted"] * 79 + [float("nan")]}, "1 of 80 labels are missing"),
+        ({"labels": [1] * 80}, "has no class 1"),
     ],
 )
 def test_bad_input(book, changes, said):
     usual = {"frame": book.people, "labels": book.labels, "groups": ["sex"], "target": "granted"}
     with pytest.raises(InputError, match=said):
         audit(book.gated, **(usual | changes))
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (RandomForestClassifier(), "got RandomForestClassifier. Wrap it first: Explainer"),
+        ("people.safetensors", "got str.$"),
+        (CounterfactualClassifier(), "not fitted: call fit first"),
+        (SimpleNamespace(explain=None, schema_=None), "decides between classes"),
+    ],
+)
+def test_what_is_no_model(book, model, said):
+    with pytest.raises(InputError, match=said):
+        audit(model, book.people, book.labels, ["sex"], "granted")
+    with pytest.raises(InputError, match=said):
+        audit(book.gated, book.people, book.labels, ["sex"], "granted", against=Subject(model))
+
+
+def test_no_rows_to_train_on_again(book):
+    frame, y = book.trained
+    with pytest.raises(InputError, match="trained_on is empty"):
+        audit(book.gated, book.people, book.labels, [], "granted", trained_on=(frame[:0], y[:0]), retrain=1)
 
 
 def test_rows_that_do_not_fit(book):
@@ -159,6 +213,9 @@ def test_a_rival_of_other_classes_or_columns(book, make_quick):
     narrower = make_quick(epochs=1, gate="none", mutability={}).fit(frame.drop(columns="branch"), y)
     with pytest.raises(InputError, match="same columns"):
         audit(book.gated, book.people, book.labels, [], "granted", against=narrower)
+    wider = make_quick(epochs=1, gate="none", mutability={}).fit(frame.assign(height=frame["age"]), y)
+    with pytest.raises(InputError, match="same columns; in one of them only: \\['height'"):
+        audit(book.gated, book.people, book.labels, [], "granted", against=wider)
 
 
 def test_polars_frames_are_taken(book):

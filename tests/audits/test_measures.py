@@ -6,8 +6,9 @@ import pytest
 
 from counterfactual_training.audits import MEASURES
 from counterfactual_training.audits.groups import Grouping, everybody
-from counterfactual_training.audits.intervals import draw_measures, estimate, gap, is_clear
+from counterfactual_training.audits.intervals import draw_measures, estimate, gap, holding, is_clear, parted
 from counterfactual_training.audits.people import draw, strata
+from counterfactual_training.evaluation.bootstrap import percentile_interval
 
 BY_ID = {measure.id: measure for measure in MEASURES}
 # Two groups of four; in the second somebody has no recourse.
@@ -171,6 +172,35 @@ def test_nobody_of_few_people_is_not_a_sure_zero(told):
     found = draw_measures([people], grouping, [BY_ID["no_recourse"]], 2000, np.random.default_rng(0))
     assert estimate(*found[0, 0, "no_recourse"], 0.95)["high"] == pytest.approx(1 - 0.025 ** (1 / 12), abs=0.05)
     assert not is_clear(gap(found, 0, BY_ID["no_recourse"], [0, 1], 0.95))
+
+
+def test_all_against_nobody_is_a_gap_that_its_interval_holds(told):
+    grouping = Grouping("g", "categories", np.arange(60) // 30, ("a", "b"), ("g",))
+    people = told(np.arange(60) < 30, np.zeros(60), np.ones(60))
+    found = draw_measures([people], grouping, [BY_ID["denied"]], 2000, np.random.default_rng(0))
+    wide = gap(found, 0, BY_ID["denied"], [0, 1], 0.95)
+    assert wide["value"] == wide["high"] == 1 and 0.75 < wide["low"] < 0.9
+    mine, other = (found[0, group, "denied"] for group in (1, 0))
+    less = estimate(mine[0] - other[0], mine[1] - other[1], 0.95)
+    assert less["value"] == less["low"] == -1 and -0.9 < less["high"] < -0.75
+
+
+def test_two_models_that_decide_few_people_alike_may_still_differ():
+    alike = parted({"value": 0.0, "low": 0.0, "high": 0.0}, 12, 0.95)
+    bound = 1 - 0.025 ** (1 / 12)
+    assert alike == {"value": 0.0, "low": pytest.approx(-bound), "high": pytest.approx(bound)}
+    # If such a share were decided otherwise, nobody of 12 would be so rarely.
+    assert (1 - bound) ** 12 == pytest.approx(0.025)
+    assert not is_clear(alike)
+
+
+def test_ordinary_intervals_are_the_percentiles_bit_for_bit():
+    draws = np.random.default_rng(0).normal(0.3, 0.1, 2000)
+    low, high = percentile_interval(draws, 0.95)
+    found = estimate(0.3, draws, 0.95)
+    assert found == {"value": 0.3, "low": low, "high": high} == parted(found, 12, 0.95)
+    assert holding(0.9, low, high) == {"value": 0.9, "low": low, "high": 0.9}
+    assert np.isnan(holding(0.9, np.nan, np.nan)["low"])
 
 
 def test_sums_are_not_compared_between_groups(told):

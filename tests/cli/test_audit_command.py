@@ -120,12 +120,16 @@ def test_a_named_data_set(loan, capsys):
         (["--target", "yess"], "Did you mean 'yes'"),
         (["--people", "0"], "at least 1"),
         (["--retrain", "-1"], "must not be negative"),
+        (["--seed", "-1"], "must not be negative"),
+        (["--delta", "nan"], "--delta must be a number of at least 0, got nan"),
+        (["--delta", "-1"], "--delta must be a number of at least 0"),
+        (["--confidence", "nan"], "confidence must be a number above 0 and up to 1"),
         (["--out", "audit.pdf"], "ends in .html"),
         (["--against", "nothing.safetensors"], "no file"),
     ],
 )
 def test_bad_options(files, capsys, more, said):
-    if more[0] == "--people":  # argparse says it
+    if more[0] in ("--people", "--retrain", "--seed"):  # argparse says it
         with pytest.raises(SystemExit):
             main(quick(files, *more))
         assert said in capsys.readouterr().err
@@ -148,6 +152,60 @@ def test_data_that_does_not_fit(files, loan, tmp_path, capsys):
     assert "name a CSV file" in refused(capsys, "audit", str(files / "gated.safetensors"))
     assert "Say which class people want" in refused(capsys, "audit", loan)
     assert "is a model of 'loan'" in refused(capsys, *quick(files, "--against", loan))
+
+
+def test_a_rival_of_other_columns_is_blamed_itself(files, tmp_path, capsys):
+    csv, model = tmp_path / "other.csv", str(tmp_path / "other.safetensors")
+    make_people(80).rename(columns={"debt": "wealth"}).to_csv(csv, index=False)
+    assert main(["train", str(csv), *RULES, "--gate", "none", "--epochs", "1", "--out", model]) == 0
+    said = refused(capsys, *quick(files, "--against", model))
+    assert f"'{model}' is a model of other columns" in said and "'debt', 'wealth'" in said and "lacks" not in said
+
+
+def test_retraining_needs_the_rows_of_the_training(files, tmp_path, capsys):
+    from counterfactual_training.estimator import CounterfactualClassifier
+    from counterfactual_training.estimator.file import Origin, save_classifier
+
+    forgetful, data = str(tmp_path / "forgetful.safetensors"), str(files / "people.csv")
+    save_classifier(forgetful, CounterfactualClassifier.load(files / "gated.safetensors"), Origin("granted", "yes"))
+    said = refused(capsys, "audit", forgetful, "--data", data, "--group", "sex", "--retrain", "1")
+    assert "does not remember which rows it was trained on" in said
+    some = tmp_path / "some.csv"
+    make_people()[:200].to_csv(some, index=False)
+    argv = ["audit", str(files / "gated.safetensors"), "--data"]
+    assert "does not hold all rows that" in refused(capsys, *argv, str(some), "--retrain", "1")
+    assert "--all-rows does not tell" in refused(capsys, *argv, data, "--retrain", "1", "--all-rows")
+
+
+@pytest.mark.parametrize("how", ["itself", "a link", "another way to it"])
+@pytest.mark.parametrize("what", ["card", "report", "train", "schema", "audit", "audit in a folder", "audited"])
+def test_a_file_that_is_read_is_not_written(files, tmp_path, capsys, what, how):
+    model, csv = tmp_path / "gated.safetensors", tmp_path / "audit.csv"
+    model.write_bytes((files / "gated.safetensors").read_bytes())
+    csv.write_bytes((files / "people.csv").read_bytes())
+    read = model if what in ("card", "report") else csv
+    out = {"itself": read, "a link": tmp_path / "link", "another way to it": tmp_path / "x" / ".." / read.name}[how]
+    (tmp_path / "x").mkdir()
+    if how == "a link":
+        out.symlink_to(read)
+    # Audits write beside the page they are told to write: it is their input that has another name.
+    csv = out if what.startswith("audit") else csv
+    argv = {
+        "card": ["card", model, "--out", out],
+        "report": ["report", model, "--data", csv, "--out", out],
+        "train": ["train", csv, "--target", "granted", "--out", out],
+        "schema": ["train", files / "people.csv", "--target", "granted", "--schema", csv, "--out", out],
+        # Numbers go beside the page, as audit.csv.
+        "audit": ["audit", model, "--data", csv, "--out", tmp_path / "audit.html"],
+        "audit in a folder": ["audit", model, "--data", csv, "--out", tmp_path],
+        "audited": ["audit", csv, "--data", files / "people.csv", "--out", tmp_path],
+    }[what]
+    before = read.read_bytes()
+    if what.startswith(("audit", "report")):
+        pytest.importorskip("jinja2", reason="pages need the extra 'report'")
+    said = refused(capsys, *map(str, argv))
+    assert "would overwrite" in said and "name another file" in said
+    assert read.read_bytes() == before
 
 
 def test_nobody_is_denied(files, tmp_path, capsys):
@@ -180,6 +238,18 @@ def test_a_card_without_data(files, capsys):
     shown = capsys.readouterr()
     assert "There were no rows to measure it on" in shown.out and "nothing to measure" in shown.err
     assert "## By group" not in shown.out
+
+
+def test_a_card_of_people_whose_class_nobody_knows(files, tmp_path, capsys):
+    csv = tmp_path / "new.csv"
+    make_people(80).drop(columns="granted").to_csv(csv, index=False)
+    document = ask(capsys, "card", str(files / "plain.safetensors"), "--data", str(csv), "--group", "sex")
+    sections = {section["id"]: section for section in document["sections"]}
+    assert sections["measures"]["paragraphs"] == [
+        "The classes of these rows are not known: whether decisions are right was not measured."
+    ]
+    titles = [row[0] for row in sections["measures"]["tables"][0]["rows"]]
+    assert "burden" in titles and "accuracy" not in titles and "groups" in sections
 
 
 def test_a_card_of_a_named_data_set(loan, capsys):

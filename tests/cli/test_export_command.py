@@ -68,6 +68,17 @@ def test_a_file_that_is_no_model(tmp_path, capsys):
     assert code == 2 and "There is no file" in err and not (tmp_path / "x.onnx").exists()
 
 
+@pytest.mark.parametrize("link", [False, True])
+def test_the_model_is_not_overwritten(tiny, tmp_path, capsys, link):
+    path, before = tmp_path / "m.safetensors", tiny[0].read_bytes()
+    path.write_bytes(before)
+    out = tmp_path / "m.onnx" if link else path
+    if link:  # the default name, which leads back to the model
+        out.symlink_to(path)
+    code, _, err = run(capsys, path, *(() if link else ("--out", out)))
+    assert code == 2 and "would overwrite" in err and path.read_bytes() == before
+
+
 def test_a_network_of_ones_own_is_exported_from_python(points_and_own, tmp_path, capsys):
     code, _, err = run(capsys, points_and_own, "--out", tmp_path / "x.onnx")
     assert code == 2 and "a model of your own" in err and "load(path, model=…)" in err

@@ -139,6 +139,7 @@ def service_of(path):
         ({"debt": None}, "'debt' is missing"),
         ({"debt": float("inf")}, "'debt' is a number"),
         ({"owner": 2}, "'owner' is one of"),
+        ({"debt": [1]}, "'debt' is a number"),
         ({"dept": 1}, "expected the columns"),
     ],
 )
@@ -146,6 +147,24 @@ def test_rows_that_do_not_fit_are_refused(loans, loan_file, change, words):
     row = {**loans[0].iloc[0].to_dict(), **change}
     with pytest.raises(ValueError, match=words):
         service_of(loan_file).predict([row])
+
+
+@pytest.mark.parametrize(
+    ("row", "target", "said"),
+    [
+        ("{age: 35}", "granted", "the row is no JSON"),
+        ("[35]", "granted", "expected the columns"),
+        ('{"age": 35}', "granted", "expected the columns"),
+        (None, "grante", "the target is one of ['denied', 'granted'], got 'grante'"),
+        (None, None, "there is no file"),
+    ],
+)
+def test_mistakes_on_the_command_line_are_one_line(loans, loan_file, row, target, said):
+    row = loans[0].iloc[0].to_json() if row is None else row
+    file = loan_file if target else "nothing.onnx"
+    argv = [sys.executable, EXAMPLE, file, row, *([target] if target else [])]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and said in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_who_has_the_target_needs_no_advice(loans, fitted, loan_file):

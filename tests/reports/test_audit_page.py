@@ -1,6 +1,7 @@
 """The page of an audit: complete, self-contained, escaped; scales and numbers as people read them."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ from counterfactual_training.audits import Subject, audit
 from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.reports import RunInfo
 from counterfactual_training.reports.audit_page import Scale, audit_page
-from counterfactual_training.reports.audit_tables import audit_markdown, shown, tidy, with_interval
+from counterfactual_training.reports.audit_tables import audit_markdown, audit_text, shown, tidy, with_interval, worst
 
 EVIL = "<script>alert(1)</script>"
 
@@ -46,6 +47,39 @@ def test_markdown_has_all_parts(found):
     assert "<script" not in text.replace("\\<", "")
     for part in ("# Audit: a title", "`ct audit x`", "### everybody", "### a group", "## Meaning", "| NAWB"):
         assert part in text
+
+
+def test_the_worst_group_stands_in_text_markdown_and_page(found):
+    pytest.importorskip("jinja2", reason="pages need the extra 'report'")
+    found = replace(found, groups=found.groups.assign(few=False))  # a few people are enough here
+    measures = found.to_dict()["columns"][1]["measures"]
+    social = next(measure for measure in measures if measure["id"] == "social_burden")
+    # Of a sum over groups of different size there is no gap, so only this tells who carries most.
+    assert social["models"][0]["gap"] is None and social["models"][0]["worst"] is not None
+    said = worst(social["models"][0], social["unit"])
+    text, page = audit_text(found), audit_page(found, RunInfo("ct audit x", 3.0))
+    assert f"{social['models'][0]['worst']['group']}: " in said
+    assert text.count("worst group") >= len(measures) - 1 and said in text
+    assert re.search(r"\| Social burden +\| worst group", audit_markdown(found, RunInfo()))
+    assert page.count("Worst group, ") >= len(measures) - 1
+    everybody = text[: text.index("a group\n")]
+    assert "worst group" not in everybody
+
+
+@pytest.mark.parametrize(
+    ("values", "few", "text"),
+    [
+        ([0.2, 0.9, 0.4], [False] * 3, "b: 90.0 %"),
+        ([1.0, 1.0, 0.0], [False, False, True], "all alike: 100.0 %"),
+        ([0.2, 0.9, 0.9], [False] * 3, "b and c: 90.0 %"),
+        ([None, 0.9, 0.4], [False] * 3, "b: 90.0 %"),
+    ],
+)
+def test_the_worst_group_in_words(values, few, text):
+    groups = [{"group": g, "value": v, "few": f} for g, v, f in zip("abc", values, few, strict=True)]
+    value = 1.0 if "alike" in text else 0.9
+    assert worst({"worst": {"group": "b", "value": value}, "groups": groups}, "share") == text
+    assert worst({"worst": None, "groups": groups}, "share") == "–"
 
 
 def test_the_csv_holds_every_number(found):

@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.ensemble import RandomForestClassifier
 
-from counterfactual_training.estimator import CounterfactualClassifier
+from counterfactual_training.estimator import CounterfactualClassifier, Explainer
 from counterfactual_training.experiments.card import make_card
 from counterfactual_training.experiments.card_numbers import calibration_gap, wilson
 from counterfactual_training.reports.model_card import write_card
@@ -59,6 +60,29 @@ def test_without_rows_it_says_so(fitted):
     assert section(undecided, "measures")["tables"][0]["rows"]
 
 
+def test_without_labels_advice_is_measured_and_the_rest_is_said(fitted):
+    classifier, frame, _ = fitted
+    card = make_card(classifier, frame=frame, target="yes", people=20)
+    json.dumps(card.to_dict(), allow_nan=False)
+    (said,) = section(card, "measures")["paragraphs"]
+    assert "classes of these rows are not known" in said
+    titles = [row[0] for row in section(card, "measures")["tables"][0]["rows"]]
+    assert titles[0] == "denied" and "burden" in titles and "accuracy" not in titles
+    assert section(card, "groups")["tables"]
+    nothing = section(make_card(classifier, frame=frame), "measures")
+    assert "Nobody said which class" in nothing["paragraphs"][0] and not nothing["tables"]
+
+
+def test_what_decides_is_called_by_its_name(fitted):
+    classifier, frame, y = fitted
+    assert "A neural network decides" in section(make_card(classifier), "what")["paragraphs"][0]
+    line = CounterfactualClassifier("linear", epochs=1, gate="none", random_state=0, mutability={}).fit(frame, y)
+    assert "A linear classifier decides" in section(make_card(line), "what")["paragraphs"][0]
+    forest = RandomForestClassifier(5, random_state=0).fit(frame, y)
+    card = make_card(Explainer(forest, frame, y))
+    assert "A model that was trained elsewhere decides" in section(card, "what")["paragraphs"][0]
+
+
 def test_nobody_denied_is_told_not_raised(fitted):
     classifier, frame, _ = fitted
     lucky = frame[classifier.predict(frame) == "yes"]
@@ -79,3 +103,8 @@ def test_calibration_gap_of_known_confidences():
     sure = np.full(1000, 0.8)
     gap, low, high = calibration_gap(sure, np.arange(1000) < 600, rng)
     assert gap == pytest.approx(0.2) and low < 0.2 < high
+    # Confidences that fit have a gap by chance only, and resampling adds more of it.
+    fits = np.repeat(np.linspace(0.55, 0.95, 5), 40)
+    right = np.concatenate([np.arange(40) < round(40 * p) for p in np.linspace(0.55, 0.95, 5)])
+    gap, low, high = calibration_gap(fits, right, rng)
+    assert gap == pytest.approx(0, abs=0.02) and low <= gap < high

@@ -11,8 +11,18 @@ import pandas as pd
 from counterfactual_training.audits import proxies as guessing
 from counterfactual_training.audits.describe import described, immutable, notes_on
 from counterfactual_training.audits.groups import Grouping, everybody, make_groupings
-from counterfactual_training.audits.intervals import FEW, Draws, counted, draw_measures, estimate, gap, is_clear, opened
-from counterfactual_training.audits.later import WEIGHT_NOISE, later
+from counterfactual_training.audits.intervals import (
+    FEW,
+    Draws,
+    counted,
+    draw_measures,
+    estimate,
+    gap,
+    is_clear,
+    opened,
+    parted,
+)
+from counterfactual_training.audits.later import later
 from counterfactual_training.audits.measures import MEASURES, Measure
 from counterfactual_training.audits.people import Told, tell
 from counterfactual_training.audits.result import (
@@ -25,8 +35,9 @@ from counterfactual_training.audits.result import (
     PROXIES,
     Audit,
 )
-from counterfactual_training.audits.subjects import checked_labels, make_subjects
-from counterfactual_training.errors import InputError, check_count
+from counterfactual_training.audits.subjects import check_numbers, checked_labels, make_subjects
+from counterfactual_training.defaults import AUDIT_PEOPLE, WEIGHT_NOISE
+from counterfactual_training.errors import InputError
 from counterfactual_training.tabular.native import to_pandas
 
 
@@ -40,7 +51,7 @@ def audit(
     against: Any = None,
     trained_on: tuple[Any, Any] | None = None,
     retrain: int = 0,
-    people: int = 1000,
+    people: int = AUDIT_PEOPLE,
     resamples: int = 2000,
     level: float = 0.95,
     proxies: bool = True,
@@ -67,12 +78,12 @@ def audit(
     rows = to_pandas(frame)
     if not isinstance(rows, pd.DataFrame):
         raise InputError(f"Groups are columns, so an audit needs a data frame, got {type(frame).__name__}.")
+    check_numbers(people, resamples, retrain, seed, level, delta)
     subjects = make_subjects(classifier, against, trained_on)
     y = checked_labels(subjects, rows, labels, target)
     groupings = [everybody(len(rows)), *make_groupings(rows, groups)]
-    most = check_count("people", people)
     ruler = subjects[0].classifier.encoder_
-    told = [tell(subject, rows, y, target, groupings[1:], most, seed, confidence, ruler) for subject in subjects]
+    told = [tell(subject, rows, y, target, groupings[1:], people, seed, confidence, ruler) for subject in subjects]
     if not any(one.denied.any() for one in told):
         raise InputError(
             f"Nobody among these {len(rows):,} rows is denied {target!r}, so there is no burden to measure."
@@ -161,6 +172,7 @@ def _differences(
         (mine, my_draws), (other, other_draws) = draws[0, g, measure.id], draws[1, g, measure.id]
         found = estimate(mine - other, my_draws - other_draws, level)
         count = min(n[0, g], n[1, g])
+        found = parted(found, count, level) if measure.unit == "share" else found
         lines.append({**where, "group": name, "n": count, **found, "few": count < FEW, "clear": is_clear(found)})
     return lines
 

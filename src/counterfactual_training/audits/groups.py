@@ -57,6 +57,8 @@ def make_groupings(frame: pd.DataFrame, columns: Sequence[str]) -> list[Grouping
     """One grouping per name; ``"sex*race"`` crosses two columns."""
     if isinstance(columns, str):
         raise InputError(f"groups takes a list of columns, such as [{columns!r}], got the text {columns!r}.")
+    if columns is None or not all(isinstance(name, str) for name in columns):
+        raise InputError(f"groups takes a list of names of columns, such as ['sex', 'sex*race'], got {columns!r}.")
     return [_grouping(frame, name) for name in dict.fromkeys(columns)]
 
 

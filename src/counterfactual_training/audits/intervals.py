@@ -18,6 +18,8 @@ from counterfactual_training.audits.people import Told
 from counterfactual_training.evaluation.bootstrap import percentile_interval
 
 FEW = 10
+# Widths below this are noise of the arithmetic.
+_NO_WIDTH = 1e-12
 # Counts (resamples × people) that are in memory at once.
 _BLOCK = 2**22
 # Draws of each measure by (model, group, measure), and its estimate.
@@ -80,8 +82,16 @@ def estimate(value: float, draws: np.ndarray, level: float) -> dict[str, float]:
     """A value with the percentile interval of its draws; without a value there is no interval either."""
     if np.isnan(value):
         return {"value": np.nan, "low": np.nan, "high": np.nan}
-    low, high = percentile_interval(draws, level)
-    return {"value": value, "low": low, "high": high}
+    return holding(value, *percentile_interval(draws, level))
+
+
+def holding(value: float, low: float, high: float) -> dict[str, float]:
+    """The interval, which reaches at least to the value.
+
+    Draws near a bound lie on one side of it: all denied in one group and nobody in another is a gap of 100 points,
+    which no draw exceeds and none reaches.
+    """
+    return {"value": value, "low": float(np.minimum(low, value)), "high": float(np.maximum(high, value))}
 
 
 def opened(interval: dict[str, float], n: int, level: float) -> dict[str, float]:
@@ -90,6 +100,18 @@ def opened(interval: dict[str, float], n: int, level: float) -> dict[str, float]
         width = 1 - ((1 - level) / 2) ** (1 / n)
         low, high = (0.0, width) if interval["value"] == 0 else (1 - width, 1.0)
         return {"value": interval["value"], "low": low, "high": high}
+    return interval
+
+
+def parted(interval: dict[str, float], n: int, level: float) -> dict[str, float]:
+    """The interval of a difference of two shares of the same n people; open, where both models decide all n alike.
+
+    No resample of them holds anybody whom the models part. Either may be the one that denies such people, so the
+    exact binomial bound of none in n opens the interval to both sides.
+    """
+    if n and interval["high"] - interval["low"] < _NO_WIDTH:
+        width, value = 1 - ((1 - level) / 2) ** (1 / n), interval["value"]
+        return {"value": value, "low": max(-1.0, value - width), "high": min(1.0, value + width)}
     return interval
 
 

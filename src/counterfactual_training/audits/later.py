@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from counterfactual_training.audits.intervals import FEW, opened
+from counterfactual_training.audits.intervals import FEW, holding, opened
 from counterfactual_training.audits.people import Predicts, Told
 from counterfactual_training.evaluation.bootstrap import bootstrap_mean
 from counterfactual_training.tabular.model_space import column_owner, device_and_dtype, encode_rows
 
 # α and R of the number of draws: if all accept, then with confidence α a share of at least R of such models does.
 CONFIDENCE, SHARE = 0.999, 0.995
-# Sizes of the noise: relative to the weights of a layer, and in standard deviations of a column.
-WEIGHT_NOISE, INPUT_NOISE = 0.1, 0.1
+# Size of the noise in standard deviations of a column.
+INPUT_NOISE = 0.1
 LEFT_OUT = 0.2
 _INPUT_DRAWS = 200
 _MOST_PEOPLE = 300
@@ -104,7 +104,7 @@ def _record(name: str, accepted: np.ndarray, rng: np.random.Generator, level: fl
         share = accepted.all(0) if name == "weights_all" else accepted.mean(0)
         found = bootstrap_mean(share.astype(float), rng, level)
     # Student's wider tails may leave the range of a share.
-    interval = {"value": found.value, "low": max(0.0, found.low), "high": min(1.0, found.high)}
+    interval = holding(found.value, max(0.0, found.low), min(1.0, found.high))
     interval = opened(interval, people, level)
     return {"check": name, "n": people, "draws": draws, **interval, "few": people < FEW}
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from counterfactual_training.cli.options import add_model, at_least_one
-from counterfactual_training.cli.output import emit, folder, note, writable
+from counterfactual_training import defaults
+from counterfactual_training.cli.options import add_model, at_least_one, not_negative
+from counterfactual_training.cli.output import emit, folder, not_over, note, writable
 from counterfactual_training.cli.parsing import columns, is_file_name, pick_label
 from counterfactual_training.errors import InputError, need_extra
 
@@ -39,34 +41,37 @@ def add(parser: argparse.ArgumentParser) -> None:
     wanted = "the class that people want (default: the one named by `ct train --positive`)"
     parser.add_argument("--target", metavar="CLASS", help=wanted)
     parser.add_argument("--against", metavar="MODEL", help="another model of the same columns, to compare with")
-    parser.add_argument("--people", type=at_least_one, default=1000, metavar="N", help="the most to explain, per model")
+    people = "the most to explain, per model"
+    parser.add_argument("--people", type=at_least_one, default=defaults.AUDIT_PEOPLE, metavar="N", help=people)
     parser.add_argument(
         "--confidence", type=float, metavar="P", help="that advice asks for (default: as the model does)"
     )
     again = "train the model again N times by other seeds, and N times without a fifth of the rows"
-    parser.add_argument("--retrain", type=int, default=0, metavar="N", help=again)
+    parser.add_argument("--retrain", type=not_negative, default=0, metavar="N", help=again)
     noise = "noise on the weights, relative to the typical weight of a layer"
-    parser.add_argument("--delta", type=float, default=0.1, metavar="SHARE", help=noise)
+    parser.add_argument("--delta", type=float, default=defaults.WEIGHT_NOISE, metavar="SHARE", help=noise)
     parser.add_argument("--no-proxies", action="store_true", help="do not measure whether groups can be guessed")
     parser.add_argument("--target-column", metavar="COLUMN", help="the column of the class (default: as in training)")
     parser.add_argument("--all-rows", action="store_true", help="use all rows, those of the training among them")
     out = "a folder, or a page such as audit.html: writes it as HTML, Markdown and CSV"
     parser.add_argument("--out", metavar="DIR|FILE", help=out)
-    parser.add_argument("--seed", type=int, default=0, help="of random draws")
+    parser.add_argument("--seed", type=not_negative, default=defaults.SEED, help="of random draws")
 
 
 def run(arguments: argparse.Namespace) -> None:
     started = time.perf_counter()
-    _check_out(arguments.out)
+    _check_out(arguments.out, arguments.model, arguments.against, arguments.data)
+    if not 0 <= arguments.delta < math.inf:
+        raise InputError(f"--delta must be a number of at least 0, got {arguments.delta:g}; 0 adds no noise.")
     from counterfactual_training.audits import audit, usual_groups
     from counterfactual_training.cli.saved_models import open_model
 
-    if arguments.retrain < 0 or arguments.delta < 0:
-        raise InputError("--retrain and --delta must not be negative.")
     opened = open_model(arguments.model)
     rival = None if arguments.against is None else open_model(arguments.against)
     people = people_of(opened, arguments.data, arguments.target_column, arguments.all_rows)
     people = people if rival is None else _both(people, opened, rival, arguments)
+    if arguments.retrain:
+        _check_retrain(opened, people, arguments)
     subject = _subject(opened, arguments.model, people, arguments.retrain)
     target = pick_label(arguments.target, opened.classifier.classes_, opened.positive)
     if target is None:
@@ -119,7 +124,9 @@ def people_of(opened: DatasetModel | TableModel, data: str | None, column: str |
     source = opened.labelled(data, column, all_rows)
     # Groups may be columns that the model does not use.
     frame = whole.loc[source.frame.index]
-    return People(frame, source.labels.to_numpy(), source.said, source.trained_on)
+    # Where the file of the model remembers no rows, none are found, and that is all of them.
+    trained_on = source.trained_on if source.trained_on is not None and len(source.trained_on[0]) else None
+    return People(frame, source.labels.to_numpy(), source.said, trained_on)
 
 
 def _both(
@@ -129,6 +136,13 @@ def _both(
     if type(opened) is not type(rival) or (opened.name != rival.name):
         raise InputError(
             f"{arguments.against!r} is a model of {rival.name!r}, {arguments.model!r} one of {opened.name!r}."
+        )
+    mine, others = (set(model.classifier.schema_.names) for model in (opened, rival))
+    if mine != others:
+        shown = ", ".join(map(repr, sorted(mine ^ others)[:5]))
+        raise InputError(
+            f"{arguments.against!r} is a model of other columns than {arguments.model!r}: {len(mine ^ others)} belong "
+            f"to one of them only ({shown}). Name a model of the same columns."
         )
     if people.labels is None:
         return people
@@ -156,6 +170,24 @@ def _subject(opened: DatasetModel | TableModel, path: str, people: People, retra
     return Subject(opened.classifier, Path(path).stem, again)
 
 
+def _check_retrain(opened: DatasetModel | TableModel, people: People, arguments: Any) -> None:
+    """Raise if the rows of the training are not at hand; models of named data sets find theirs."""
+    from counterfactual_training.cli.saved_models import DatasetModel
+
+    if isinstance(opened, DatasetModel) or people.trained_on is not None:
+        return
+    if opened.origin is None or not len(opened.origin.trained):
+        reason = f"{arguments.model!r} does not remember which rows it was trained on. Leave --retrain out"
+    elif arguments.all_rows:
+        reason = "--all-rows does not tell them from the others. Leave one of the two out"
+    else:
+        reason = (
+            f"{arguments.data!r} does not hold all rows that {arguments.model!r} was trained on. Name the file of the "
+            "training with --data, or leave --retrain out"
+        )
+    raise InputError(f"--retrain needs the rows of the training, but {reason}.")
+
+
 def _groups(items: list[str] | None, known: list[str]) -> list[str]:
     """Names as written after --group; ``sex*race`` stays together."""
     found: list[str] = []
@@ -170,17 +202,17 @@ def _groups(items: list[str] | None, known: list[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _check_out(out: str | None) -> None:
+def _check_out(out: str | None, *inputs: str | None) -> None:
     if out is None:
         return
     need_extra("jinja2", "report")
     if Path(out).suffix not in ("", ".html"):
         raise InputError(f"--out takes a folder or a page whose name ends in .html, got {out!r}.")
     # Before minutes of work, not after.
-    if Path(out).suffix:
-        writable(out)
-    else:
-        folder(out)
+    page = Path(writable(out)) if Path(out).suffix else folder(out) / "audit.html"
+    # The same numbers go to a CSV file beside the page, which could be the data.
+    for suffix in (".html", ".md", ".csv"):
+        not_over(page.with_suffix(suffix), *inputs)
 
 
 def _tell(arguments: argparse.Namespace, found: Any, said: str, seconds: float) -> None:

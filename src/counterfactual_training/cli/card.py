@@ -7,8 +7,9 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from counterfactual_training.cli.options import add_model, at_least_one
-from counterfactual_training.cli.output import emit, note, writable
+from counterfactual_training import defaults
+from counterfactual_training.cli.options import add_model, at_least_one, not_negative
+from counterfactual_training.cli.output import emit, not_over, note, writable
 from counterfactual_training.cli.parsing import columns, pick_label
 
 DESCRIPTION = """Write the model card of a saved model as Markdown: what it is and is not for, its data, columns and \
@@ -26,16 +27,17 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", metavar="CLASS", help=wanted)
     groups = "columns of groups (default: those that people cannot change)"
     parser.add_argument("--group", action="append", metavar="COLUMNS", help=groups)
-    parser.add_argument("--people", type=at_least_one, default=300, metavar="N", help="the most to explain")
+    people = "the most to explain"
+    parser.add_argument("--people", type=at_least_one, default=defaults.CARD_PEOPLE, metavar="N", help=people)
     parser.add_argument("--target-column", metavar="COLUMN", help="the column of the class (default: as in training)")
     parser.add_argument("--all-rows", action="store_true", help="measure on all rows, those of the training among them")
     parser.add_argument("--out", metavar="FILE", help="the card (default: print it)")
-    parser.add_argument("--seed", type=int, default=0, help="of random draws")
+    parser.add_argument("--seed", type=not_negative, default=defaults.SEED, help="of random draws")
 
 
 def run(arguments: argparse.Namespace) -> None:
     if arguments.out is not None:
-        writable(arguments.out)
+        not_over(writable(arguments.out), arguments.model, arguments.data)
     from counterfactual_training.cli.saved_models import TableModel, open_model
     from counterfactual_training.experiments.card import make_card
     from counterfactual_training.reports.model_card import write_card

@@ -7,7 +7,7 @@ import hashlib
 from pathlib import Path
 
 from counterfactual_training.cli.options import add_common
-from counterfactual_training.cli.output import emit, writable
+from counterfactual_training.cli.output import emit, not_over, writable
 from counterfactual_training.errors import need_extra
 
 DESCRIPTION = """Write a saved model as an ONNX file: logits, probabilities, plausibility and the gradient that a \
@@ -33,6 +33,7 @@ def write_onnx(arguments: argparse.Namespace) -> None:
     # First of all: a missing package or a folder without rights is told before anything is loaded.
     need_extra("onnx", "onnx")
     out = writable(str(Path(arguments.model).with_suffix(".onnx")) if arguments.out is None else arguments.out)
+    not_over(out, arguments.model)
     from counterfactual_training.cli.saved_models import open_model
     from counterfactual_training.export import export_onnx
 

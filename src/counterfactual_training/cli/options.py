@@ -117,7 +117,15 @@ def at_least_one(text: str) -> int:
     return number
 
 
-at_least_one.__name__ = "whole number"  # argparse: "invalid whole number value"
+def not_negative(text: str) -> int:
+    """A whole number from 0."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"must not be negative, got {number}")
+    return number
+
+
+at_least_one.__name__ = not_negative.__name__ = "whole number"  # argparse: "invalid whole number value"
 
 
 def names(text: str | None) -> list[str] | None:

@@ -57,3 +57,11 @@ def writable(path: str, option: str = "--out") -> str:
     if not os.access(file if file.exists() else file.parent, os.W_OK):
         raise InputError(f"{option} {path!r} cannot be written to.")
     return path
+
+
+def not_over(path: str | Path, *inputs: str | None, option: str = "--out") -> None:
+    """Check, before any work is done, that a file to write is none of those to read, by whatever name or link."""
+    for given in inputs:
+        # Names of data sets are no files.
+        if given is not None and Path(path).exists() and Path(given).exists() and Path(path).samefile(given):
+            raise InputError(f"{option} would overwrite {given!r}, which this command reads; name another file.")

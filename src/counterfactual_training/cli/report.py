@@ -6,8 +6,8 @@ import argparse
 import time
 from pathlib import Path
 
-from counterfactual_training.cli.options import need_report
-from counterfactual_training.cli.output import emit, note, writable
+from counterfactual_training.cli.options import need_report, not_negative
+from counterfactual_training.cli.output import emit, not_over, note, writable
 from counterfactual_training.cli.parsing import pick_label
 from counterfactual_training.errors import InputError
 
@@ -29,7 +29,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     model.add_argument("--target", metavar="CLASS", help=wanted)
     model.add_argument("--target-column", metavar="COLUMN", help="the column of the class (default: as in training)")
     model.add_argument("--all-rows", action="store_true", help="measure on all rows, those of the training among them")
-    model.add_argument("--seed", type=int, default=0, help="of random draws")
+    model.add_argument("--seed", type=not_negative, default=0, help="of random draws")
     runs = parser.add_argument_group("folders")
     where = "where `ct reproduce figure1` wrote Figure 1, which is not made of finished models"
     runs.add_argument("--tables", default="reproduced", metavar="DIR", help=where)
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _about_a_model(arguments: argparse.Namespace) -> None:
     started = time.perf_counter()
-    writable(arguments.out)
+    not_over(writable(arguments.out), *arguments.what, arguments.data)
     from counterfactual_training.cli.saved_models import TableModel, open_model
     from counterfactual_training.experiments.portrait import make_portrait
     from counterfactual_training.reports import RunInfo, write_model_page

@@ -7,7 +7,7 @@ from typing import Any
 
 from counterfactual_training import defaults
 from counterfactual_training.cli.options import VARIANTS, add_table, at_least_one, refuse_other_options
-from counterfactual_training.cli.output import emit, note, writable
+from counterfactual_training.cli.output import emit, not_over, note, writable
 from counterfactual_training.cli.parsing import columns, is_file_name
 from counterfactual_training.errors import InputError
 
@@ -56,7 +56,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     refuse_other_options(arguments)
-    writable(arguments.out)
+    not_over(writable(arguments.out), arguments.data, arguments.schema)
     arguments.hidden = None if arguments.hidden is None else tuple(arguments.hidden)
     document = _train_csv(arguments) if is_file_name(arguments.data) else _train_named(arguments)
     # NaN, the only number that differs from itself, where nothing was held out or no counterfactual was made.

@@ -9,10 +9,13 @@ from typing import Any
 import pandas as pd
 
 from counterfactual_training.audits import Audit, audit, usual_groups
-from counterfactual_training.errors import InputError
+from counterfactual_training.audits.later import module_of
+from counterfactual_training.defaults import CARD_PEOPLE
+from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.experiments.card_numbers import by_group, measures, percent, span
 from counterfactual_training.experiments.card_parts import Card, CardSection, CardTable
 from counterfactual_training.experiments.grid.outcome import versions
+from counterfactual_training.models import describe
 
 _RESAMPLES = 1000
 _MOST_CLASSES = 12
@@ -32,13 +35,14 @@ def make_card(
     measured: str = "",
     sha256: str | None = None,
     command: str = "",
-    people: int = 300,
+    people: int = CARD_PEOPLE,
     seed: int = 0,
 ) -> Card:
-    """Describe a fitted classifier; with rows and labels that it was not trained on, also measure it.
+    """Describe a fitted classifier; with rows that it was not trained on, also measure it.
 
     Args:
         name: what it decides, for the title.
+        labels: the true classes of the rows; without them, advice is measured, but not whether decisions are right.
         facts: what it is, as pairs of words.
         target: the class that people want; without it, advice is not measured.
         groups: columns to measure advice by; by default those that people cannot change.
@@ -48,7 +52,7 @@ def make_card(
         people: the most to explain.
     """
     found, reason = None, "There were no rows to measure it on."
-    if frame is not None and labels is not None:
+    if frame is not None:
         found, reason = _audited(classifier, frame, labels, target, groups, people, seed)
     sections = [
         _what(classifier, facts, sha256),
@@ -86,14 +90,26 @@ def _audited(
 def _what(classifier: Any, facts: Sequence[tuple[str, str]], sha256: str | None) -> CardSection:
     gate = getattr(classifier, "gate_", None)
     said = [
-        "A neural network decides. Its advice names changes after which the decision would be another one, within the "
-        "rules of the columns, and every claim holds for the row as printed.",
+        f"A {_kind(classifier)} decides. Its advice names changes after which the decision would be another one, "
+        "within the rules of the columns, and every claim holds for the row as printed.",
         "Advice stays where real rows of the wanted class are: a gate judges plausibility. It changes no decision."
         if gate is not None
         else "No gate keeps advice among real rows: it may lead to combinations of values that nobody has.",
     ]
     rows = [*((str(key), str(value)) for key, value in facts), *([("sha256", sha256)] if sha256 else [])]
     return CardSection("what", "What it is", tuple(said), tuple(rows))
+
+
+def _kind(classifier: Any) -> str:
+    """What decides, in a few words."""
+    model = module_of(classifier)
+    if model is None:
+        return "model that was trained elsewhere"
+    try:
+        shape = describe(model)
+    except ModelError:  # of the user's own
+        return "neural network"
+    return "linear classifier" if shape["kind"] == "mlp" and not shape["hidden"] else "neural network"
 
 
 def _use(classifier: Any, target: Any) -> CardSection:

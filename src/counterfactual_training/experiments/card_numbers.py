@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from counterfactual_training.audits import Audit
+from counterfactual_training.audits.intervals import holding
 from counterfactual_training.errors import lookup
 from counterfactual_training.evaluation.bootstrap import percentile_interval
 from counterfactual_training.experiments.card_parts import CardSection, CardTable
@@ -22,11 +23,15 @@ _SHOWN = ("denied", "no_recourse", "implausible", "burden", "false_negatives", "
 def measures(
     classifier: Any, frame: pd.DataFrame | None, labels: Any, found: Audit | None, reason: str, seed: int
 ) -> CardSection:
-    if frame is None or labels is None:
+    if frame is None:
         return CardSection("measures", "Measures", (f"{reason} Name rows with their classes to add measures.",))
-    rows = [*_of_decisions(classifier, frame, labels, seed), *(_of_advice(found, seed) if found is not None else [])]
-    said = (reason,) if found is None else ()
-    return CardSection("measures", "Measures", said, tables=(CardTable("", _HEADER, tuple(rows)),))
+    rows = [] if labels is None else _of_decisions(classifier, frame, labels, seed)
+    rows += _of_advice(found) if found is not None else []
+    said = [reason] if found is None else []
+    if labels is None:
+        said.append("The classes of these rows are not known: whether decisions are right was not measured.")
+    tables = (CardTable("", _HEADER, tuple(rows)),) if rows else ()
+    return CardSection("measures", "Measures", tuple(said), tables=tables)
 
 
 def _of_decisions(classifier: Any, frame: pd.DataFrame, labels: Any, seed: int) -> list[tuple[str, ...]]:
@@ -64,10 +69,12 @@ def calibration_gap(confidence: np.ndarray, right: np.ndarray, rng: np.random.Ge
 
     every = np.arange(len(right))
     draws = [gap(rng.integers(len(right), size=len(right))) for _ in range(_RESAMPLES)]
-    return (gap(every), *percentile_interval(draws))
+    # Chance alone adds to every draw, so that all of them may lie above the estimate.
+    found = holding(gap(every), *percentile_interval(draws))
+    return found["value"], found["low"], found["high"]
 
 
-def _of_advice(found: Audit, seed: int) -> list[tuple[str, ...]]:
+def _of_advice(found: Audit) -> list[tuple[str, ...]]:
     everybody = found.to_dict()["columns"][0]["measures"]
     rows: list[tuple[str, ...]] = []
     for measure in everybody:

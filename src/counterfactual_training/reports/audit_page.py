@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from counterfactual_training.audits import Audit
-from counterfactual_training.reports.audit_tables import Line, audit_markdown, head, tidy, with_interval
+from counterfactual_training.reports.audit_tables import Line, audit_markdown, head, tidy, with_interval, worst
 from counterfactual_training.reports.demo_report import RunInfo
 from counterfactual_training.reports.files import csv_text, render, write_files
 
@@ -83,6 +83,7 @@ def _panel(measure: Line) -> dict[str, Any]:
         **measure,
         "rows": rows,
         "ticks": scale.ticks,
+        "worst": [{"name": m["name"], "text": worst(m, unit)} for m in models if m["worst"]],
         "gaps": [_gap(model, unit) for model in models if model["gap"]],
     }
 

@@ -110,8 +110,11 @@ def _glossary(document: Line) -> str:
     lines += [f"- **{check['title']}**: {check['meaning']}" for check in document["later"]]
     lines += [f"- **Guessed**: {document['proxies'][0]['meaning']}"] if document["proxies"] else []
     lines.append(
+        "- **Worst group**: the one with the highest value; a gap alone would hide that all groups are badly off."
+    )
+    lines.append(
         "- **Gap**: the two groups that differ most; its interval allows for having picked them among all pairs. An "
-        "interval that includes 0 shows no difference. Groups with few people are marked and left out of gaps."
+        "interval that includes 0 shows no difference. Groups with few people are marked, and left out of both."
     )
     return "\n".join(lines)
 
@@ -151,12 +154,26 @@ def _measure_rows(measure: Line) -> list[tuple[str, ...]]:
         cells = [with_interval(one, unit) for one in of_models]
         compared = [with_interval(measure["differences"][g], unit, True)] if measure["differences"] else []
         rows.append((measure["title"], line["group"] + few, counts, *cells, *compared))
+    if any(model["worst"] for model in models):
+        cells = [worst(model, unit) for model in models]
+        rows.append((measure["title"], "worst group", "", *cells, *([""] if len(models) > 1 else [])))
     gaps = [model["gap"] for model in models]
     if any(gap is not None for gap in gaps):
         ends = dict.fromkeys(f"{gap['highest']} − {gap['lowest']}" for gap in gaps if gap is not None)
         cells = [with_interval(gap, unit, True) for gap in gaps]
         rows.append((measure["title"], f"gap: {' / '.join(ends)}", "", *cells, *([""] if len(models) > 1 else [])))
     return rows
+
+
+def worst(model: Line, unit: str) -> str:
+    """``Female: 12.3 %``; a gap of 0 may be one of groups that are all badly off."""
+    if model["worst"] is None:
+        return NOTHING
+    value = model["worst"]["value"]
+    known = [line for line in model["groups"] if line["value"] is not None and not line["few"]]
+    names = [line["group"] for line in known if line["value"] == value]
+    alike = len(names) == len(known) > 1
+    return f"{'all alike' if alike else ' and '.join(names)}: {shown(value, unit)}"
 
 
 def _proxy_table(document: Line) -> TextTable:

@@ -123,7 +123,7 @@ def make_bodies(served: Served, limits: Limits) -> dict[str, Fields]:
         "audit": Fields(
             {"groups": Many(Grouping(columns), 5, 1), "people": Number(10, limits.audited, whole=True), "model": model,
              "target": Maybe(OneOf(served.model.classes))},
-            ["groups"], {**main, "people": min(300, limits.audited)},
+            ["groups"], {**main, "people": min(defaults.CARD_PEOPLE, limits.audited)},
         ),
         "receipt": Fields({"row": row, "plan": row, "question": Fields(rules), "model": model}, ["row", "plan"],
                           {**main, "question": {}}),
