@@ -84,9 +84,10 @@ class World:
         """Learn it from the API itself."""
         model, schema = ask("GET", "/api/v1/model", None)["model"], ask("GET", "/api/v1/schema", None)
         rows = [entry["values"] for entry in ask("POST", "/api/v1/rows", {"limit": 70})["rows"]]
-        plan = {"row": rows[0], "plan": rows[0]}
-        receipt = ask("POST", "/api/v1/receipt", plan)["receipt"]
         wanted = model["wanted"] if model["wanted"] is not None else model["classes"][-1]
+        # Who has the wanted decision already: only plans that reach it get a receipt.
+        lucky = ask("POST", "/api/v1/rows", {"limit": 1, "decision": wanted})["rows"][0]["values"]
+        receipt = ask("POST", "/api/v1/receipt", {"row": lucky, "plan": lucky})["receipt"]
         world = cls(schema["columns"], model["classes"], wanted, rows, receipt, token)
         world.references = {name: ask(*request) for name, request in world.valid().items()}
         return world
