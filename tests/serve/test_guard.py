@@ -10,6 +10,8 @@ from starlette.testclient import TestClient
 from counterfactual_training.serve.app import make_app
 from counterfactual_training.serve.guard import Access, host_name, is_loopback
 from counterfactual_training.serve.metrics import JsonLines
+from counterfactual_training.serve.reading import RefusedError
+from counterfactual_training.serve.server import Address
 
 TOKEN = "a-token-of-some-length"  # noqa: S105 - opens nothing but this test
 
@@ -175,6 +177,18 @@ def test_names_of_hosts_lose_their_ports():
     named = {"a.b:80": "a.b", "[::1]:8000": "::1", "A": "a", "[::1]": "::1"}
     named |= dict.fromkeys(["[::1]evil.com", "127.0.0.1:80@evil.com", "a/b", "http://a", "a:b", "::1", ""], "")
     assert {host: host_name(host) for host in named} == named
+
+
+def test_what_is_no_name_opens_nothing_however_the_server_is_known():
+    for address in (Address(), Address("::1"), Address("10.0.0.1", names=("advice.example.org:443",))):
+        access = address.access()
+        assert "" not in access.hosts and "::1" in access.hosts
+        for host in ("", "127.0.0.1/x", "x@127.0.0.1", "[::1]evil.com", "::1:"):
+            scope = {"path": "/", "method": "GET", "headers": [(b"host", host.encode())]}
+            with pytest.raises(RefusedError, match="not known by that name"):
+                access.check(scope)
+    assert "advice.example.org" in access.hosts and access.token
+    assert Address().access().token is None and Address(names=("a.org",)).access().token
 
 
 def test_loopback_is_told_from_what_others_reach():

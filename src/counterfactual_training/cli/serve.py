@@ -118,10 +118,11 @@ def _look(open_browser: Callable[[str], bool], url: str) -> None:
 def _say(arguments: argparse.Namespace, url: str, document: dict[str, Any], token: bool) -> None:
     """Say where the page is: at once, because the command goes on until it is stopped."""
     from counterfactual_training.cli.output import emit
+    from counterfactual_training.serve.guard import is_loopback
 
     asks = " It asks for the token behind '#'." if token else ""
-    if token and not arguments.allow_host:
-        note("other machines reach it only by the names that --allow-host gives it")
+    if token and not arguments.allow_host and not is_loopback(arguments.host):
+        asks += " Other machines reach it only by names that --allow-host gives it."
     emit(arguments, document, f"Open {url} to look; Ctrl-C ends it.{asks}")
     sys.stdout.flush()
 

@@ -83,7 +83,9 @@ class Access:
 
     def _host(self, headers: list[tuple[str, str]]) -> str:
         host = _only(headers, "host")
-        if host is None or host_name(host) not in self.hosts:
+        name = "" if host is None else host_name(host)
+        # What is no name is nobody's, whatever the list holds.
+        if host is None or not name or name not in self.hosts:
             raise RefusedError(
                 "This server is not known by that name; --allow-host adds one.", code="host", status=403
             )  # fmt: skip

@@ -59,8 +59,8 @@ class Address:
         # A proxy that has a name for it shows it to others, too.
         if token is None and (self.names or not is_loopback(self.host)):
             token = secrets.token_urlsafe(24)
-        known = (*LOOPBACK, *([] if self.host in ("0.0.0.0", "::") else [self.host]), *self.names)  # noqa: S104
-        return Access(tuple(dict.fromkeys(host_name(name) for name in known)), token)
+        known = (*LOOPBACK, *([] if self.host in ("0.0.0.0", "::") else [self.host.lower()]))  # noqa: S104
+        return Access(tuple(dict.fromkeys([*known, *map(host_name, self.names)])), token)
 
     def listen(self) -> socket.socket:
         """A socket; an error that names a free port if this one is taken."""
