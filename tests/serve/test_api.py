@@ -13,7 +13,7 @@ def test_health_and_model_tell_what_is_served(client, bare):
     assert client.get("/health").json() == {"status": "ok", "api": 1, "model": "a" * 64}
     said = client.get("/api/v1/model").json()
     assert said["model"]["classes"] == ["denied", "granted"] and said["model"]["wanted"] == "granted"
-    assert said["model"]["gated"] and not said["against"]["gated"]
+    assert said["model"]["gated"] and not said["against"]["gated"] and said["model"]["confidence"] is None
     assert said["data"] == {
         "name": "people.csv", "rows": 200, "total": 250, "labelled": True, "truncated": True,
         "columns": ["age", "income", "debt", "job", "owner", "sex"],
@@ -145,7 +145,7 @@ def test_rules_of_a_question_are_kept(client, denied):
     for answer in ask(client, "explain", rows=denied, options=2, **rules)["answers"]:
         for plan in answer["plans"]:
             moved = {change["column"] for change in plan["changes"]}
-            assert len(moved) <= 1 and not moved & {"job", "age", "sex"}
+            assert len(moved) <= 1 and not moved & {"job", "owner", "age", "sex"}
             assert plan["values"]["income"] <= 60 or "income" not in moved
 
 
@@ -155,6 +155,13 @@ def test_what_binds_is_told_where_nothing_helps(client, denied):
     assert plan["status"] == "infeasible" and not plan["answered"]
     assert {entry["column"] for entry in plan["binding"]} & set(everything)
     assert "none of the columns may change" in plan["sentence"]
+
+
+def test_where_nothing_is_found_the_rules_of_the_question_are_named(client, denied):
+    held = {"lock": ["income", "job", "owner"], "ranges": {"debt": [0, 200]}, "max_change": {"debt": 0.2}}
+    plans = [answer["plans"][0] for answer in ask(client, "explain", rows=denied[:6], **held)["answers"]]
+    missed = [plan for plan in plans if not plan["answered"]]
+    assert missed and all(plan["binding"] for plan in missed)
 
 
 def test_the_model_to_compare_with_answers_too(client, denied, rival):

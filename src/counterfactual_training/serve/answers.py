@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from counterfactual_training.advice.why import in_short
 from counterfactual_training.advice.words import plain_value
 from counterfactual_training.serve.served import Model
 
+_PLAUSIBILITY = re.compile(r"; plausibility [0-9.]+(?=\.$)")
 # Decimals of a plausibility: sums over a thousand kernels in single precision have no more.
 _SUMS = 4
 
@@ -55,7 +57,8 @@ def _plan(explanation: Explanation, i: int, record: dict[str, Any], changed: np.
                 "follows": bool(explanation.distance[i, j] == 0),
             }
         )
-    said = str(record["sentence"]).partition(": ")[2]
+    # The number stands beside it, and so does what it means among real rows.
+    said = _PLAUSIBILITY.sub("", str(record["sentence"]).partition(": ")[2])
     return {
         "option": int(record.get("option", 1)),
         "status": str(explanation.status[i]),

@@ -163,7 +163,12 @@ class _Axis:
             return cls(title, -0.5, len(feature.levels) - 0.5, column)
         # The bulk of the training rows, the person and the plans, but no outlier.
         numbers = [float(value) for value in values if value == value and value is not None]
-        return cls(title, *_wide([*(column.bulk or (column.low, column.high)), *numbers]), column)
+        low, high = _wide([*(column.bulk or (column.low, column.high)), *numbers])
+        # The margin does not lead where no value can be; the person may be there already.
+        least, most = (
+            (min(feature.limits[0], *numbers), max(feature.limits[1], *numbers)) if numbers else feature.limits
+        )
+        return cls(title, max(low, least), min(high, most), column)
 
     @classmethod
     def plain(cls, title: str, values: Sequence[float]) -> _Axis:

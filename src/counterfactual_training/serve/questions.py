@@ -34,6 +34,8 @@ from counterfactual_training.tabular.feature import Feature
 
 # An unknown category is shown again in notes, so it is not to fill the screen.
 _LONGEST_CATEGORY = 200
+# Larger numbers could not be told from their neighbours.
+_LARGEST = 5e14
 _MOST_FILTERS, _MOST_VALUES, _MOST_RELATIONS = 50, 1000, 20
 
 
@@ -139,6 +141,7 @@ def rule_fields(names: Sequence[str], classes: Sequence[Any]) -> dict[str, Kind]
         "confidence": Maybe(Number(1e-6, 1.0)),
         "vary": Maybe(Many(OneOf(names, "column"), len(names))),
         "lock": Maybe(Many(OneOf(names, "column"), len(names))),
+        "locks": Maybe(Many(OneOf(names, "column"), len(names))),  # the same, as many would write it
         "ranges": Maybe(ByName(names, Many(Scalar(), _MOST_VALUES, 1))),
         "step": Maybe(positive),
         "max_change": Maybe(positive),
@@ -186,6 +189,7 @@ def question_of(body: Mapping[str, Any], model: Model) -> Question:
 def rules_of(body: Mapping[str, Any], classifier: CounterfactualClassifier) -> dict[str, Any]:
     """Arguments of ``explain`` for the rules that a request states."""
     given = {"domain" if name == "ranges" else name: body.get(name) for name in _RULES}
+    given["lock"] = list(dict.fromkeys([*(body.get("lock") or ()), *(body.get("locks") or ())]))
     # An empty list of columns that may vary is a rule, too: a mistake, which the library tells.
     rules = {name: value for name, value in given.items() if value or (name == "vary" and value is not None)}
     if "domain" in rules:
@@ -249,7 +253,7 @@ def _cell(feature: Feature, value: Any, where: str, classifier: CounterfactualCl
             raise RefusedError(f"{where} is null; this model needs a value in every column.", where)
         return None if feature.is_category else float("nan")
     if not feature.is_category:
-        return Number(whole=feature.kind == "integer").read(value, where)
+        return Number(-_LARGEST, _LARGEST, whole=feature.kind == "integer").read(value, where)
     try:
         return _level(feature, value, where)
     except RefusedError:

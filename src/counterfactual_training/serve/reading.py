@@ -98,7 +98,7 @@ class Number:
         plain = isinstance(value, (int, float)) and not isinstance(value, bool)
         # Compared first: an integer of hundreds of digits has no float.
         if not plain or not self.low <= value <= self.high or not math.isfinite(value) or (self.whole and value % 1):
-            span = "" if abs(self.low) == abs(self.high) else f" from {self.low:g} to {self.high:g}"
+            span = "" if self.high >= 1e300 and self.low <= -1e300 else f" from {self.low:g} to {self.high:g}"
             raise _expected(where, f"{'a whole number' if self.whole else 'a number'}{span}", value)
         return int(value) if self.whole else value
 

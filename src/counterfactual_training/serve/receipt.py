@@ -77,7 +77,13 @@ def verify_receipt(receipt: Mapping[str, Any], model: Model, key: bytes | None =
         return checks
     intact = _digest(receipt) == receipt["digest"]  # no secret: anybody can work it out
     checks.append(
-        Check("content", intact, "Its content fits its digest." if intact else "It was altered after it was issued.")
+        Check(
+            "content",
+            intact,
+            f"Its content fits its digest.{_unproven(receipt, key)}"
+            if intact
+            else "It was altered after it was issued.",
+        )
     )
     checks += _check_signature(receipt, key)
     same = receipt["model"]["sha256"] == model.sha256
@@ -194,14 +200,21 @@ class _AnyRow(ByName):
 
 
 def _check_signature(receipt: Mapping[str, Any], key: bytes | None) -> list[Check]:
+    if key is None:
+        return []  # what cannot be checked has neither passed nor failed; the check of the content tells
     signed = receipt["signature"]
-    if key is None:  # what cannot be checked is told, but no reason to fail
-        unsigned = "It is not signed: anybody who has the model could have written it, and its time."
-        said = unsigned if signed is None else "It is signed, but there is no key here to check that."
-        return [Check("signature", True, said)]
     good = isinstance(signed, str) and hmac.compare_digest(_signature(receipt, key).encode(), signed.encode())
     words = "It was signed with this key." if good else "It was not signed with this key."
     return [Check("signature", good, words)]
+
+
+def _unproven(receipt: Mapping[str, Any], key: bytes | None) -> str:
+    """What a digest that fits does not prove."""
+    if key is not None:
+        return ""
+    if receipt["signature"] is None:
+        return " It is not signed: anybody who has the model could have written it, and its time."
+    return " It is signed, but there is no key here to check that."
 
 
 def _canonical(receipt: Mapping[str, Any]) -> bytes:

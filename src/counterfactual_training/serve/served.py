@@ -44,6 +44,11 @@ class Model:
     def classes(self) -> list[Any]:
         return [plain_value(label) for label in self.classifier.classes_.tolist()]
 
+    def _asks_for(self) -> float | None:
+        """The probability that plans reach unless a question states another; ``None`` if they flip the decision."""
+        generator, decides = self.classifier._explainer(None, None, None)
+        return None if decides else float(generator.decision_threshold)
+
     def label(self, value: Any) -> Any:
         """The class as the classifier knows it; JSON has fewer types."""
         return self.classifier.classes_[self.classes.index(value)]
@@ -55,6 +60,7 @@ class Model:
             "classes": self.classes,
             "wanted": plain_value(self.wanted),
             "gated": self.classifier.gate_ is not None,
+            "confidence": self._asks_for(),
             "facts": [list(fact) for fact in self.facts],
         }
 

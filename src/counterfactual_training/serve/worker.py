@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -133,4 +133,19 @@ def explain(
     )
     if question.model != "main":  # by one ruler, or costs could not be compared
         found = found.measured_by(served.model.classifier.encoder_, question.rules.get("difficulty"))
-    return answers_of(found, len(frame)), found.complete
+    answers = answers_of(found, len(frame))
+    for plan in (plan for answer in answers for plan in answer["plans"]):
+        if not plan["answered"] and not plan["binding"]:
+            plan["binding"] = _stated(question.rules)
+    return answers, found.complete
+
+
+def _stated(rules: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The rules of a question that may be why nothing was found: those that its asker can take back."""
+    stated = [(name, "is locked in this question") for name in rules.get("lock", ())]
+    stated += [
+        (name, "is limited in this question") for name in (*rules.get("domain", ()), *rules.get("max_change", ()))
+    ]
+    if "vary" in rules:
+        stated += [(name, "may change, and nothing else may") for name in rules["vary"]]
+    return [{"column": name, "reason": reason} for name, reason in stated]
