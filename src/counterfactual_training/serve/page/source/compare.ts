@@ -4,10 +4,10 @@ import { explainBody, post, superseded } from "./api";
 import { progress } from "./asking";
 import { certainty, chip } from "./classes";
 import type { Answer, Explained, Model, Plan, Prediction, Question, Row, Which } from "./contract";
-import { announce, at, type Child, fill, h, scroller } from "./dom";
+import { announce, at, breakable, type Child, fill, h, scroller } from "./dom";
 import { already, best, difference, type Side } from "./compare_words";
 import { busy, failed } from "./notices";
-import { planCard, planTitle, usual } from "./plan_card";
+import { costNote, planCard, planTitle, usual } from "./plan_card";
 import { inWords, question } from "./rules";
 import { on, startRow, state } from "./state";
 import { brief, count, listed, sure } from "./words";
@@ -91,6 +91,7 @@ function page(sides: [Side, Side], wanted: Question): Child[] {
     h("p", { class: "difference" }, difference(sides)),
     table(sides),
     h("div", { class: "sides" }, sides.map(side)),
+    costNote(),
   ];
 }
 
@@ -127,7 +128,7 @@ function table(sides: [Side, Side]): HTMLElement {
           "tr",
           {},
           h("td"),
-          sides.map(({ model }) => h("th", { scope: "col" }, model.name)),
+          sides.map(({ model }) => h("th", { scope: "col" }, breakable(model.name))),
         ),
       ),
       h(
@@ -158,7 +159,7 @@ function table(sides: [Side, Side]): HTMLElement {
         ),
         line(
           "how usual",
-          plan((found, entry) => usual(found, entry.answer.target) ?? "not measured"),
+          plan((found, entry) => usual(found, entry.answer.target)),
         ),
       ),
     ),
@@ -169,7 +170,7 @@ function side({ model, answer, complete }: Side): HTMLElement {
   return h(
     "div",
     { class: "side" },
-    h("h3", {}, model.name),
+    h("h3", {}, breakable(model.name)),
     complete ? null : h("p", { class: "notice warn" }, "The time ran out; this is what was found."),
     answer.plans.map((plan) => planCard(plan, answer.target, planTitle(plan), null, "h4")),
     answer.notes.map((note) => h("p", { class: "note" }, note)),

@@ -12,6 +12,8 @@ export interface Model {
   classes: Class[];
   wanted: Class | null;
   gated: boolean;
+  /** How sure plans are by themselves; null: just enough for the decision. */
+  confidence?: number | null;
   facts: [string, string][];
 }
 

@@ -33,7 +33,8 @@ const ask = newest(
     pause(() => announce(spoken()));
   },
   (error) => {
-    problem = explain(error);
+    // A decision on other values than those on the cards must not stand beside the error.
+    [real, now, problem] = [null, null, explain(error)];
     draw();
   },
 );
@@ -44,7 +45,7 @@ export function buildDecision(again: () => void): void {
   const follow = (): void => ask([state.person.values, state.set]);
   on("person", () => {
     // The old person's decision must not stand beside the new person's name.
-    [real, now] = [null, null];
+    [real, now, problem] = [null, null, null];
     draw();
     follow();
   });
@@ -75,7 +76,7 @@ function draw(): void {
     h(
       "div",
       { class: "verdicts" },
-      real && now ? verdicts(names, madeUp) : h("p", { class: "note" }, "Asking the model …"),
+      real && now ? verdicts(names, madeUp) : h("p", { class: "note" }, problem ? "No decision" : "Asking the model …"),
     ),
     h("div", { class: "buttons", "data-live": true }, reset(madeUp, names.length === 0), again()),
     problem ? h("p", { class: "notice bad", role: "alert" }, problem) : null,

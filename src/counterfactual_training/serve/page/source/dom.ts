@@ -105,11 +105,17 @@ export function button(words: Child, press: () => void, props: Props = {}): HTML
   return h("button", { type: "button", ...props, on: { click: press } }, words);
 }
 
+/** A name that may break after its underscores, dots and dashes, before it breaks within a word. */
+export function breakable(name: string): Child[] {
+  return name.split(/(?<=[_.-])(?=[^_.-])/).flatMap((part, i) => (i ? [document.createElement("wbr"), part] : [part]));
+}
+
 /** Something that may be wider than the screen. Only where it is, the tab key stops there to let arrow keys scroll it. */
 export function scroller(label: string, props: Props, ...children: Child[]): HTMLElement {
-  const holder = h("div", { ...props, class: `scroll ${props["class"] ?? ""}`.trim() }, ...children);
+  const holder = h("div", { ...props, class: `scroll ${props["class"] ?? ""}`.trim(), "data-label": label }, ...children);
   new ResizeObserver(() => {
     const over = holder.scrollWidth > holder.clientWidth;
+    holder.classList.toggle("over", over);
     for (const [name, value] of [
       ["tabindex", "0"],
       ["role", "group"],

@@ -113,5 +113,14 @@ function still(panel: HTMLElement): HTMLElement {
   copy.querySelectorAll("[tabindex], [aria-live], [role=alert]").forEach((element) => {
     for (const name of ["tabindex", "aria-live", "role"]) element.removeAttribute(name);
   });
+  copy.querySelectorAll<HTMLElement>(".scroll").forEach(stillScrolls);
   return copy;
+}
+
+/** A wide table scrolls without scripts too, and on any screen: the tab key has to stop at it in every file. */
+function stillScrolls(holder: HTMLElement): void {
+  holder.classList.remove("over");
+  holder.setAttribute("tabindex", "0");
+  holder.setAttribute("role", "region");
+  holder.setAttribute("aria-label", holder.dataset["label"] ?? "Table");
 }

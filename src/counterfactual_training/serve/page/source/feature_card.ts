@@ -1,9 +1,10 @@
 // One column as a card: its value to try, and the rules that plans keep for it.
 
 import type { Cell, Column } from "./contract";
-import { choice, field, fresh, h } from "./dom";
-import { icon } from "./icons";
+import { breakable, choice, field, fresh, h } from "./dom";
+import { numberValue } from "./feature_number";
 import { allowedControl } from "./feature_range";
+import { icon } from "./icons";
 import { DIFFICULTIES, heldBy, rulesOf, setRule } from "./rules";
 import { emit, state } from "./state";
 import { cell, withUnit } from "./words";
@@ -31,10 +32,10 @@ export function featureCard(entry: Column): HTMLElement {
     h(
       "header",
       {},
-      h("h4", { id, title: entry.name }, entry.name),
+      h("h4", { id, title: entry.name }, breakable(entry.name)),
       held ? h("span", { class: "badge" }, icon("lock"), held) : lock(entry, card),
     ),
-    entry.categories ? selectValue(entry, changed) : numberValue(entry, changed),
+    entry.categories ? selectValue(entry, changed) : numberValue(entry, (value) => put(entry, value, changed)),
     real,
   );
   if (!held) card.append(rules(entry));
@@ -83,73 +84,6 @@ function selectValue(entry: Column, changed: () => void): HTMLElement {
     "data-key": `value-${entry.name}`,
     on: { change: take },
   });
-}
-
-/** The slider's ends: the bulk of the training rows, and further if the person stands outside of it. */
-function ends(entry: Column): [number, number] {
-  const stand = [state.person.values[entry.name], state.set[entry.name]].filter((value) => typeof value === "number");
-  const seen = stand.filter((value) => !entry.special.includes(value));
-  const [low, high] = entry.range ?? [0, 1];
-  const least = Math.min(low, ...seen);
-  const most = Math.max(high, ...seen);
-  return [least, most > least ? most : least + 1];
-}
-
-function stepOf(entry: Column, [low, high]: [number, number]): number {
-  if (entry.step) return entry.step;
-  if (entry.kind === "integer") return 1;
-  if (entry.decimals !== null) return 10 ** -Math.min(entry.decimals, 6);
-  // Two hundred positions are finer than a hand on a slider.
-  return 10 ** Math.floor(Math.log10((high - low) / 200 || 1));
-}
-
-function numberValue(entry: Column, changed: () => void): HTMLElement {
-  const [low, high] = ends(entry);
-  const step = stepOf(entry, [low, high]);
-  const here = state.set[entry.name];
-  const start = typeof here === "number" ? here : low;
-  const floor = Math.floor(low / step) * step;
-  const slider = h("input", {
-    type: "range",
-    min: floor,
-    max: Math.ceil(high / step) * step,
-    step,
-    "aria-label": `Value of ${entry.name}`,
-    "aria-valuetext": withUnit(entry, here),
-    "data-key": `value-${entry.name}`,
-  });
-  // After its ends and step: a slider clamps its value to the ends it has.
-  slider.value = String(start);
-  const box = h("input", {
-    type: "number",
-    step: "any",
-    "aria-label": `Value of ${entry.name}${entry.unit ? ` in ${entry.unit}` : ""}`,
-    placeholder: "missing",
-    value: here === null || here === undefined ? "" : String(here),
-    "data-key": `number-${entry.name}`,
-  });
-  const take = (text: string, other: HTMLInputElement): void => {
-    // A box is empty for a moment while somebody types; only where the person has no value, none means missing.
-    const given = text === "" ? (state.person.values[entry.name] === null ? null : undefined) : Number(text);
-    if (given === undefined || Number.isNaN(given)) return;
-    const value = given === null ? null : tidy(entry.kind === "integer" ? Math.round(given) : given);
-    if (value !== null) other.value = String(value);
-    slider.setAttribute("aria-valuetext", withUnit(entry, value));
-    put(entry, value, changed);
-  };
-  slider.addEventListener("input", () => take(slider.value, box));
-  box.addEventListener("input", () => take(box.value, slider));
-  return h(
-    "div",
-    { class: "value number" },
-    slider,
-    h("span", { class: "box" }, box, entry.unit ? h("span", { class: "unit", title: entry.unit }, entry.unit) : null),
-  );
-}
-
-/** 0.30000000000000004 is what a slider of step 0.1 says; nobody means it. */
-function tidy(value: number): number {
-  return Number(value.toPrecision(12));
 }
 
 function lock(entry: Column, card: HTMLElement): HTMLElement {

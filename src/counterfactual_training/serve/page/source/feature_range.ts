@@ -43,14 +43,16 @@ function numbers(entry: Column): HTMLElement {
       placeholder: typeof stated === "number" ? number(stated, 4) : "any",
       "aria-label": `${entry.name}: ${word}`,
       "data-key": `${key}-${entry.name}`,
-      on: { change: (event) => take(entry, key, (event.target as HTMLInputElement).value) },
+      on: { change: (event) => take(entry, key, event.target as HTMLInputElement) },
     });
   };
   return pair(entry, end("low", "lowest value allowed", 0), end("high", "highest value allowed", 1));
 }
 
-function take(entry: Column, key: "low" | "high", text: string): void {
-  setRule(entry.name, { [key]: text === "" ? null : Number(text) });
+function take(entry: Column, key: "low" | "high", box: HTMLInputElement): void {
+  // What is no number is no rule, and must not stay in the box as if it were one.
+  if (box.validity.badInput) box.value = "";
+  setRule(entry.name, { [key]: box.value === "" ? null : Number(box.value) });
   emit("rules");
 }
 

@@ -113,17 +113,25 @@ function between(entry: Column, line: HTMLElement, title: Node, remove: Node, te
       placeholder: value === undefined ? "" : number(value, entry.decimals ?? 2),
       on: { input: tell },
     });
+  const wrong = h("p", { class: "wrong", role: "status" });
   const [low, high] = [end("from", entry.range?.[0]), end("to", entry.range?.[1])];
   fill(
     line,
     title,
     h("span", { class: "interval" }, low, h("span", {}, "to"), high, entry.unit ? h("span", {}, entry.unit) : null),
     remove,
+    wrong,
   );
   const read = (input: HTMLInputElement): number | null => (input.value === "" ? null : Number(input.value));
   return () => {
     const ends: [number | null, number | null] = [read(low), read(high)];
-    return ends[0] === null && ends[1] === null ? null : { column: entry.name, between: ends };
+    const reversed = ends[0] !== null && ends[1] !== null && ends[0] > ends[1];
+    fill(wrong, reversed ? "The first is above the second; this filter is left out." : null);
+    for (const input of [low, high]) {
+      if (reversed) input.setAttribute("aria-invalid", "true");
+      else input.removeAttribute("aria-invalid");
+    }
+    return reversed || (ends[0] === null && ends[1] === null) ? null : { column: entry.name, between: ends };
   };
 }
 

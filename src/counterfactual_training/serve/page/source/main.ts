@@ -6,7 +6,7 @@ import { buildCompare } from "./compare";
 import { watch } from "./connection";
 import type { About, Schema } from "./contract";
 import { buildDecision } from "./decision";
-import { at, fill } from "./dom";
+import { at, breakable, fill } from "./dom";
 import { buildExport, footing } from "./export";
 import { buildFeatures } from "./features";
 import { buildGroups } from "./groups";
@@ -39,7 +39,7 @@ async function start(): Promise<void> {
 
 function headline(): void {
   const { model, data, against } = state.about;
-  at("model-name").textContent = model.name;
+  fill(at("model-name"), breakable(model.name));
   const rows = data ? `${number(data.rows, 0)} rows of ${data.name}` : "no data given: describe a person";
   const beside = against ? ` · beside ${against.name}` : "";
   at("model-facts").textContent = `${rows}${beside}`;

@@ -151,7 +151,12 @@ function paint(): void {
     at("map-picture"),
     drawMap(found, paintedWidth, labels, state.person.title, summary(found), (row) => void chooseRow(row)),
     legend(found, drawnPlans.length > 0),
-    h("p", { class: "map-words" }, summary(found)),
+    h(
+      "p",
+      { class: "map-words" },
+      summary(found),
+      drawnPlans.length ? " A plan that also changes other columns may end in the other colour." : null,
+    ),
     asTable(found, drawnPlans),
   );
 }

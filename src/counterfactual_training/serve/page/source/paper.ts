@@ -1,6 +1,6 @@
 // What stands on paper and in exported files instead of cards and forms: the person's values and the rules as a table.
 
-import { at, fill, h } from "./dom";
+import { at, breakable, fill, h, scroller } from "./dom";
 import { heldBy, rulesOf, takesInterval } from "./rules";
 import type { Column } from "./contract";
 import { on, state } from "./state";
@@ -21,18 +21,16 @@ function draw(): void {
     return h(
       "tr",
       {},
-      h("th", { scope: "row" }, entry.name),
+      h("th", { scope: "row" }, breakable(entry.name)),
       h("td", {}, withUnit(entry, own)),
       h("td", {}, tried),
       h("td", {}, ruleWords(entry)),
     );
   });
   const head = ["Column", "Value", "Tried", "Rules"].map((title) => h("th", { scope: "col" }, title));
-  fill(
-    at("values-on-paper"),
-    h("h3", {}, `Values of ${state.person.title.replace(/^./, (letter) => letter.toLowerCase())}`),
-    h("table", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, lines)),
-  );
+  const title = `Values of ${state.person.title.replace(/^./, (letter) => letter.toLowerCase())}`;
+  const table = h("table", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, lines));
+  fill(at("values-on-paper"), h("h3", {}, title), scroller(title, {}, table));
 }
 
 function ruleWords(entry: Column): string {

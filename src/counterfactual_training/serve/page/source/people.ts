@@ -27,12 +27,9 @@ export function buildPeople(open: () => void): void {
   opened = open;
   const { data } = state.about;
   if (!data) return;
-  const said = data.truncated
-    ? `The first ${number(data.rows, 0)} of ${number(data.total, 0)} rows of ${data.name}.`
-    : `All ${number(data.rows, 0)} rows of ${data.name}.`;
   fill(
     at("people-content"),
-    h("p", { class: "note" }, said),
+    h("p", { class: "note", id: "people-count" }, counted(data.rows)),
     filterForm((next) => {
       filters = next;
       query.offset = 0;
@@ -44,6 +41,14 @@ export function buildPeople(open: () => void): void {
   void load(false);
 }
 
+/** How many of the rows are listed below: all of them, or those that fit the filters. */
+function counted(fit: number): string {
+  const { rows, total, truncated, name } = state.about.data!;
+  const all = truncated ? `first ${number(rows, 0)} of ${number(total, 0)} rows` : `${number(rows, 0)} rows`;
+  if (fit < rows) return `${number(fit, 0)} of ${truncated ? "the " : ""}${all} of ${name}.`;
+  return `${truncated ? "The" : "All"} ${all} of ${name}.`;
+}
+
 async function load(speak = true): Promise<void> {
   request?.abort();
   request = new AbortController();
@@ -52,6 +57,7 @@ async function load(speak = true): Promise<void> {
   if (!page) fill(holder, busy("Reading the rows …"));
   try {
     page = await post<RowsPage>("rows", { ...query, ...filters, limit: PAGE }, request.signal);
+    at("people-count").textContent = counted(page.total);
     fill(holder, page.total ? [table(page), pager(page)] : nobody());
     if (speak) announce(`${number(page.total, 0)} people.`);
     else first(page);

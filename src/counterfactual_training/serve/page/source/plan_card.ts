@@ -2,12 +2,21 @@
 
 import { certainty, chip } from "./classes";
 import type { Class, Plan } from "./contract";
-import { type Child, h } from "./dom";
+import { breakable, type Child, h } from "./dom";
 import { icon } from "./icons";
 import { column } from "./state";
 import { brief, cell, count, percent, quoted, withUnit } from "./words";
 
 const MOST = 12;
+
+/** The unit of costs; it stands wherever plans do, on paper too. */
+export function costNote(): HTMLElement {
+  return h(
+    "p",
+    { class: "note cost-note" },
+    "Cost counts standard deviations of each column; a new category counts 2. What is harder to change counts more.",
+  );
+}
 
 /** What a plan is called: who has no plan is not to take the best effort for one. */
 export function planTitle(plan: Plan): string {
@@ -60,7 +69,7 @@ function changes(plan: Plan): HTMLElement {
     return h(
       "li",
       {},
-      h("span", { class: "name" }, name, follows ? h("small", {}, " follows") : null),
+      h("span", { class: "name" }, breakable(name), follows ? h("small", {}, " follows") : null),
       h(
         "span",
         { class: "move" },
@@ -81,40 +90,32 @@ function changes(plan: Plan): HTMLElement {
 }
 
 /** "more usual than 34% of real ‘>50K’ rows": among rows that have the class, how many look less like it. */
-export function usual(plan: Plan, target: Class): string | null {
-  if (plan.percentile === null) return null;
+export function usual(plan: Plan, target: Class): string {
+  if (plan.plausibility === null) return "not judged: this model has no gate";
+  if (plan.percentile === null) return `plausibility ${percent(plan.plausibility)}; no rows to compare with`;
   const share = Math.floor(plan.percentile + 1e-6);
   if (share < 1) return `less usual than almost all real ${quoted(target)} rows`;
   return `more usual than ${share}% of real ${quoted(target)} rows`;
 }
 
 function facts(plan: Plan, target: Class): HTMLElement {
-  const usually = usual(plan, target);
   // The confidence is that of the target, which a best effort does not reach.
   const reached = plan.prediction === target;
   return h(
     "dl",
     { class: "facts" },
-    fact(
-      "Cost",
-      brief(plan.cost),
-      "1 is a usual spread of a number; a new category counts 2; times how hard it is to change",
-    ),
+    fact("Cost", brief(plan.cost)),
     fact("Decision then", [
       chip(plan.prediction),
       " ",
       reached ? certainty(plan.prediction, plan.confidence) : `${quoted(target)}: ${percent(plan.confidence)}`,
     ]),
-    usually
-      ? fact("How usual", usually)
-      : plan.plausibility === null
-        ? null
-        : fact("How usual", `plausibility ${percent(plan.plausibility)}`),
+    fact("How usual", usual(plan, target)),
   );
 }
 
-function fact(title: string, value: Child, hint?: string): HTMLElement {
-  return h("div", { title: hint ?? null }, h("dt", {}, title), h("dd", {}, value));
+function fact(title: string, value: Child): HTMLElement {
+  return h("div", {}, h("dt", {}, title), h("dd", {}, value));
 }
 
 function binding(plan: Plan): HTMLElement {

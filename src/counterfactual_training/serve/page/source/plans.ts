@@ -6,7 +6,7 @@ import { announce, at, button, type Child, fill, h } from "./dom";
 import { icon } from "./icons";
 import { isKept, keep, kept, type Kept, unkeep } from "./kept";
 import { busy, failed } from "./notices";
-import { planCard, planTitle } from "./plan_card";
+import { costNote, planCard, planTitle } from "./plan_card";
 import { saveReceipt } from "./receipt";
 import { inWords, stale } from "./rules";
 import { type Asked, emit, on, state } from "./state";
@@ -61,6 +61,7 @@ function found(asked: Asked): HTMLElement {
       { class: old ? "plans old" : "plans" },
       answer.plans.map((plan) => card(plan, asked)),
     ),
+    answer.plans.some((plan) => plan.status !== "already_there") ? costNote() : null,
     answer.notes.map((note) => h("p", { class: "note" }, note)),
   );
 }

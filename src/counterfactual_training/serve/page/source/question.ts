@@ -65,8 +65,9 @@ function wanted(): HTMLElement {
 }
 
 function certain(): HTMLElement {
+  const own = state.about.model.confidence;
   const options: [string, string][] = [
-    ["", "just enough"],
+    ["", typeof own === "number" ? `the model's own: ${percent(own)}` : "just enough"],
     ...CONFIDENCES.map((p): [string, string] => [String(p), `at least ${percent(p)}`]),
   ];
   const take = (value: string): void => void (state.confidence = value ? Number(value) : null);
