@@ -59,6 +59,13 @@ def test_who_has_no_key_cannot_sign(served, denied, plan):
     assert unsigned["signature"] is None and failed(verify_receipt(unsigned, served.model, KEY)) == ["signature"]
 
 
+def test_the_class_that_a_server_was_started_for_is_written_down(served, denied):
+    # A server for "denied" promised it; whoever checks later may know the model as one for "granted".
+    server = Model(served.model.classifier, "people.safetensors", "a" * 64, "denied")
+    receipt = make_receipt(server, denied[0], denied[0], {})
+    assert receipt["question"] == {"target": "denied"} and failed(verify_receipt(receipt, served.model)) == []
+
+
 def test_another_model_is_told(served, receipt):
     other = Model(served.against.classifier, "rival.safetensors", "b" * 64, "granted")
     assert "model" in failed(verify_receipt(receipt, other))

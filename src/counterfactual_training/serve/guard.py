@@ -86,9 +86,7 @@ class Access:
         name = "" if host is None else host_name(host)
         # What is no name is nobody's, whatever the list holds.
         if host is None or not name or name not in self.hosts:
-            raise RefusedError(
-                "This server is not known by that name; --allow-host adds one.", code="host", status=403
-            )  # fmt: skip
+            raise RefusedError("This server is not known by that name; --allow-host adds one.", code="host", status=403)
         return host
 
     def _knows(self, given: str | None) -> bool:
