@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 USE    := $(VENV)/.installed-report
 STAMP  := $(VENV)/.installed-dev
 
-.PHONY: demo test exhaustive lint bench page clean
+.PHONY: demo test exhaustive lint docs bench page clean
 demo: $(USE)
 	$(BIN)/ct demo --out demo
 
@@ -27,6 +27,10 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The site, from docs/ and the code: reference pages and notebooks anew, strictly built, every link followed.
+docs: $(STAMP)
+	$(BIN)/python -m tools.site
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
@@ -50,4 +54,4 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 clean:
-	rm -rf $(VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) demo build dist site .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

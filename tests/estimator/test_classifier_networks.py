@@ -211,7 +211,7 @@ def test_fixed_steps_in_training_stay_in_their_box(make_quick):
 
 
 def test_the_page_runs_as_written(loans):
-    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "models.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     code = code.replace("CounterfactualClassifier(", "CounterfactualClassifier(epochs=1, gate='none', ")
     code = code.replace("constraints=constraints)", "constraints=constraints, config=ct.TrainConfig(epochs=1))")

@@ -362,7 +362,7 @@ def test_polars_in_polars_out(model):
 
 def test_the_page_on_regression_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[2] / "docs" / "regression.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "regression.md").read_text()
     frame, price = houses(120)
     scope = {"ct": ct, "frame": frame, "prices": price, "rows": frame[:3], "x": torch.randn(90, 3)}
     short = partial(ct.CounterfactualRegressor, epochs=4, random_state=0)

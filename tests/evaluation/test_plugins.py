@@ -197,7 +197,7 @@ def test_the_step_free_table_takes_explainers(known):
 
 
 def test_the_page_runs(known, capsys):
-    page = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "evaluation.md").read_text()
     scope = {"ct": ct, "torch": torch, "model": known[0], "data": ct.load_dataset("moons"), "QUICK": QUICK}
     for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         short = code.replace("model, data, ", "model, data, QUICK, ")

@@ -100,11 +100,11 @@ def test_digits_have_a_place_where_they_were_measured_and_methods_may_be_missing
     assert "$" not in few
 
 
-@pytest.mark.skipif(not (ROOT / "docs" / "gains.md").exists(), reason="the page has not been written yet")
+@pytest.mark.skipif(not (ROOT / "docs" / "explanation" / "gains.md").exists(), reason="the page has not been written yet")
 def test_the_page_is_of_the_committed_tables():
-    page = (ROOT / "docs" / "gains.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "explanation" / "gains.md").read_text(encoding="utf-8")
     read = {name: pd.read_csv(COMMITTED / f"{name}.csv", keep_default_na=True, dtype={"tau": str}) for name in NAMES}
     head = next(line for line in page.splitlines() if line.startswith("Measured on"))
-    assert gains_page(read, "../results/truth", head) == page
+    assert gains_page(read, "../../results/truth", head) == page
     linked = re.findall(r"\]\(([^)#]+)\)", page)
-    assert linked and all((ROOT / "docs" / link).exists() for link in linked)
+    assert linked and all((ROOT / "docs" / "explanation" / link).exists() for link in linked)

@@ -26,7 +26,7 @@ from counterfactual_training.search import GENERATORS, Distance, Energy, Feature
 
 
 def test_the_page_on_generators_runs_and_lists_all(monkeypatch):
-    page = (Path(__file__).parents[2] / "docs" / "generators.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "generators.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     x, loan = torch.randn(40, 2, generator=torch.Generator().manual_seed(0)), ct.loan(200)
     quick = partial(ct.CounterfactualClassifier, epochs=1, mutability={}, progress=False)

@@ -338,7 +338,7 @@ def test_an_ensemble_by_name_has_as_many_members_as_it_is_given():
 
 
 def test_the_page_on_regimes_runs_and_lists_all(monkeypatch):
-    page = (Path(__file__).parents[2] / "docs" / "regimes.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "regimes.md").read_text()
     calls, own = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     x, y = blobs(dtype=torch.float32)
     loan = ct.loan(200)

@@ -30,7 +30,7 @@ _CSV_ONLY = ("target", "separator", "na", "drop", "keep", "schema", "missing", "
 DESCRIPTION = """Train every regime on the same rows with at most as many input gradients, search counterfactuals that \
 end just past τ, and judge them by models fitted to other rows. Writes one table, pictures of what plausibility costs, \
 and one page. You can stop at any time: the same command resumes."""
-EPILOG = f"""regimes: those of docs/regimes.md, `ensemble` ({MEMBERS} conventional networks) and `gated` (a \
+EPILOG = f"""regimes: those of docs/reference/regimes.md, `ensemble` ({MEMBERS} conventional networks) and `gated` (a \
 conventional network with a gate); also `ensemble of jem`, `gated pgd` and the like. The conventional network always \
 takes part."""
 

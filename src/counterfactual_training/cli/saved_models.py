@@ -43,7 +43,7 @@ def open_model(path: str) -> DatasetModel | TableModel:
             return TableModel(path, CounterfactualClassifier.load(path), load_origin(path))
         except FileError as second:
             if "of your own" in str(second):
-                raise FileError(f"{second} A command cannot: use Python, as docs/serve.md shows.") from None
+                raise FileError(f"{second} A command cannot: use Python, as docs/how-to/serve.md shows.") from None
             if "counterfactual regressor" in str(second):
                 raise FileError(
                     f"{path!r} holds a regressor, and commands take classifiers: use CounterfactualRegressor.load in "

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Open a page where people see, ask and compare: who is decided how, what would have to change, what if \
 a value were another one, a map, groups, the model card. Everything stays on this machine, and works offline. The page \
-uses a JSON API, described in docs/api.md and at /api/openapi.json."""
+uses a JSON API, described in docs/reference/http-api.md and at /api/openapi.json."""
 EPILOG = """\
 examples:
   ct serve people.safetensors --data people.csv

@@ -293,7 +293,7 @@ def test_quick_and_other_data_and_seeds():
 
 
 def test_the_grid_in_the_documentation_is_one():
-    page = (Path(__file__).parents[3] / "docs" / "grids.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "grids.md").read_text(encoding="utf-8")
     text = page.partition("```toml\n")[2].partition("```")[0]
     assert "8 settings × 2 data sets × 3 seeds" in text
     grid = parse_grid(text, "docs")

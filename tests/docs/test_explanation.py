@@ -1,0 +1,5 @@
+"""Every block of the pages in docs/explanation runs and prints what the page shows."""
+
+from run_pages import pages, runs
+
+test_page = runs(pages("explanation"))

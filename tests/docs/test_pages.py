@@ -1,0 +1,119 @@
+"""The runner of pages notices what is wrong with a page; a test that ran no page could not fail."""
+
+import re
+
+import pytest
+from tools.commands import check
+from tools.markdown import blocks
+from tools.pages import empty_folder, masked, run_page, write_page
+
+from run_pages import ROOT, pages
+
+PAGE = """# A page
+
+<!-- quick: 3 + 4 -> 3 -->
+```python
+a = 3 + 4
+print("a is", a)
+```
+
+```text
+a is 7
+```
+
+```toml title="rules.toml"
+x = 1
+```
+
+```bash
+cat rules.toml \\
+  | wc -l   # counts
+```
+
+```text
+1
+```
+"""
+
+
+def run(text, tmp_path, quick=True):
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    with empty_folder():
+        return run_page(page, quick)
+
+
+def test_blocks_know_their_output_their_title_and_their_comments():
+    first, titled, shell = blocks(PAGE)
+    assert first.output.code == "a is 7" and first.quickened() == 'a = 3\nprint("a is", a)'
+    assert titled.title == "rules.toml" and titled.output is None
+    assert shell.output.code == "1"
+
+
+def test_a_page_runs_in_full_and_quickly(tmp_path):
+    assert not run(PAGE, tmp_path, quick=False).faults
+    quick = run(PAGE, tmp_path)
+    assert not quick.faults and quick.printed[0][1] == "a is 3"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("a is 7\n```\n", "b is 7\n```\n", "the page shows\nb is 7\nbut the code above prints\na is 7"),
+        ("print(", "prind(", "NameError"),
+        ("cat rules", "cat rule", "No such file"),
+        ("1\n```\n", "1\n```\n\n![x](images/page/x.png)\n", "no block draws x.png"),
+        ("| wc -l", "| wc -l; exit 3", "ended with 3"),
+    ],
+)
+def test_faults_are_found(old, new, fault, tmp_path):
+    found = run(PAGE.replace(old, new), tmp_path, quick=False)
+    assert fault in "\n".join(found.faults)
+
+
+def test_what_is_pasted_is_what_was_printed(tmp_path, monkeypatch):
+    monkeypatch.setattr("tools.pages.ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(PAGE.replace("a is 7\n```\n", "```\n").replace("= 1\n", "= 1\ny = 2\n"))
+    with empty_folder():
+        write_page(page, run_page(page, quick=False))
+    assert "a is 7" in page.read_text() and "```text\n2\n```" in page.read_text()
+    assert page.read_text().splitlines()[-1].startswith("*Outputs by `python -m tools.pages page.md --write`")
+    once = page.read_text()
+    with empty_folder():
+        write_page(page, run_page(page, quick=False))
+    assert page.read_text() == once
+
+
+def test_numbers_and_spaces_may_differ_words_may_not():
+    assert masked("age   −3.5  1,000\n--- 2e-5") == masked("age 12 7\n--------- 1")
+    assert masked("age 3") != masked("debt 3")
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("ct train loan --epoks 3", "has no option --epoks"),
+        ('pip install ".[serv]"', "no extra 'serv'"),
+        ("make dokumentation", "make"),
+    ],
+)
+def test_commands_that_cannot_run_are_checked(line, fault):
+    with pytest.raises(Exception, match=re.escape(fault)):
+        check(line)
+    check("ct train loan --epochs 3")
+
+
+def test_a_command_that_fails_fails_the_page(tmp_path):
+    found = run("```bash\nct explain nowhere.safetensors --rows 0\n```\n", tmp_path)
+    assert "ended with 2" in found.faults[0]
+
+
+def test_few_blocks_are_not_run_each_for_a_reason():
+    """Whatever a test cannot run needs more than one machine, a network, a GPU or hours; the list is not to grow."""
+    folders = ("tutorials", "how-to", "explanation", "reference")
+    found = [block for folder in folders for page in pages(folder) for block in blocks(page.read_text())]
+    assert len(found) > 100
+    reasons = [block.not_run for block in [*found, *blocks((ROOT / "README.md").read_text())] if block.not_run]
+    assert all(re.search(r"cluster|machines|hours|minutes|download|GPU|service|tracking", reason) for reason in reasons)
+    assert len(reasons) <= 12, reasons

@@ -1,0 +1,45 @@
+"""The README fits on a screen, runs as written, and its figures are those of the results."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from run_pages import ROOT, runs
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+test_page = runs([ROOT / "README.md"])
+
+
+def test_it_fits_on_a_screen():
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 10
+    assert len(README.splitlines()) < 60
+
+
+def row(page: Path, first: str, heading: str) -> list[str]:
+    """Cells of a row of a table, by the heading above the table and the row's first cell."""
+    text = page.read_text(encoding="utf-8")
+    below = text[text.index(heading) :]
+    return next(
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in below.splitlines()
+        if line.startswith("|") and line.strip("|").split("|")[0].strip() == first
+    )
+
+
+@pytest.mark.parametrize(("method", "said"), [("default", "{} % closer in the median"), ("CT", "only {} % closer")])
+def test_its_gains_are_those_of_the_truth_tables(method, said):
+    cells = row(ROOT / "docs" / "explanation" / "gains.md", method, "### Median change over data sets")
+    closer, dearer = cells[1].removeprefix("−"), cells[2]
+    assert said.format(closer) in README and f"ways {dearer} % longer" in README
+
+
+def test_its_other_figures_are_in_the_results():
+    fit = row(ROOT / "results" / "default_ablation.md", "*the default itself*", "# What each part")[-1]
+    assert f"`fit` takes {float(fit):.1f} times as long" in README
+    arena = (ROOT / "docs" / "explanation" / "arena.md").read_text(encoding="utf-8")
+    assert "CT 18 to 28" in arena and "18 to 28 points more accuracy under attack" in README
+    rules = (ROOT / "results" / "rules.md").read_text(encoding="utf-8")
+    assert re.search(r"^1,\d{3},\d{3} counterfactuals, 0 broken rules", rules, re.MULTILINE)

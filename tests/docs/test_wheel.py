@@ -1,0 +1,56 @@
+"""The wheel: small, complete, and enough for the first tutorial, without the repository."""
+
+import os
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from packaging.metadata import Metadata
+from tools.markdown import blocks
+
+from run_pages import ROOT
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    out = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True, timeout=300)
+    return next(out.glob("*.whl"))
+
+
+def test_it_is_small_and_holds_the_package_alone(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert wheel.stat().st_size < 2_000_000
+    assert {name.partition("/")[0] for name in names} == {
+        "counterfactual_training",
+        wheel.stem.partition("-py3")[0] + ".dist-info",
+    }
+    assert not [name for name in names if "node_modules" in name or name.endswith((".ts", ".pyc"))]
+    for needed in ("py.typed", "serve/page/static/page.js", "reports/templates/gains.md"):
+        assert f"counterfactual_training/{needed}" in names
+
+
+def test_its_metadata_are_valid(wheel):
+    with zipfile.ZipFile(wheel) as opened:
+        (name,) = [name for name in opened.namelist() if name.endswith(".dist-info/METADATA")]
+        told = Metadata.from_email(opened.read(name), validate=True)
+    assert told.name == "counterfactual-training" and told.license_expression == "MIT"
+    assert told.description_content_type == "text/markdown" and told.description.startswith("# counterfactual-training")
+
+
+def test_the_first_tutorial_runs_from_it(wheel, tmp_path):
+    library, work = tmp_path / "library", tmp_path / "work"
+    zipfile.ZipFile(wheel).extractall(library)
+    work.mkdir()
+    page = (ROOT / "docs" / "tutorials" / "dataframe.md").read_text(encoding="utf-8")
+    code = "\n".join(block.code for block in blocks(page) if block.language == "python" and not block.title)
+    where = f"import counterfactual_training as ct\nassert ct.__file__.startswith({str(library)!r}), ct.__file__\n"
+    settings = {"PYTHONPATH": str(library), "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", where + code],
+        check=False, cwd=work, env={**os.environ, **settings}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "would be" in done.stdout

@@ -1,0 +1,30 @@
+"""One test for each page of a folder. A file of tests for each folder, so that they run side by side."""
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pytest
+from tools.pages import empty_folder, run_page
+
+ROOT = Path(__file__).parent.parent
+
+
+def pages(folder: str) -> list[Path]:
+    found = sorted((ROOT / "docs" / folder).glob("*.md"))
+    assert found, f"docs/{folder} has no pages"
+    return found
+
+
+def runs(found: list[Path]) -> Callable[..., None]:
+    @pytest.mark.filterwarnings("ignore")
+    @pytest.mark.parametrize("page", found, ids=lambda page: page.stem)
+    def test_page(page, undisturbed):
+        with empty_folder():
+            result = run_page(page)
+        plt.close("all")
+        gc.collect()
+        assert not result.faults, "\n".join(result.faults)
+
+    return test_page

@@ -1,0 +1,107 @@
+"""The fenced blocks of a Markdown page, each with its directives and the output that is pasted below it."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from dataclasses import dataclass
+from itertools import pairwise
+
+_FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<language>[\w-]*)(?P<rest>.*)$")
+_TITLE = re.compile(r'title="([^"]+)"')
+_COMMENT = re.compile(r"^\s*<!-- *(quick|not run): *(.*?) *-->\s*$")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fence and its content.
+
+    Attributes:
+        language, title: what stands behind the ticks: ```` ```toml title="rules.toml" ````.
+        code: the content, without the fence's indent.
+        first, last: lines of the content, counted from zero; ``last`` is the line that closes the fence.
+        quick: texts to replace in tests, with what; an empty text appends to each command.
+        not_run: why the block cannot run in tests; ``None`` for blocks that do.
+        output: content of a block ``text`` directly below, which shows what this one prints.
+    """
+
+    language: str
+    title: str | None
+    code: str
+    first: int
+    last: int
+    indent: str = ""
+    quick: tuple[tuple[str, str], ...] = ()
+    not_run: str | None = None
+    output: Block | None = None
+
+    def quickened(self) -> str:
+        """The code that tests run."""
+        code = self.code
+        for old, new in self.quick:
+            if not old:
+                code = "\n".join(f"{_uncommented(line)} {new}" if line.strip() else line for line in code.splitlines())
+            elif old not in code:
+                raise ValueError(f"line {self.first + 1}: quick would replace {old!r}, which the block does not hold")
+            code = code.replace(old, new) if old else code
+        return code
+
+
+def blocks(page: str) -> list[Block]:
+    """All blocks of a page, in their order; a pasted output belongs to the block that prints it."""
+    lines = page.splitlines()
+    found = list(_fences(lines))
+    outputs = {id(shown): block for block, shown in pairwise(found) if _shows(lines, block, shown)}
+    by_code = {id(block): shown for shown in found if (block := outputs.get(id(shown)))}
+    return [Block(**{**vars(block), "output": by_code.get(id(block))}) for block in found if id(block) not in outputs]
+
+
+def _fences(lines: list[str]) -> list[Block]:
+    """The fences alone: a fence ends at as many ticks as it began with."""
+    found, number = [], 0
+    while number < len(lines):
+        opened = _FENCE.match(lines[number])
+        if not opened:
+            number += 1
+            continue
+        first, closing = number + 1, opened["indent"] + opened["ticks"]
+        last = next(n for n in range(first, len(lines)) if lines[n].rstrip() == closing)
+        found.append(_block(lines, opened, first, last))
+        number = last + 1
+    return found
+
+
+def _block(lines: list[str], opened: re.Match[str], first: int, last: int) -> Block:
+    quick, not_run = [], None
+    above = first - 2
+    while above >= 0 and (told := _COMMENT.match(lines[above])):
+        if told[1] == "not run":
+            not_run = told[2]
+        else:
+            quick.insert(0, _replacement(told[2]))
+        above -= 1
+    title = _TITLE.search(opened["rest"])
+    code = textwrap.dedent("\n".join(lines[first:last]))
+    return Block(
+        opened["language"], title[1] if title else None, code, first, last, opened["indent"], tuple(quick), not_run
+    )
+
+
+def _replacement(told: str) -> tuple[str, str]:
+    if told.startswith("+ "):
+        return "", told[2:]
+    old, arrow, new = told.partition(" -> ")
+    if not arrow:
+        raise ValueError(f"a quick comment reads 'old -> new' or '+ options', got {told!r}")
+    return old, new
+
+
+def _shows(lines: list[str], block: Block, shown: Block) -> bool:
+    between = lines[block.last + 1 : shown.first - 1]
+    runs = block.language in ("python", "bash") and not block.title
+    return runs and shown.language == "text" and not any(line.strip() for line in between)
+
+
+def _uncommented(line: str) -> str:
+    """A command without the comment behind it."""
+    return re.sub(r"\s+# .*$", "", line)

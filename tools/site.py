@@ -1,0 +1,192 @@
+"""Build the documentation site from a copy of the pages, and check it.
+
+    python -m tools.site           # writes site/; open site/index.html
+    python -m tools.site --serve   # the same, on a local port
+
+Pages link to other files of the repository, as they should when read there. In the site, whatever they link to comes
+along: results and pictures as they are, source files as pages. README.md becomes the first page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.server
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from html.parser import HTMLParser
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote, urlsplit
+
+from tools.notebooks import write_notebooks
+from tools.reference import write_reference
+
+ROOT = Path(__file__).parent.parent
+STAGED, SITE = ROOT / "build" / "docs", ROOT / "site"
+_LINK = re.compile(r"(\]\()([^)\s]+)(\))")
+_FENCE = re.compile(r"^ *(```+)")
+_SOURCES = {".py": "python", ".toml": "toml"}
+# The theme takes this from a CDN to search in pages that were opened from a folder; ours is in docs/assets.
+_SHIM, _OWN_SHIM = "https://unpkg.com/iframe-worker/shim", "assets/iframe-worker.js"
+
+
+# ---- staging ---------------------------------------------------------------------------------------------------------
+
+
+def stage() -> None:
+    """Copy all pages, and what they link to, with links that hold in the site."""
+    shutil.rmtree(STAGED, ignore_errors=True)
+    shutil.copytree(ROOT / "docs" / "assets", STAGED / "assets")
+    waiting = [*sorted((ROOT / "docs").rglob("*.md")), *(ROOT / name for name in ("README.md", "ARCHITECTURE.md"))]
+    waiting += [ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "results" / "README.md"]
+    done: set[Path] = set()
+    while waiting:
+        if (path := waiting.pop()) not in done:
+            done.add(path)
+            waiting += _stage(path)
+
+
+def site_path(path: Path) -> PurePosixPath:
+    """Where a file of the repository stands in the site."""
+    inside = PurePosixPath(path.relative_to(ROOT).as_posix())
+    if inside == PurePosixPath("README.md"):
+        return PurePosixPath("index.md")
+    if inside.parts[0] == "docs":
+        return PurePosixPath(*inside.parts[1:])
+    if path.is_dir():
+        return inside / "index.md"
+    return inside.with_suffix(".md") if path.suffix in _SOURCES else inside
+
+
+def _stage(path: Path) -> list[Path]:
+    """Write one file of the site, and return what it links to."""
+    target = STAGED / site_path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    linked: list[Path] = []
+    if path.is_dir():
+        linked = sorted(inner for inner in path.iterdir() if not inner.name.startswith((".", "__")))
+        files = [f"- [{inner.name}]({os.path.relpath(STAGED / site_path(inner), target.parent)})" for inner in linked]
+        target.write_text("\n".join([f"# {path.relative_to(ROOT)}", "", *files]) + "\n", encoding="utf-8")
+    elif path.suffix in _SOURCES:
+        name, code = path.relative_to(ROOT), path.read_text(encoding="utf-8").rstrip()
+        target.write_text(f"# {name}\n\n````{_SOURCES[path.suffix]}\n{code}\n````\n", encoding="utf-8")
+    elif path.suffix == ".md":
+        target.write_text(_relinked(path, linked), encoding="utf-8")
+        linked += [path.with_suffix(".ipynb")] if path.with_suffix(".ipynb").is_file() else []
+    else:
+        shutil.copyfile(path, target)
+    return linked
+
+
+def _relinked(path: Path, linked: list[Path]) -> str:
+    """The text of a page, its links as they are in the site; what they lead to is added to ``linked``."""
+
+    def relink(match: re.Match[str]) -> str:
+        address, sharp, anchor = match[2].partition("#")
+        if not address or urlsplit(address).scheme:
+            return match[0]
+        to = Path(os.path.normpath(path.parent / address))
+        if not to.exists():
+            sys.exit(f"{path.relative_to(ROOT)} links to {address}, which does not exist.")
+        linked.append(to)
+        relative = os.path.relpath(site_path(to), site_path(path).parent)
+        return f"{match[1]}{relative}{sharp}{anchor}{match[3]}"
+
+    return "".join(
+        line if code else _LINK.sub(relink, line) for line, code in _with_code(path.read_text(encoding="utf-8"))
+    )
+
+
+def _with_code(text: str) -> Iterator[tuple[str, bool]]:
+    """Lines of a page, and whether each is code."""
+    fence = ""
+    for line in text.splitlines(keepends=True):
+        ticks = _FENCE.match(line)
+        yield line, bool(fence or ticks)
+        if ticks and not fence:
+            fence = ticks[1]
+        elif fence and line.strip() == fence:
+            fence = ""
+
+
+# ---- building --------------------------------------------------------------------------------------------------------
+
+
+def build() -> None:
+    """Build strictly: a link to nowhere or a name that is not there fails."""
+    shutil.rmtree(SITE, ignore_errors=True)
+    command = [Path(sys.executable).with_name("zensical"), "build", "--strict", "--clean"]
+    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{done.stdout}\n{done.stderr}")
+    for page in SITE.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        page.write_text(text.replace(_SHIM, os.path.relpath(SITE / _OWN_SHIM, page.parent)), encoding="utf-8")
+
+
+class _Page(HTMLParser):
+    """What a page links to, what it loads, and the anchors that it has."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.anchors |= {given[name] for name in ("id", "name") if name in given}
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        elif tag == "link" and given.get("rel") not in ("canonical", "prev", "next"):
+            self.loads.append(given.get("href", ""))
+        elif tag in ("img", "script") and given.get("src"):
+            self.loads.append(given["src"])
+
+
+def faults(site: Path = SITE) -> list[str]:
+    """Links to pages or anchors that are not there, and whatever would be loaded from another host."""
+    # Pages of results are whole documents of their own, and tested where they are written.
+    pages = {path: _Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
+    found = []
+    for path, page in pages.items():
+        told: Callable[[str], str] = partial("{}: {}".format, path.relative_to(site))
+        found += [told(f"loads {url} from another host") for url in page.loads if urlsplit(url).netloc]
+        for url in [*page.links, *page.loads]:
+            parts = urlsplit(url)
+            if parts.scheme or parts.netloc or path.name == "404.html":
+                continue
+            to = Path(os.path.normpath(path.parent / unquote(parts.path))) if parts.path else path
+            to = to / "index.html" if to.is_dir() else to
+            if not to.is_file():
+                found.append(told(f"{url} does not exist"))
+            elif parts.fragment and to in pages and unquote(parts.fragment) not in pages[to].anchors:
+                found.append(told(f"{url} has no such anchor"))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--serve", action="store_true", help="serve the site on a local port afterwards")
+    serve = parser.parse_args().serve
+    write_reference()
+    write_notebooks()
+    stage()
+    build()
+    if wrong := faults():
+        sys.exit("\n".join(wrong))
+    print(f"{sum(1 for _ in SITE.rglob('*.html'))} pages: open {(SITE / 'index.html').relative_to(ROOT)}")
+    if serve:
+        handler = partial(http.server.SimpleHTTPRequestHandler, directory=SITE)
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 8001), handler) as server:
+            print("http://127.0.0.1:8001 (Ctrl-C ends)")
+            server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()
