@@ -44,7 +44,7 @@ def api_page(group: str) -> str:
     """One page of the API reference: a table of its names, then each with signature, arguments and example."""
     title, _ = GROUPS[group]
     table = [f"| [`{name}`](#{name}) | {_first_sentence(name)} |" for name in names_of(group)]
-    lines = [_MADE, "", f"# {title}", "", "`import counterfactual_training as ct`, then `ct.NAME`.", ""]
+    lines = [_MADE, "", f"# {title}", "", "`import counterfactual_training as ct`, then `ct.` and the name.", ""]
     lines += ["| name | what it is |", "|---|---|", *table]
     for name in names_of(group):
         lines += ["", f'<a id="{name}"></a>', "", f"::: {_path(name)}"]

@@ -14,27 +14,82 @@ T = TypeVar("T")
 
 
 class CounterfactualTrainingError(Exception):
-    """Root of every error this package raises on purpose."""
+    """Root of every error this package raises on purpose.
+
+    Examples:
+        Catch whatever this package says is wrong:
+
+        >>> import counterfactual_training as ct
+        >>> try:
+        ...     ct.CounterfactualClassifier.load("no-such-model.safetensors")
+        ... except ct.CounterfactualTrainingError as error:
+        ...     print(type(error).__name__, "-", error)
+        FileError - There is no file 'no-such-model.safetensors'.
+    """
 
 
 class InputError(CounterfactualTrainingError, ValueError):
-    """The data handed in does not fit: shapes, dtypes, missing values, unknown names."""
+    """The data handed in does not fit: shapes, dtypes, missing values, unknown names. Also a :class:`ValueError`.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> ct.Schema.infer(ct.loan(300).frame, mutability={"dept": "decrease"})
+        Traceback (most recent call last):
+            ...
+        counterfactual_training.errors.InputError: Unknown column 'dept'. Did you mean 'debt'? Valid: 'age', 'debt'.
+    """
 
 
 class ConstraintError(InputError):
-    """A constraint contradicts itself or the data."""
+    """A constraint contradicts itself or the data.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> ct.Feature("age", "integer", domain=(90, 18))
+        Traceback (most recent call last):
+            ...
+        counterfactual_training.errors.ConstraintError: The domain of 'age' is empty: lower > upper in [90, 18].
+    """
 
 
 class ModelError(CounterfactualTrainingError, ValueError):
-    """The model does not behave like a classifier that returns logits."""
+    """The model does not behave like a classifier that returns logits. Also a :class:`ValueError`.
+
+    Examples:
+        >>> import torch
+        >>> import counterfactual_training as ct
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Softmax(-1))
+        >>> ct.search(model, torch.randn(4, 2), torch.zeros(4, dtype=torch.long))  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        counterfactual_training.errors.ModelError: The model's outputs are probabilities (...); return logits instead...
+    """
 
 
 class FileError(CounterfactualTrainingError, ValueError):
-    """A file is missing, truncated, altered or not ours."""
+    """A file is missing, truncated, altered or not ours. Also a :class:`ValueError`.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> ct.Schema.from_file("columns.txt")
+        Traceback (most recent call last):
+            ...
+        counterfactual_training.errors.FileError: A schema file ends in .toml or .json, got 'columns.txt'.
+    """
 
 
 class MissingExtraError(CounterfactualTrainingError, ImportError):
-    """An optional package is needed; the message says which extra installs it."""
+    """An optional package is needed; the message says which extra installs it. Also an :class:`ImportError`.
+
+    Examples:
+        >>> from unittest import mock
+        >>> import counterfactual_training as ct
+        >>> with mock.patch.dict("sys.modules", {"onnx": None}):  # as if it were not installed
+        ...     ct.export_onnx(ct.CounterfactualClassifier(), "loan.onnx")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        counterfactual_training.errors.MissingExtraError: onnx is not installed. Install it with: pip install ...
+    """
 
 
 def unknown(what: str, given: object, valid: Iterable[object]) -> str:

@@ -365,6 +365,13 @@ BAD_MODELS = {
 }
 
 
+def test_copies_of_one_row_that_sums_to_one_are_not_taken_for_probabilities():
+    model = nn.Linear(2, 2, bias=False)
+    model.weight.data = torch.eye(2)
+    found = search(model, torch.tensor([[1.0, 0.0]]), torch.tensor([1]), generic(num_answers=3))
+    assert found.answers.x_cf.shape == (1, 3, 2)
+
+
 @pytest.mark.parametrize("name", BAD_MODELS)
 def test_models_that_are_no_classifiers_are_refused(name):
     output, message = BAD_MODELS[name]

@@ -363,3 +363,6 @@ def test_bad_input_is_named():
         replace(make_regime("pgd"), budget=0.01)
     with pytest.raises(InputError, match=r"classes 0\.\.1"):
         ct.train(network(), x, y, regime=regimes.ross(target=3), config=ct.TrainConfig(epochs=1))
+    with pytest.raises(InputError, match=r"find returned None; return what its loss needs, or \(\)"):
+        forgot = ct.Regime("forgot", lambda model, batch, found: None, find=lambda now: None)
+        ct.train(network(), x, y, regime=forgot, config=ct.TrainConfig(epochs=1))

@@ -98,6 +98,9 @@ class Explains:
             sparsify: take back what the target does not need: whole changes, the smallest first, then parts of numbers.
             time_limit: seconds after which no further ways are tried. What was found by then is the answer, and
                 ``complete`` is false. A search that has begun still ends, so this is no guarantee.
+
+        Returns:
+            An :class:`Explanation`, with one entry per row, or per option.
         """
         frame = self._asked(X)
         rules = {"vary": vary, "lock": lock, "domain": domain, "step": step, "max_change": max_change}
@@ -116,9 +119,10 @@ class Explains:
         """How much each row looks like a real one of each class ``(n, k)``: from 0 to 1, in the order of ``classes_``.
 
         A row that is low everywhere is unlike anything seen in training. ``gate="learned"`` takes immutable columns as
-        given and judges by the others only.
+        given and judges by the others only. Raises an :class:`InputError` without a gate.
 
         Args:
+            X: rows like those of ``fit``.
             given_fixed: judge each row among those that are like it in what cannot change, as ``explain`` does.
         """
         x, gate = self._encoded(X), self.gate_

@@ -73,6 +73,20 @@ class Explanation:
             they could be. Every claim still holds.
         outcome: says what became of a row. Of a regression, ``decision`` and ``prediction`` are the predicted numbers,
             ``target`` is the interval in words, and ``confidence`` is NaN.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> people = ct.loan(300)
+        >>> clf = ct.CounterfactualClassifier(mutability={"age": "none"}, epochs=10, random_state=0)
+        >>> told = clf.fit(people.frame, people.y).explain(people.frame[:3], target=1)
+        >>> told.status.tolist()
+        ['converged', 'already_there', 'converged']
+        >>> told.frame.shape, told.changed["debt"].tolist()
+        ((3, 2), [True, False, True])
+        >>> print(told.changes()[0])  # doctest: +ELLIPSIS
+        Row 0: with debt ... lower (from 46 to ...), the decision would be 1 (confidence ...
+        >>> told.differences()[["row", "column", "before"]].values.tolist()
+        [[0, 'debt', 46.0], [2, 'debt', 45.1]]
     """
 
     original: pd.DataFrame
@@ -109,7 +123,7 @@ class Explanation:
 
     @property
     def summary(self) -> pd.DataFrame:
-        """One line per row: status, classes, confidence, cost."""
+        """One line per row: status, classes, confidence, plausibility, cost, number of columns changed."""
         return pd.DataFrame(
             {
                 "status": self.status,
@@ -147,7 +161,12 @@ class Explanation:
         return replace(self, cost=(distance * weights).sum(1), distance=distance)
 
     def differences(self) -> pd.DataFrame:
-        """One line per changed cell: what changed and by how much; ``change`` is missing for categories."""
+        """One line per changed cell: what changed and by how much; ``change`` is missing for categories.
+
+        Returns:
+            A frame with the columns ``row, column, before, after, change, unit``; with several options per row also
+            ``option``.
+        """
         columns = list(self.frame.columns)
         records = []
         options = self._options
@@ -171,7 +190,11 @@ class Explanation:
         return pd.DataFrame(records, columns=names)
 
     def changes(self, most: int | None = None) -> list[str]:
-        """One plain sentence per row; of more than ``most`` changes, such as of pixels, only the largest are named."""
+        """One plain sentence per row: what to change, by how much, and what the decision would be.
+
+        Args:
+            most: of more changes than this, such as of pixels, only the largest are named; ``None`` names all.
+        """
         options = self._options
         names = [
             f"Row {say_row(self._label(i))}"
@@ -182,7 +205,11 @@ class Explanation:
         return [one_line(f"{name}: {self._sentence(i, most)}") for i, name in enumerate(names)]
 
     def option(self, number: int) -> pd.DataFrame:
-        """The counterfactuals of one option, 1 for the cheapest, for the rows that have it."""
+        """The counterfactuals of one option, for the rows that have it.
+
+        Args:
+            number: 1 for the cheapest.
+        """
         if self._options is None:
             return self.frame if number == 1 else self.frame[:0]
         return self.frame[self.frame.index.get_level_values(-1) == number].droplevel(-1)
@@ -202,7 +229,7 @@ class Explanation:
         return label[0] if len(label) == 2 else label[:-1]
 
     def records(self) -> list[dict[str, Any]]:
-        """One dict of plain values per row, ready for JSON."""
+        """One dict of plain values per row, ready for JSON: the summary, ``changes`` by column, and the sentence."""
         sentences, rows = self.changes(), []
         for i, line in enumerate(self.summary.to_dict("records")):
             moved = np.flatnonzero(self.changed.to_numpy()[i]).tolist()

@@ -71,9 +71,24 @@ def audit(
         trained_on: rows and labels of the training, to train both models again.
         retrain: how often, by other seeds and as often without a part of the rows; 0 leaves this out.
         people: the most to explain per model, drawn so that small groups are not lost.
+        resamples, level: draws of the bootstrap, and the level of its intervals.
         proxies: whether to measure what gives groups away.
         delta: size of the noise on weights, relative to the typical weight of a layer; ``None`` measures without noise.
         confidence: that advice asks for; by default what each model asks for by itself.
+        seed: of everything that is drawn: people, resamples, noise and trainings.
+
+    Returns:
+        An :class:`Audit`: tables with intervals, and sentences about what is clear.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> people = ct.loan(300)
+        >>> clf = ct.CounterfactualClassifier(mutability={"age": "none"}, epochs=10, random_state=0)
+        >>> clf = clf.fit(people.frame[:200], people.y[:200])
+        >>> groups = people.frame[200:].assign(branch=["north", "south"] * 50)
+        >>> found = ct.audit(clf, groups, people.y[200:].numpy(), ["branch"], target=1, people=40, resamples=100)
+        >>> found.groups.query("measure == 'denied'")["group"].tolist()
+        ['everybody', 'north', 'south']
     """
     rows = to_pandas(frame)
     if not isinstance(rows, pd.DataFrame):

@@ -48,11 +48,25 @@ class Audit:
         information: of each feature with the group, normalised, from 0 to 1.
         later: a line per model and check: the share of today's advice that is still accepted.
         groupings: the groups, everybody first.
+        immutable: by column of the groups, whether the model holds it fixed; ``None`` if the model does not know it.
         models: name, accuracy, number of denied and explained people, the confidence that advice asked for (``None``:
             the decision), the status of explanations, and the share of advice that changes each column.
         facts: target, rows, cap on the people explained, level of the intervals, resamples, seed, few, and
             delta, the noise on the weights.
         notes: sentences that readers need.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> people = ct.loan(300)
+        >>> clf = ct.CounterfactualClassifier(mutability={"age": "none"}, epochs=10, random_state=0)
+        >>> clf = clf.fit(people.frame, people.y)
+        >>> found = ct.audit(clf, people.frame, groups=["age"], target=1, people=40, resamples=100)
+        >>> [measure.id for measure in found.measures]
+        ['denied', 'no_recourse', 'implausible', 'burden']
+        >>> found.gaps.columns.tolist()
+        ['model', 'column', 'measure', 'highest', 'lowest', 'value', 'low', 'high', 'clear']
+        >>> print(found.findings[0])  # doctest: +ELLIPSIS
+        age: “Denied” is higher for ... than for ..., by ... points (this model).
     """
 
     groups: pd.DataFrame

@@ -37,7 +37,8 @@ class Constraints:
     """Constraints on d features in model space. Create one with :meth:`build` or :meth:`infer`.
 
     Attributes:
-        may_increase, may_decrease: ``(..., d)`` masks; both false means immutable.
+        may_increase: ``(..., d)`` mask of the features that may rise.
+        may_decrease: ``(..., d)`` mask of those that may fall; where both are false, a feature is immutable.
         domain: the box.
         groups: one-hot groups of categorical features.
         lattices: integer columns and columns with a list of allowed values.
@@ -48,6 +49,16 @@ class Constraints:
         keep_outside: factuals outside the domain may stay there; otherwise they are pulled in, or refused if stated.
         coded: columns ``(number, flags)`` of numbers with special codes: where a flag is set, the number stays.
         relations: between features; ``None`` without any.
+
+    Examples:
+        >>> import torch
+        >>> import counterfactual_training as ct
+        >>> rules = ct.Constraints.build(2, {"age": "increase"}, {"debt": (0, None)}, names=("age", "debt"))
+        >>> rules.directions
+        ('increase', 'both')
+        >>> x, x_cf = torch.tensor([[40.0, 3.0]]), torch.tensor([[35.0, 1.0]])
+        >>> rules.violations(x_cf, x)  # age fell
+        tensor([[ True, False]])
     """
 
     may_increase: Tensor
@@ -83,6 +94,7 @@ class Constraints:
             groups: one-hot groups, each a list of column indices or a :class:`OneHotGroup`.
             lattices: columns with integer or listed values.
             names: column names; dicts may then use names instead of indices.
+            category_projection: see :class:`Constraints`.
         """
         if names is not None and len(names) != num_features:
             raise ConstraintError(f"{len(names)} names for {num_features} features.")
@@ -104,7 +116,15 @@ class Constraints:
     def infer(
         cls, x: Tensor, mutability: Mutability = None, num_std: float = 2.0, domain: Any = None, **kwargs: Any
     ) -> Constraints:
-        """As :meth:`build`; bounds that ``domain`` does not state are inferred from data ``(n, ...)`` by Eq. 12."""
+        """As :meth:`build`; bounds that ``domain`` does not state are inferred from data ``(n, ...)`` by Eq. 12.
+
+        Args:
+            x: the data.
+            mutability: as in :meth:`build`.
+            num_std: n_σ of Eq. 12; see :meth:`Domain.infer`.
+            domain: as in :meth:`build`.
+            **kwargs: other arguments of :meth:`build`.
+        """
         flat = x.detach().reshape(len(x), -1)
         box = Domain.infer(flat, num_std)
         if domain is not None:
@@ -113,6 +133,7 @@ class Constraints:
 
     @property
     def num_features(self) -> int:
+        """Columns in model space, d."""
         return self.may_increase.shape[-1]
 
     @property
@@ -144,6 +165,7 @@ class Constraints:
 
     @cached_property
     def has_discrete(self) -> bool:
+        """Whether :meth:`snap` rounds any column."""
         return bool(self.discrete.any())
 
     @cached_property
@@ -153,6 +175,7 @@ class Constraints:
 
     @cached_property
     def masks_nothing(self) -> bool:
+        """Whether every feature may move both ways."""
         return bool((self.may_increase & self.may_decrease).all())
 
     @cached_property
@@ -294,6 +317,7 @@ class Constraints:
         return out
 
     def name(self, index: int) -> str:
+        """What messages call the feature with this index."""
         return self.names[index] if self.names is not None else f"feature {index}"
 
     def categories(self, group: OneHotGroup, x: Tensor) -> Tensor:

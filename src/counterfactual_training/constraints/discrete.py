@@ -19,8 +19,19 @@ _NOISE = 1e-6
 class OneHotGroup:
     """The columns that together one-hot encode one categorical feature.
 
-    ``transitions[i, j]`` says whether category i may become category j; ``None`` allows every change. A single column
-    is a binary feature, rounded to {0, 1}.
+    Attributes:
+        columns: their places in a row; a single column is a binary feature, rounded to {0, 1}.
+        transitions: ``transitions[i, j]`` says whether category i may become category j; ``None`` allows every change.
+
+    Examples:
+        >>> import torch
+        >>> import counterfactual_training as ct
+        >>> upwards = torch.ones(3, 3, dtype=torch.bool).triu()  # school may become degree, but not the reverse
+        >>> education = ct.OneHotGroup((1, 2, 3), upwards)
+        >>> rules = ct.Constraints.build(4, groups=[education])
+        >>> x = torch.tensor([[0.2, 0.0, 1.0, 0.0]])
+        >>> education.category(x), rules.categories(education, x)
+        (tensor([1]), tensor([[False,  True,  True]]))
     """
 
     columns: tuple[int, ...]
@@ -35,6 +46,7 @@ class OneHotGroup:
 
     @property
     def num_categories(self) -> int:
+        """Two for a single column, else one per column."""
         return max(len(self.columns), 2)
 
     @cached_property

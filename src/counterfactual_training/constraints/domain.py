@@ -19,8 +19,22 @@ _BLOCK_VALUES = 2**20
 class Domain:
     """Box ``[lower, upper]``, each ``(..., d)``; infinite where a feature is unbounded.
 
-    ``inferred`` bounds describe the data, and factuals outside them are pulled back by the search. Bounds that a user
-    stated are strict: a factual outside them raises an error. One bool for all features, or a mask ``(d,)``.
+    Attributes:
+        lower: lower ends.
+        upper: upper ends.
+        inferred: whether the bounds describe the data: factuals outside them are pulled back by the search. Bounds that
+            a user stated are strict: a factual outside them raises an error. One bool for all features, or a mask
+            ``(d,)``.
+
+    Examples:
+        >>> import torch
+        >>> import counterfactual_training as ct
+        >>> box = ct.Domain(torch.tensor([0.0, -torch.inf]), torch.tensor([1.0, torch.inf]))
+        >>> rules = ct.Constraints.build(2, domain=box)
+        >>> rules.violations(torch.tensor([[1.5, 9.0]]), torch.tensor([[0.5, 8.0]]))
+        tensor([[ True, False]])
+        >>> ct.Domain.infer(torch.tensor([[0.0], [10.0]]), num_std=0).upper  # from data
+        tensor([10.])
     """
 
     lower: Tensor
@@ -40,6 +54,7 @@ class Domain:
 
     @classmethod
     def unbounded(cls, num_features: int) -> Domain:
+        """A box without bounds."""
         # Inferred, because nobody stated these bounds: no factual can be refused for them.
         inf = torch.full((num_features,), torch.inf)
         return cls(-inf, inf, inferred=True)
@@ -48,7 +63,9 @@ class Domain:
     def infer(cls, x: Tensor, num_std: float = 2.0) -> Domain:
         """The box of Eq. 12 around data ``(..., d)``, with the sample σ.
 
-        The paper prints n_σ = 3, its code ran with 2.
+        Args:
+            x: the data.
+            num_std: n_σ; the paper prints 3, its code ran with 2.
         """
         flat = x.reshape(-1, x.shape[-1])
         mean = flat.mean(0)

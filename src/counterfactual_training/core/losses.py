@@ -17,7 +17,19 @@ CONTRAST_GOAL = math.log(0.95 / 0.05)
 def class_loss(logits: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
     """Mean cross-entropy ``−log softmax(M(x))[y]`` over rows: ``(...)``.
 
-    Logits are ``(..., n, k)``, classes y and weight (see :func:`mean_rows`) ``(..., n)``.
+    Args:
+        logits: ``(..., n, k)``.
+        y: ``(..., n)`` classes.
+        weight: ``(..., n)`` what each row counts; see :func:`mean_rows`.
+
+    Examples:
+        >>> import torch
+        >>> import counterfactual_training as ct
+        >>> logits = torch.tensor([[0.0, 0.0], [0.0, 9.0]])  # one row undecided, one certain of class 1
+        >>> print(f"{ct.class_loss(logits, torch.tensor([1, 1])):.3f}")
+        0.347
+        >>> print(f"{ct.class_loss(logits, torch.tensor([1, 1]), weight=torch.tensor([0.0, 1.0])):.3f}")
+        0.000
     """
     if _is_binary_fleet(logits):
         # log p₁ = logsigmoid(M₁ − M₀), log p₀ = logsigmoid(M₀ − M₁): one call for both classes.

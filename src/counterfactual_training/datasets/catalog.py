@@ -59,6 +59,16 @@ def load_dataset(
             Give Me Some Credit replaced by the training median.
         seed: of the points drawn for a synthetic set; the others are fixed.
         allow_download: whether a file that is neither in ``CT_DATA_HOME`` nor in the cache may be downloaded.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> ct.load_dataset("moons")
+        Dataset 'moons' (default): Two interlocking half moons
+          3,600 rows to train, 900 to test
+          2 features, protected: x1
+          2 classes: upper 50.0%, lower 50.0%
+        >>> ct.load_dataset("circles", seed=1).x_train.shape
+        torch.Size([3600, 2])
     """
     entry = _entry(name)
     files = {file.name: file for file in _files(entry, variant)}

@@ -36,15 +36,31 @@ class Dataset:
     """Features and classes in model space, and what they mean.
 
     Attributes:
-        name, title: for code and for people.
+        name: for code.
+        title: for people.
         variant: ``default``, ``as_run`` or ``full``; see :func:`load_dataset`.
-        x_train, x_test: float32 ``(n, d)``. The training rows include those held out for validation.
-        y_train, y_test: int64 ``(n,)``.
+        x_train: float32 ``(n, d)``; includes the rows held out for validation.
+        y_train: int64 ``(n,)``.
+        x_test: float32 ``(m, d)``.
+        y_test: int64 ``(m,)``.
+        class_names: what the classes 0, 1, … are called.
+        feature_names: what the columns of x are called.
         schema: the columns in the user's units, with the changes that make sense for a person.
         encoder: from ``frame_train`` to ``x_train`` and back; ``None`` where both hold the same numbers.
         constraints: box and one-hot groups of the experiments; the schema's mutability is not applied.
         training_constraints: the same, as used by the search in training.
         protected: columns of x that the paper's mutability experiments hold fixed.
+        settings: the paper's training settings for this data set.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("loan")
+        >>> data.x_train.shape, data.class_names
+        (torch.Size([1000, 2]), ('loan withheld', 'loan granted'))
+        >>> list(data.frame_train), data.protected_names  # the same rows in years and dollars
+        (['age', 'debt'], ('age',))
+        >>> data.protect(data.constraints).directions
+        ('none', 'both')
     """
 
     name: str
@@ -71,6 +87,7 @@ class Dataset:
 
     @property
     def num_classes(self) -> int:
+        """Classes, k."""
         return len(self.class_names)
 
     @property
@@ -85,6 +102,7 @@ class Dataset:
 
     @property
     def protected_names(self) -> tuple[str, ...]:
+        """What the protected columns are called."""
         return tuple(self.feature_names[j] for j in self.protected)
 
     def protect(self, constraints: Constraints) -> Constraints:

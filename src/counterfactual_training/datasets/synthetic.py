@@ -78,6 +78,23 @@ def loan(n: int, rng: torch.Generator | None = None) -> LoanSample:
 
     The blobs of :func:`linearly_separable` in the user's units. Class 0, "loan withheld", is younger and owes more
     than class 1, "loan granted", as Prop. 3.1 assumes.
+
+    Args:
+        n: how many people.
+        rng: draws them; by default always the same.
+
+    Returns:
+        Features ``x (n, 2)``, classes ``y (n,)``, the same features as a ``frame``, and classes in words as ``labels``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> people = ct.loan(1000)
+        >>> people.frame.shape, list(people.frame)
+        ((1000, 2), ['age', 'debt'])
+        >>> people.labels.value_counts().to_dict()
+        {'loan withheld': 500, 'loan granted': 500}
+        >>> people.x.shape, people.y.shape
+        (torch.Size([1000, 2]), torch.Size([1000]))
     """
     # The second centre is the one lower in the first feature and higher in the second.
     z, y = _blobs(n, rng, CENTRES[::-1], std=0.5)

@@ -38,19 +38,8 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
     flips the decision where a row is at least as plausible as not. Decisions are the network's alone.
     ``preset="as_run"`` is Counterfactual Training as published, without a gate.
 
-    >>> clf = CounterfactualClassifier(mutability={"age": "none", "debt": "decrease"}, domain={"debt": (0, None)})
-    >>> clf.fit(frame, y).explain(rejected, target="granted").changes()  # doctest: +SKIP
-    ["Row 3: with debt 12.4 thousand dollars lower (from 30.1 to 17.7), the decision would be 'granted' (…)."]
-
     A schema states more about columns, see :class:`Feature`; what it leaves out is inferred from the data. Categories
     never seen in training are not recommended, unless ``allowed`` lists them.
-
-    >>> schema = {
-    ...     "age": {"kind": "integer", "unit": "years", "domain": (18, 100), "mutability": "increase"},
-    ...     "education": {"kind": "ordinal", "categories": ["none", "BSc", "MSc"], "mutability": "increase"},
-    ...     "job": {"allowed": ["clerk", "nurse"], "forbidden": [("nurse", "clerk"), ("pilot", ["clerk", "nurse"])]},
-    ... }
-    >>> clf = CounterfactualClassifier(schema=schema)
 
     Where ``None`` is the default, the preset decides; ``shuffle``, ``num_std`` and the automatic sizes hold for every
     preset. Arguments about counterfactuals in training have no effect if the objective uses none.
@@ -77,8 +66,9 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         num_counterfactuals: searched per epoch; ``"auto"`` is a quarter of the rows, from 100 to 5000.
         burn_in: share of the epochs, at the start, trained conventionally.
         shuffle: new batches each epoch. The authors did not shuffle; a frame sorted by class needs it.
-        early_stopping: hold out ``validation_fraction`` of every class (if that is ten rows or more), stop after
-            ``n_iter_no_change`` epochs without a lower loss on these rows, and keep the best epoch.
+        early_stopping: hold out some rows, stop when the loss on them no longer falls, and keep the best epoch.
+        validation_fraction: share of every class to hold out for that, if it is ten rows or more.
+        n_iter_no_change: epochs without a lower loss on these rows after which training stops.
         class_weight: as in scikit-learn: a number by label, or ``"balanced"``. Rows held out are not weighted.
         scaling: of numbers: ``"standard"`` by mean and SD; ``"robust"`` by a mean and SD that a few outliers cannot
             change, and networks then take the logarithm of outliers; ``"quantile"`` as robust, and networks then take
@@ -93,8 +83,9 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         mutability: by column, ``"both" | "none" | "increase" | "decrease"``, or 0, +1, −1 as in ``monotonic_cst``.
         domain: by column, where advice may lead: ``(lower, upper)`` in its own units, ``None`` where open. Rows outside
             may stay there or move towards it.
-        schema: see above: a dict with a table per column, a TOML or JSON file with the same, or a :class:`Schema`,
-            such as ``load_dataset("adult").schema``. ``mutability``, ``domain`` and ``special`` win over it.
+        schema: a dict with a table per column (the fields of :class:`Feature`), a TOML or JSON file with the same, or
+            a :class:`Schema`, such as ``load_dataset("adult").schema``. ``mutability``, ``domain`` and ``special`` win
+            over it.
         special: by column, codes such as −9 for "no record": states of their own beside the number, never advised. A
             cell that holds one keeps it.
         relations: between columns, on top of those of the schema: ``"satisfactory <= total"``, ``"a + 2*b = 100"``,
@@ -124,6 +115,27 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         gate_: judges how much a row looks like a real one of each class; ``None`` without a gate.
         history_: metrics by epoch; of an ensemble's first member.
         tuning_: all trials, if :meth:`tune` made this classifier.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> people = ct.loan(300)
+        >>> y = ["granted" if label else "withheld" for label in people.y]
+        >>> clf = ct.CounterfactualClassifier(mutability={"age": "none"}, epochs=10, random_state=0)
+        >>> clf.fit(people.frame, y).predict(people.frame[:2])
+        array(['withheld', 'granted'], dtype='<U8')
+        >>> told = clf.explain(people.frame[:1], target="granted")
+        >>> print(told.changes()[0])  # doctest: +ELLIPSIS
+        Row 0: with debt ... lower (from 46 to ...), the decision would be 'granted' (confidence ...
+
+        Rules of columns, as a schema:
+
+        >>> schema = {
+        ...     "age": {"unit": "years", "mutability": "none"},
+        ...     "debt": {"unit": "thousand dollars", "domain": (0, None), "mutability": "decrease", "step": 0.5},
+        ... }
+        >>> clf = ct.CounterfactualClassifier(schema=schema, epochs=10, random_state=0).fit(people.frame, y)
+        >>> print(clf.explain(people.frame[:1], target="granted").changes()[0])  # doctest: +ELLIPSIS
+        Row 0: with debt ... thousand dollars lower (from 46 to ...
     """
 
     def __init__(
@@ -181,16 +193,16 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
     # ---- scikit-learn ----------------------------------------------------------------------------------------------
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
-        """The most probable class of each row."""
+        """The most probable class of each row of X ``(n,)``."""
         y_index = self._logits(X).argmax(1).numpy()  # first, because it checks that this is fitted
         return self.classes_[y_index]
 
     def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
-        """Probabilities ``(n, k)``, in the order of ``classes_``."""
+        """Probabilities of the classes for rows X ``(n, k)``, in the order of ``classes_``."""
         return self._logits(X).softmax(-1).numpy()
 
     def decision_function(self, X: Any) -> np.ndarray:  # noqa: N803
-        """Logits ``(n, k)``; for two classes their difference ``(n,)``, positive for the second."""
+        """Logits of rows X ``(n, k)``; for two classes their difference ``(n,)``, positive for the second."""
         logits = self._logits(X).numpy()
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
@@ -204,7 +216,11 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
     # ---- files -----------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
-        """Write one file for :meth:`load`: weights and JSON, nothing executable."""
+        """Write one file for :meth:`load`: weights and JSON, nothing executable.
+
+        Args:
+            path: of the file, such as ``"loan.safetensors"``. Folders are created, an existing file is replaced.
+        """
         check_is_fitted(self, "model_")
         # A file holds one set of rules: those that are stated now.
         self._follow_rules()
@@ -221,10 +237,14 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         preset: Setting | None = None,
         regime: Regime | None = None,
     ) -> CounterfactualClassifier:
-        """Read a saved classifier, on the CPU.
+        """Read a classifier that :meth:`save` wrote, on the CPU; nothing in the file is executed.
 
         A file holds only text and numbers: pass a model, generator, objective, preset or regime of your own again, as
         to the constructor.
+
+        Args:
+            path: of the file.
+            model, generator, objective, preset, regime: your own objects, if the classifier was made with some.
         """
         objects = {"model": model, "generator": generator, "objective": objective, "preset": preset, "regime": regime}
         return load_classifier(path, cls, objects)
@@ -236,6 +256,8 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         """A fitted classifier from an MLP trained elsewhere, on rows of this encoder.
 
         Args:
+            model: maps rows of the encoder ``(n, d)`` to logits ``(n, k)``.
+            encoder: fitted, see :class:`Encoder`; its schema holds the rules of the columns.
             classes: labels, in the order of the model's outputs.
             generator: of :meth:`explain`.
         """

@@ -58,6 +58,16 @@ class Explainer(Explains):
         classes_: labels, in the order of the model's outputs.
         schema_, encoder_, constraints_: the columns, their encoding, and their rules in model space.
         gate_: ``None`` without a gate.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> people = ct.loan(300)
+        >>> model = LogisticRegression().fit(people.frame, people.y)
+        >>> explainer = ct.Explainer(model, people.frame, mutability={"age": "none"})
+        >>> told = explainer.explain(people.frame[:1], target=1)
+        >>> print(told.changes()[0])  # doctest: +ELLIPSIS
+        Row 0: with debt ... lower (from 46 to ...), the decision would be 1 (confidence ...
     """
 
     def __init__(
@@ -113,7 +123,7 @@ class Explainer(Explains):
         return self._found.logits(self._encoded(X)).softmax(-1).numpy()
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
-        """The most probable class of each row."""
+        """The most probable class of each row of X ``(n,)``."""
         return self.classes_[self.predict_proba(X).argmax(1)]
 
     # ---- inside ----------------------------------------------------------------------------------------------------

@@ -57,9 +57,11 @@ class Learns:
         raise NotImplementedError
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803 - scikit-learn's name
-        """Train on rows X, a frame or an array, and their classes y.
+        """Train on rows X and their classes y.
 
         Args:
+            X: a pandas or polars frame, or an array ``(n, m)``. Numbers, text and categories go in as they are.
+            y: ``(n,)`` the class of each row, of at least two classes.
             sample_weight: ``(n,)`` weights of the rows in the losses. Encoder, gate and rows held out ignore them.
         """
         num_restarts, num_members = self._counts()
@@ -97,6 +99,7 @@ class Learns:
         learned them, so let the first rows be many and typical.
 
         Args:
+            X, y: some of the rows and their classes, as in ``fit``.
             classes: all labels, as scikit-learn wants them in the first call; checked against y.
             sample_weight: as in ``fit``.
         """
@@ -148,6 +151,7 @@ class Learns:
         table of all trials.
 
         Args:
+            X, y: rows and their classes, as in ``fit``.
             n_trials: trials in total; an existing study in the storage is resumed.
             objectives: one or more of ``"ip"`` (implausibility), ``"cost"``, ``"accuracy"`` and ``"robustness"``.
             at_most_lost: points of accuracy that may be lost against the same model trained conventionally.

@@ -38,6 +38,19 @@ def explain(model: Any, X: Any, target: Any = None, **question: Any) -> Explanat
         X: rows that the model takes.
         target: a label for all rows, or one per row; by default the most probable class that is not predicted.
         question: as in :meth:`CounterfactualClassifier.explain`; columns are those of X.
+
+    Returns:
+        An :class:`Explanation`, in the units of X.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> from sklearn.pipeline import make_pipeline
+        >>> from sklearn.preprocessing import StandardScaler
+        >>> people = ct.loan(300)
+        >>> clf = ct.CounterfactualClassifier(mutability={"age": "none"}, epochs=10, random_state=0)
+        >>> pipeline = make_pipeline(StandardScaler().set_output(transform="pandas"), clf).fit(people.frame, people.y)
+        >>> print(ct.explain(pipeline, people.frame[:1], target=1).changes()[0])  # doctest: +ELLIPSIS
+        Row 0: with debt ... lower (from 46 to ...), the decision would be 1 (confidence ...
     """
     if isinstance(model, Explains):
         return model.explain(X, target, **question)

@@ -61,10 +61,6 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
     A network is trained to predict y. For each interval that is asked for, a gate learns what real rows with a y inside
     look like: advice brings the prediction into the interval where a row is at least as plausible as not.
 
-    >>> model = CounterfactualRegressor(mutability={"age": "none"}, domain={"rooms": (1, 12)})
-    >>> model.fit(houses, prices).explain(rows, target=(None, 200_000)).changes()  # doctest: +SKIP
-    ['Row 1: with area 3.2 lower (from 116 to 112.8), the price would be 199,900, at most 200,000; plausibility 0.96.']
-
     Arguments about columns, the network and its training are those of :class:`CounterfactualClassifier`.
 
     Args:
@@ -89,6 +85,16 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
         y_mean_, y_scale_: of y.
         rows_: training rows in model space ``(n, d)`` and their y ``(n,)``, which gates are fitted to; some of many.
         history_: metrics by epoch.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> people = ct.loan(300).frame
+        >>> limit = (100 - people["debt"]).rename("limit")
+        >>> model = ct.CounterfactualRegressor(mutability={"age": "none"}, epochs=10, random_state=0)
+        >>> model.fit(people, limit).predict(people[:2]).shape
+        (2,)
+        >>> print(model.explain(people[:1], target=(60, None)).changes()[0])  # doctest: +ELLIPSIS
+        Row 0: with debt ... lower (from 46 to ...), the limit would be ..., at least 60; plausibility ...
     """
 
     def __init__(
@@ -135,9 +141,11 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
     # ---- scikit-learn ----------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803 - scikit-learn's name
-        """Train on rows X, a frame or an array, and their numbers y.
+        """Train on rows X and their numbers y.
 
         Args:
+            X: a pandas or polars frame, or an array ``(n, m)``. Numbers, text and categories go in as they are.
+            y: ``(n,)`` the number of each row; the name of a Series is used in sentences.
             sample_weight: ``(n,)`` weights of the rows in the losses. Encoder, gate and rows held out ignore them.
         """
         members = check_count("n_ensemble", self.n_ensemble)
@@ -162,7 +170,7 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
-        """The predicted number of each row ``(n,)``, in the units of y."""
+        """The predicted number of each row of X ``(n,)``, in the units of y."""
         check_is_fitted(self, "model_")
         return self._predicted(frame_of(self, X))
 
@@ -186,6 +194,9 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
             rules: of this question, as in :meth:`CounterfactualClassifier.explain`: ``n_options``, ``vary``, ``lock``,
                 ``domain``, ``step``, ``max_change``, ``difficulty``, ``max_changes``, ``relations``, ``generator``,
                 ``max_steps``, ``sparsify``.
+
+        Returns:
+            An :class:`Explanation`, with one entry per row, or per option.
         """
         for name in rules:
             check_name("argument of explain:", name, RULES)
@@ -200,6 +211,8 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
         """How much each row looks like real rows whose y lies in the target interval ``(n,)``: from 0 to 1.
 
         Args:
+            X: rows like those of ``fit``.
+            target: an interval, as in :meth:`explain`.
             given_fixed: judge each row among those that are like it in what cannot change, as ``explain`` does.
         """
         inquiry = self._inquiry(self._asked(X), Interval.from_target(target))
@@ -215,6 +228,7 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
         y lies in the interval).
 
         Args:
+            X, y: rows that were not trained on, and their numbers.
             target: an interval or a list of them; by default the quarters and the middle half of the training y.
             n_rows: rows to explain per interval, at most.
             rules: of the questions, as in :meth:`explain`.
@@ -233,7 +247,11 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
     # ---- files -----------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
-        """Write one file for :meth:`load`: weights, the rows that gates need, and JSON; nothing executable."""
+        """Write one file for :meth:`load`: weights, the rows that gates need, and JSON; nothing executable.
+
+        Args:
+            path: of the file, such as ``"prices.safetensors"``. Folders are created, an existing file is replaced.
+        """
         check_is_fitted(self, "model_")
         self._follow_rules()
         save_regressor(path, self)
@@ -242,7 +260,12 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
     def load(
         cls, path: str | Path, *, model: Callable[[int, int], nn.Module] | None = None, regime: Regime | None = None
     ) -> CounterfactualRegressor:
-        """Read a saved regressor, on the CPU; a model or regime of your own has to be passed again."""
+        """Read a regressor that :meth:`save` wrote, on the CPU; nothing in the file is executed.
+
+        Args:
+            path: of the file.
+            model, regime: your own objects, if the regressor was made with some.
+        """
         return load_regressor(path, cls, {"model": model, "regime": regime})
 
     # ---- inside ----------------------------------------------------------------------------------------------------

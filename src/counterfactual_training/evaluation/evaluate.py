@@ -66,6 +66,18 @@ def evaluate(
         several models, also ``member``, the index in the list. Where no counterfactual is valid the value is NaN and
         num is 0. Misleading results give a :class:`MeasurementWarning`. For data sets with protected features there is
         the metric ``sensitivity``, one run per round.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data, model = ct.load_dataset("linearly_separable"), ct.mlp(2, 2)
+        >>> config = ct.TrainConfig(epochs=2, batch_size=100, learning_rate=0.05)
+        >>> model = ct.train(model, data.x_train, data.y_train, objective="vanilla", config=config).model
+        >>> protocol = ct.EvaluationProtocol(num_individuals=50, lambda_energy=(0.1,), langevin_steps=0)
+        >>> table = ct.evaluate(model, (data.x_test, data.y_test), protocol)
+        >>> print(table[table["metric"].isin(["validity", "accuracy"])].to_string(index=False))
+          metric  lambda_energy  run  value  num
+        validity            0.1    0    1.0   50
+        accuracy            NaN    0    1.0  900
     """
     x, y, rules = unpacked(data, constraints)
     protected = data.protected if isinstance(data, Dataset) else ()
@@ -96,7 +108,24 @@ def evaluate(
 
 
 def summarise(table: pd.DataFrame) -> pd.Series:
-    """One number per metric (and member, and explainer): the mean over runs, then over λ_energy."""
+    """One number per metric (and member, and explainer): the mean over runs, then over λ_energy.
+
+    Args:
+        table: from :func:`evaluate`.
+
+    Returns:
+        Values by metric; of several models or explainers, by ``member``, ``explainer`` and ``metric``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data, model = ct.load_dataset("linearly_separable"), ct.mlp(2, 2)
+        >>> config = ct.TrainConfig(epochs=2, batch_size=100, learning_rate=0.05)
+        >>> model = ct.train(model, data.x_train, data.y_train, objective="vanilla", config=config).model
+        >>> protocol = ct.EvaluationProtocol(num_individuals=50, lambda_energy=(0.1, 1.0), langevin_steps=0)
+        >>> numbers = ct.summarise(ct.evaluate(model, (data.x_test, data.y_test), protocol))
+        >>> numbers[["accuracy", "validity"]].round(2).to_dict()
+        {'accuracy': 1.0, 'validity': 1.0}
+    """
     keys = [*(key for key in ("member", "explainer") if key in table), "metric"]
     # Metrics measured once per model have λ_energy NaN; groupby would drop them.
     per_setting = table.groupby([*keys, "lambda_energy"], dropna=False)["value"].mean()

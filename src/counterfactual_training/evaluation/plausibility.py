@@ -30,6 +30,17 @@ def implausibility(x_cf: Tensor, x_target: Tensor) -> Tensor:
 
     All of one target class. Smaller is more plausible; ``(..., n)``, NaN if there is no sample. The authors drew up to
     1,000 samples per counterfactual, which estimates the mean over all samples that is computed here.
+
+    Args:
+        x_cf: ``(..., n, d)`` counterfactuals.
+        x_target: ``(..., m, d)`` samples of their target class.
+
+    Examples:
+        >>> import torch
+        >>> import counterfactual_training as ct
+        >>> x_target = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
+        >>> ct.implausibility(torch.tensor([[0.5, 0.5], [5.0, 5.0]]), x_target)  # among the samples, and far away
+        tensor([1., 9.])
     """
     return mean_l1(x_cf, x_target)
 

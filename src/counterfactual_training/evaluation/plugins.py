@@ -26,12 +26,25 @@ class Measured:
 
     Attributes:
         model: as given to :func:`evaluate`.
-        x: ``(n, *features)`` factuals; x_cf: their counterfactuals.
+        x: ``(n, *features)`` factuals.
+        x_cf: their counterfactuals, like x.
         y_target: ``(n,)`` the classes asked for.
         logits: ``(n, k)`` of the model at x_cf.
         valid: ``(n,)`` whether these decide for the target.
         constraints: what was allowed to change.
-        x_data: ``(m, *features)`` all test rows; y_data: ``(m,)`` their classes.
+        x_data: ``(m, *features)`` all test rows.
+        y_data: ``(m,)`` their classes.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data, model = ct.load_dataset("linearly_separable"), ct.mlp(2, 2)
+        >>> config = ct.TrainConfig(epochs=2, batch_size=100, learning_rate=0.05)
+        >>> model = ct.train(model, data.x_train, data.y_train, objective="vanilla", config=config).model
+        >>> metrics = {"largest_change": lambda measured: (measured.x_cf - measured.x).abs().amax(-1)}
+        >>> rows, protocol = (data.x_test[:200], data.y_test[:200]), ct.EvaluationProtocol(langevin_steps=0)
+        >>> table = ct.evaluate(model, rows, protocol, metrics=metrics)
+        >>> bool(ct.summarise(table)["largest_change"] > 1)  # the classes are far apart
+        True
     """
 
     model: nn.Module

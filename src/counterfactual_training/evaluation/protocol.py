@@ -27,7 +27,10 @@ class EvaluationProtocol:
         num_individuals: per run and λ_energy; ``None`` takes every test row once.
         num_runs: repetitions of the draw.
         lambda_energy: strengths of ECCo's energy penalty; one evaluation each.
-        lambda_cost, decision_threshold, max_steps, learning_rate: of the search.
+        lambda_cost: strength of the search's distance penalty.
+        decision_threshold: τ, the probability of the target at which the search stops.
+        max_steps: of the search.
+        learning_rate: of the search.
         length_scale: ℓ of IP*'s kernel.
         mmd_size: most counterfactuals and most samples that one IP* sees; ``None`` takes all.
         mmd_valid_only: leave invalid counterfactuals out of IP* (as printed), or not (as run).
@@ -40,6 +43,16 @@ class EvaluationProtocol:
         clamp_attacks: attacks keep to the constraints, domain and mutability alike; those of the authors knew neither.
         attribution_rounds: of the sensitivity to protected features, where the data set has any; 0 leaves it out.
         seed: of the draws.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data, model = ct.load_dataset("linearly_separable"), ct.mlp(2, 2)
+        >>> config = ct.TrainConfig(epochs=2, batch_size=100, learning_rate=0.05)
+        >>> model = ct.train(model, data.x_train, data.y_train, objective="vanilla", config=config).model
+        >>> quick = ct.EvaluationProtocol(num_individuals=50, lambda_energy=(0.1,), langevin_steps=0, attacks=("pgd",))
+        >>> table = ct.evaluate(model, (data.x_test, data.y_test), quick)
+        >>> [name for name in table["metric"] if name.startswith("robust")]  # one for each ε
+        ['robust_accuracy', 'robust_accuracy@0.1']
     """
 
     name: str = "paired"
@@ -79,6 +92,17 @@ class EvaluationProtocol:
 
 
 PAIRED = EvaluationProtocol()
+"""The default of :func:`evaluate`: all models are measured on the same people, with the same targets.
+
+Examples:
+    >>> from dataclasses import replace
+    >>> import counterfactual_training as ct
+    >>> ct.PAIRED.individuals
+    'same'
+    >>> quick = replace(ct.PAIRED, num_individuals=100)  # the same, on fewer people
+    >>> quick.num_individuals, quick.lambda_energy == ct.PAIRED.lambda_energy
+    (100, True)
+"""
 PUBLISHED = EvaluationProtocol(
     name="published",
     individuals="by_prediction",
@@ -90,6 +114,17 @@ PUBLISHED = EvaluationProtocol(
     langevin_steps=0,
     clamp_attacks=False,
 )
+"""How the paper's authors measured: every model on rows that it predicts itself, drawn with replacement.
+
+Examples:
+    >>> from dataclasses import replace
+    >>> import counterfactual_training as ct
+    >>> ct.PUBLISHED.individuals
+    'by_prediction'
+    >>> short = replace(ct.PUBLISHED, num_runs=2)  # ct.evaluate(model, data, short) takes less time
+    >>> short.num_runs * short.num_individuals  # searches per λ_energy
+    200
+"""
 PROTOCOLS: dict[str, EvaluationProtocol] = dict(zip(NAMES, (PAIRED, PUBLISHED), strict=True))
 
 

@@ -47,11 +47,23 @@ def export_onnx(
     model that has some is exported with a warning, and its rules name them.
 
     Args:
+        classifier: fitted.
+        path: of the file, such as ``"loan.onnx"``.
         wanted: the class that people want, noted for the service; ``None`` if that is not known.
         source: the model file that the classifier was loaded from, noted too: its ``name`` and ``sha256``.
 
     Returns:
         What the metadata hold.
+
+    Examples:
+        >>> from tempfile import TemporaryDirectory
+        >>> import counterfactual_training as ct
+        >>> people = ct.loan(300)
+        >>> clf = ct.CounterfactualClassifier("linear", mutability={"age": "none"}, gate="none", epochs=5)
+        >>> with TemporaryDirectory() as folder:
+        ...     described = ct.export_onnx(clf.fit(people.frame, people.y), f"{folder}/loan.onnx", wanted=1)
+        >>> [(column["name"], column["move"]) for column in described["columns"]]
+        [('age', 'none'), ('debt', 'both')]
     """
     for package in _PACKAGES:
         need_extra(package, "onnx")

@@ -48,8 +48,25 @@ def search_gated(
     :class:`Gated`) are searched at once, ``(M, n, d)``; anchors are tried member by member.
 
     Args:
+        model: with a gate, from :func:`fit_gate`.
+        x: ``(n, *features)`` factuals.
+        y_target: ``(n,)`` target classes.
         generator: by default :func:`line`.
         constraints: what may move; ``None`` lets everything move.
+        diagnose: also find out which constraints bind, as :func:`search` does.
+
+    Returns:
+        As :func:`search`; ``confidence`` is the gated probability.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("linearly_separable")
+        >>> x, y, config = data.x_train[:500], data.y_train[:500], ct.TrainConfig(epochs=5, learning_rate=0.05)
+        >>> model = ct.train(ct.mlp(2, 2), x, y, objective="vanilla", config=config).model
+        >>> gated, people = ct.fit_gate(model, x, y), x[y == 0][:3]
+        >>> found = ct.search_gated(gated, people, y_target=y[y == 1][:3])
+        >>> found.status_names, bool((gated.plausibility(found.x_cf)[:, 1] > 0.5).all())
+        (['converged', 'converged', 'converged'], True)
     """
     generator = generator if generator is not None else line()
     found = search(model, x, y_target, generator, constraints, diagnose=diagnose)

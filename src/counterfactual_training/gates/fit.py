@@ -58,11 +58,25 @@ def fit_gate(
 
     Args:
         model: any trained classifier; maps ``(n, *features)`` to logits ``(n, k)``.
-        x, y: its training rows and their classes.
+        x: ``(n, *features)`` its training rows.
+        y: ``(n,)`` their classes.
         kind: ``"density"`` (fast, for tables), ``"learned"`` (for images), or ``"both"``.
         constraints: of the features. Plausibility is conditional on immutable features.
         scale: of the logits, see :class:`Gated`.
         config: of a learned gate.
+        seed: of everything random.
+
+    Returns:
+        The model with its gate, for :func:`search_gated`, :func:`search` and :func:`evaluate`.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("linearly_separable")
+        >>> x, y, config = data.x_train[:500], data.y_train[:500], ct.TrainConfig(epochs=5, learning_rate=0.05)
+        >>> model = ct.train(ct.mlp(2, 2), x, y, objective="vanilla", config=config).model
+        >>> gated = ct.fit_gate(model, x, y)
+        >>> bool((gated.plausibility(x).amax(-1) > 0.5).float().mean() > 0.8)  # most real rows pass
+        True
     """
     check_inputs(model, x, y)
     if y.dim() != 1 or len(y) == 0:

@@ -21,11 +21,22 @@ class Gate(nn.Module):
 
     Attributes:
         feature_dims: of the rows; 1 for tables, 3 for images.
+
+    Examples:
+        >>> import torch
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("linearly_separable")
+        >>> gate = ct.fit_gate(ct.mlp(2, 2), data.x_train, data.y_train).gate
+        >>> centre = data.x_train[data.y_train == 0].mean(0)
+        >>> gate.plausibility(torch.stack([centre, centre + 9])) > 0.5  # like class 0; like neither
+        tensor([[ True, False],
+                [False, False]])
     """
 
     feature_dims: int = 1
 
     def forward(self, x: Tensor) -> Tensor:
+        """``log σ(g)`` ``(..., n, k)`` of rows ``(..., n, *features)``."""
         raise NotImplementedError
 
     def describe(self) -> list[dict[str, Any]]:
@@ -93,6 +104,15 @@ class Gated(nn.Module):
         model: f, maps ``(..., n, *features)`` to logits ``(..., n, k)``.
         gate: g.
         scale: s, of the logits.
+
+    Examples:
+        >>> import torch
+        >>> import counterfactual_training as ct
+        >>> data, model = ct.load_dataset("moons"), ct.mlp(2, 2)
+        >>> gated = ct.fit_gate(model, data.x_train, data.y_train)
+        >>> probability = gated(torch.tensor([[9.0, 9.0]])).exp()  # far from all rows: like neither class
+        >>> probability.argmax(-1), torch.equal(gated.model(data.x_test), model(data.x_test))
+        (tensor([2]), True)
     """
 
     scale: Tensor

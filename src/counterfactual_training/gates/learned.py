@@ -28,13 +28,25 @@ class GateConfig:
 
     Attributes:
         hidden: widths of its network.
-        epochs, batch_size, learning_rate: of its training.
+        epochs: of its training.
+        batch_size: of its training.
+        learning_rate: of its training.
         most_rows: seen per epoch.
         burn_in: epochs with noise alone, before the first search.
         num_counterfactuals: searched per epoch.
         replay: counterfactuals kept of earlier epochs.
         max_steps: of the search.
         threshold: range from which each epoch draws the τ of its search.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("linearly_separable")
+        >>> x, y, config = data.x_train[:500], data.y_train[:500], ct.TrainConfig(epochs=5, learning_rate=0.05)
+        >>> model = ct.train(ct.mlp(2, 2), x, y, objective="vanilla", config=config).model
+        >>> small = ct.GateConfig(hidden=(16,), epochs=3, num_counterfactuals=20, max_steps=5)
+        >>> gated = ct.fit_gate(model, x, y, "learned", config=small)
+        >>> gated.gate.network[0]
+        Linear(in_features=2, out_features=16, bias=True)
     """
 
     hidden: tuple[int, ...] = (128, 128)

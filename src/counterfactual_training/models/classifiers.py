@@ -54,7 +54,20 @@ def _asinh(x: Tensor) -> Tensor:
 
 
 def linear(num_features: int, num_classes: int) -> nn.Module:
-    """Multinomial logistic regression: ``M(x) = Θx + b``."""
+    """Multinomial logistic regression: ``M(x) = Θx + b``.
+
+    Args:
+        num_features: inputs, d.
+        num_classes: outputs, k.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("linearly_separable")
+        >>> config = ct.TrainConfig(epochs=3, learning_rate=0.01)
+        >>> model = ct.train(ct.linear(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> bool((model(data.x_test).argmax(-1) == data.y_test).float().mean() > 0.95)
+        True
+    """
     return mlp(num_features, num_classes, hidden=())
 
 
@@ -63,7 +76,20 @@ def mlp(
 ) -> nn.Sequential:
     """Multilayer perceptron, Glorot-uniform weights and zero biases; the default is the paper's.
 
-    ``squash`` puts :class:`Asinh` before the first layer.
+    Args:
+        num_features: inputs, d.
+        num_classes: outputs, k.
+        hidden: widths of the hidden layers.
+        activation: ``"relu"``, ``"swish"`` or ``"tanh"``.
+        squash: puts :class:`Asinh` before the first layer.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> model = ct.mlp(data.num_features, data.num_classes, hidden=(64, 64), activation="swish")
+        >>> _ = ct.train(model, data.x_train, data.y_train, config=ct.TrainConfig(epochs=1))
+        >>> model(data.x_test).shape
+        torch.Size([900, 2])
     """
     make_activation = lookup("activation", activation, ACTIVATIONS)
     widths = [num_features, *hidden, num_classes]
@@ -144,7 +170,23 @@ class CNN(nn.Module):
 
 
 def cnn(num_features: int, num_classes: int, image_shape: tuple[int, int, int] = (1, 28, 28)) -> nn.Module:
-    """LeNet-5, see :class:`CNN`."""
+    """LeNet-5 for images, as ``(n, C·H·W)`` rows or ``(n, C, H, W)``; see :class:`CNN`.
+
+    Args:
+        num_features: pixels of an image, C·H·W.
+        num_classes: outputs, k.
+        image_shape: C, H and W.
+
+    Examples:
+        >>> import torch
+        >>> import counterfactual_training as ct
+        >>> model = ct.cnn(3 * 32 * 32, 10, image_shape=(3, 32, 32))
+        >>> images = torch.rand(4, 3, 32, 32)
+        >>> model(images).shape, model(images.flatten(1)).shape
+        (torch.Size([4, 10]), torch.Size([4, 10]))
+        >>> ct.search(model, images, torch.tensor([0, 1, 2, 3]), ct.generic(max_steps=2)).x_cf.shape
+        torch.Size([4, 3, 32, 32])
+    """
     if prod(image_shape) != num_features:
         raise InputError(f"image_shape {image_shape} has {prod(image_shape)} pixels, the data {num_features} features.")
     return CNN(num_classes, image_shape)

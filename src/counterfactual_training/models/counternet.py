@@ -21,9 +21,29 @@ class CounterNet(nn.Module):
     explainer learns nothing by other regimes.
 
     Args:
-        encoder, predictor, explainer: widths of the layers, each with LeakyReLU and dropout; the defaults are the
-            authors'.
+        num_features: inputs, d.
+        num_classes: always 2.
+        encoder: widths of the encoder's layers, each with LeakyReLU and dropout; as the authors', like all defaults.
+        predictor: widths of the predictor's layers.
+        explainer: widths of the explainer's layers.
+        dropout: share of units dropped in training.
         squash: puts :class:`Asinh` before the encoder.
+
+    Attributes:
+        encoder: e.
+        predictor: p.
+        head: W and b.
+        explainer: g.
+        shape: the arguments but the first two, by name, as :func:`counternet` takes them.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> model = ct.CounterNet(2)
+        >>> config = ct.TrainConfig(epochs=1, batch_size=100)
+        >>> _ = ct.train(model, data.x_train[:500], data.y_train[:500], regime="counternet", config=config)
+        >>> model(data.x_test).shape, model.explain(data.x_test, data.constraints).shape
+        (torch.Size([900, 2]), torch.Size([900, 2]))
     """
 
     def __init__(
@@ -88,7 +108,25 @@ class CounterNet(nn.Module):
 def counternet_explainer(model: nn.Module, x: Tensor, y_target: Tensor, constraints: Any = None) -> Tensor:
     """The answers of a :class:`CounterNet` itself, as an explainer for :func:`evaluate`; also of one that is wrapped.
 
-    With two classes, a target that is not predicted is the opposite, which it explains.
+    With two classes, a target that is not predicted is the opposite, which it explains. To measure them, call
+    ``ct.evaluate(model, data, explainers={"counternet": ct.counternet_explainer})``.
+
+    Args:
+        model: the CounterNet, or a model around it.
+        x: ``(..., n, d)`` factuals.
+        y_target: ``(..., n)`` their targets, which must be the classes that are not predicted.
+        constraints: what may move.
+
+    Returns:
+        One counterfactual per row, like x.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data, model = ct.load_dataset("moons"), ct.counternet(2).eval()
+        >>> y_target = 1 - model(data.x_test).argmax(-1)
+        >>> x_cf = ct.counternet_explainer(model, data.x_test, y_target, data.constraints)
+        >>> bool(data.constraints.violations(x_cf, data.x_test).any())
+        False
     """
     inner: Any = model
     while not isinstance(inner, CounterNet):
@@ -117,7 +155,21 @@ def feasible(proposal: Tensor, x: Tensor, constraints: Any) -> tuple[Tensor, Ten
 
 
 def counternet(num_features: int, num_classes: int = 2, **shape: Any) -> CounterNet:
-    """A :class:`CounterNet`; ``shape`` are its other arguments."""
+    """A :class:`CounterNet`, made like the other networks.
+
+    Args:
+        num_features: inputs, d.
+        num_classes: always 2.
+        **shape: its other arguments.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> model = ct.counternet(data.num_features, encoder=(16, 8))
+        >>> x_cf = model.explain(data.x_test)  # in one pass; train it first, by regime="counternet"
+        >>> x_cf.shape, model.shape["encoder"]
+        (torch.Size([900, 2]), [16, 8])
+    """
     return CounterNet(num_features, num_classes, **shape)
 
 

@@ -140,7 +140,24 @@ def mlp_plr(
 ) -> nn.Sequential:
     """An MLP on periodic embeddings of some columns, by default all; see :class:`Periodic`.
 
-    ``squash`` puts :class:`Asinh` before the embeddings.
+    Args:
+        num_features: inputs, d.
+        num_classes: outputs, k.
+        hidden: widths of the hidden layers.
+        activation: ``"relu"``, ``"swish"`` or ``"tanh"``.
+        squash: puts :class:`Asinh` before the embeddings.
+        columns: the columns to embed; others, such as one-hot ones, pass as they are.
+        num_frequencies: waves per column, K.
+        size: outputs per embedded column, e.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> model = ct.mlp_plr(2, 2, columns=[0], size=8)
+        >>> model[0](data.x_test).shape  # the other column, and 8 inputs for the embedded one
+        torch.Size([900, 9])
+        >>> model(data.x_test).shape
+        torch.Size([900, 2])
     """
     return _behind(Periodic(num_features, columns, num_frequencies, size), num_classes, hidden, activation, squash)
 
@@ -158,8 +175,23 @@ def mlp_ple(
     """An MLP on piecewise-linear embeddings of some columns, by default all; see :class:`PiecewiseLinear`.
 
     Args:
+        num_features: inputs, d.
+        num_classes: outputs, k.
+        hidden: widths of the hidden layers.
+        activation: ``"relu"``, ``"swish"`` or ``"tanh"``.
         squash: puts :class:`Asinh` before the embeddings.
+        columns: the columns to embed; others, such as one-hot ones, pass as they are.
+        num_bins: bins per column.
         x: ``(n, d)`` training rows, whose quantiles the bins lie between; without them bins divide [−3, 3].
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> model = ct.mlp_ple(2, 2, num_bins=16, x=data.x_train)
+        >>> model[0](data.x_test).shape  # 16 inputs for each of two columns
+        torch.Size([900, 32])
+        >>> model(data.x_test).shape
+        torch.Size([900, 2])
     """
     embedding = PiecewiseLinear(num_features, columns, num_bins)
     if x is not None:

@@ -17,6 +17,20 @@ class Ensemble(nn.Module):
 
     Of logits, not of probabilities: logarithms of mean probabilities have a logsumexp of 0 everywhere, which would
     remove the scale of the energy −LSE and with it what an energy says of how plausible a row is.
+
+    Args:
+        members: the classifiers, all with the same inputs and outputs.
+
+    Attributes:
+        members: the classifiers.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> model = ct.Ensemble([ct.mlp(2, 2) for _ in range(3)])
+        >>> _ = ct.train(model, data.x_train, data.y_train, regime="ensemble", config=ct.TrainConfig(epochs=1))
+        >>> len(model.members), model(data.x_test).shape
+        (3, torch.Size([900, 2]))
     """
 
     def __init__(self, members: Sequence[nn.Module]) -> None:
@@ -26,6 +40,7 @@ class Ensemble(nn.Module):
         self.members = nn.ModuleList(members)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Mean logits ``(..., k)`` of rows ``(..., d)``."""
         total = self.members[0](x)
         for member in list(self.members)[1:]:
             total = total + member(x)

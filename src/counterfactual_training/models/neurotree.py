@@ -72,9 +72,25 @@ class NeuroTrees(nn.Module):
 def neurotree(
     num_features: int, num_classes: int, num_trees: int = 64, depth: int = 4, squash: bool = False
 ) -> nn.Sequential:
-    """Smooth decision trees, see :class:`NeuroTrees`; ``squash`` puts :class:`Asinh` before them.
+    """Smooth decision trees, see :class:`NeuroTrees`.
 
     They want a larger learning rate than an MLP: their authors' is 0.01, with batches of 2,048 rows.
+
+    Args:
+        num_features: inputs, d.
+        num_classes: outputs, k.
+        num_trees: how many trees, T.
+        depth: levels of each tree.
+        squash: puts :class:`Asinh` before them.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> model = ct.neurotree(2, 2, num_trees=16, depth=3)
+        >>> config = ct.TrainConfig(epochs=1, learning_rate=0.01, batch_size=200)
+        >>> _ = ct.train(model, data.x_train, data.y_train, regime="conventional", config=config)
+        >>> model(data.x_test).shape, model[0].leaves.shape
+        (torch.Size([900, 2]), torch.Size([16, 8, 2]))
     """
     trees = NeuroTrees(num_features, num_classes, num_trees, depth)
     return nn.Sequential(Asinh(), trees) if squash else nn.Sequential(trees)

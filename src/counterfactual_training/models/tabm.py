@@ -94,6 +94,25 @@ def tabm(
     squash: bool = False,
     num_members: int = 16,
 ) -> nn.Sequential:
-    """Several MLPs that share their weight matrices, see :class:`TabM`; ``squash`` puts :class:`Asinh` before them."""
+    """Several MLPs that share their weight matrices, see :class:`TabM`.
+
+    Args:
+        num_features: inputs, d.
+        num_classes: outputs, k.
+        hidden: widths of the hidden layers.
+        activation: ``"relu"``, ``"swish"`` or ``"tanh"``.
+        squash: puts :class:`Asinh` before them.
+        num_members: how many MLPs, K.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> model = ct.tabm(2, 2, num_members=8)
+        >>> one, eight = (sum(p.numel() for p in m.parameters()) for m in (ct.mlp(2, 2, (64, 64)), model))
+        >>> round(eight / one, 1)  # parameters, of eight networks and of one
+        1.7
+        >>> data = ct.load_dataset("moons")
+        >>> model(data.x_test).shape
+        torch.Size([900, 2])
+    """
     network = TabM(num_features, num_classes, hidden, activation, num_members)
     return nn.Sequential(Asinh(), network) if squash else nn.Sequential(network)

@@ -55,7 +55,28 @@ def fit_vae(
 ) -> VAE:
     """Train a VAE on rows ``(n, ...)``.
 
-    Default sizes follow the authors: ℓ = 2, h = 16 for two features, else ℓ = 4, h = 32.
+    Args:
+        x: the rows.
+        latent_dim: ℓ; by default as the authors', 2 for two features and otherwise 4.
+        hidden_dim: h; by default as the authors', 16 for two features and otherwise 32.
+        epochs: passes over the rows.
+        batch_size: rows per update.
+        learning_rate: of Adam.
+        weight_decay: weight of the decoder's squared parameters in the loss.
+        seed: of the weights, the order of the rows and the noise.
+
+    Returns:
+        The VAE, in eval mode and frozen, for :func:`revise`.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> vae = ct.fit_vae(data.x_train[:200], epochs=10)
+        >>> z = vae.encode(data.x_test)
+        >>> z.shape, vae.decode(z).shape
+        (torch.Size([900, 2]), torch.Size([900, 2]))
+        >>> ct.revise(vae).name
+        'revise'
     """
     x = x.reshape(len(x), -1)
     if len(x) < 2:

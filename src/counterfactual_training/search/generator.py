@@ -64,6 +64,16 @@ class Generator:
             such as :class:`Greedy` change what a step does (:mod:`steps`).
         num_answers: how many counterfactuals to search for each row, together. A result holds the best one, and all
             of them in ``answers``. They differ if penalties and steps see to it, as :func:`dice` does.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> generator = ct.ecco(max_steps=50)  # a recipe makes it
+        >>> generator.name, generator.max_steps
+        ('ecco', 50)
+        >>> sorted(generator.numbers())
+        ['decision_threshold', 'epsilon', 'lambda_cost', 'lambda_energy', 'learning_rate', 'max_steps']
+        >>> generator.replace(decision_threshold=0.9).decision_threshold
+        0.9
     """
 
     name: str
@@ -117,6 +127,7 @@ class Generator:
 
     @cached_property
     def gradients(self) -> PenaltyGradients:
+        """The penalties, grouped by how their gradient is computed."""
         return PenaltyGradients.from_penalties(self.penalties)
 
     @property

@@ -39,6 +39,16 @@ class SearchState(NamedTuple):
         scratch: ``(..., n, d)`` memory that a closed form may overwrite, or ``None``.
         threshold: τ; in a fleet it may be one per member.
         num_answers: so many consecutive rows are answers to one factual, and stay together.
+
+    Examples:
+        >>> import torch
+        >>> import counterfactual_training as ct
+        >>> def far(state: ct.SearchState) -> torch.Tensor:  # a penalty: one value per row
+        ...     return 0.1 * state.delta.square().sum(-1)
+        >>> generator = ct.Generator("own", penalties=(far,))
+        >>> result = ct.search(ct.mlp(2, 2), torch.rand(5, 2), torch.tensor([1] * 5), generator)
+        >>> result.x_cf.shape
+        torch.Size([5, 2])
     """
 
     x: Tensor

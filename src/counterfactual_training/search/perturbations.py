@@ -33,11 +33,25 @@ def fgsm(
 
     Args:
         model: returns logits.
-        x: ``(..., n, *features)`` inputs; y: ``(..., n)`` their true classes.
+        x: ``(..., n, *features)`` inputs.
+        y: ``(..., n)`` their true classes.
         epsilon: the largest change of a feature; one number, or one per feature, in the units of the inputs.
         constraints: immutable features are not attacked, one-way features only their way.
         clamp: keep attacked inputs in the domain of the constraints; inputs outside it may come closer, but are not
             pulled in. The published numbers were made without.
+
+    Returns:
+        The attacked inputs, like x.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> x_adv = ct.fgsm(model, data.x_test, data.y_test, epsilon=0.3)
+        >>> accuracy = [(model(x).argmax(-1) == data.y_test).float().mean() for x in (data.x_test, x_adv)]
+        >>> bool(accuracy[1] < accuracy[0])
+        True
     """
     # One step of length ε, from x itself.
     return pgd(model, x, y, epsilon, 1, epsilon, random_start=False, constraints=constraints, clamp=clamp)
@@ -57,12 +71,30 @@ def pgd(
 ) -> Tensor:
     """Projected gradient descent (Madry et al. 2018): repeated FGSM steps, each projected back on the ε-ball.
 
-    Arguments are those of :func:`fgsm`, and
-
     Args:
+        model: returns logits.
+        x: ``(..., n, *features)`` inputs.
+        y: ``(..., n)`` their true classes.
+        epsilon: the largest change of a feature, as in :func:`fgsm`.
         steps: updates; choose steps · step_size ≥ 2ε, so that every corner of the ball can be reached.
         step_size: of every update; one number, or one per feature.
-        random_start: start at a random point of the ball, drawn from ``rng``, instead of x.
+        random_start: start at a random point of the ball, instead of x.
+        rng: draws that point.
+        constraints: as in :func:`fgsm`.
+        clamp: as in :func:`fgsm`.
+
+    Returns:
+        The attacked inputs, like x.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> x_adv = ct.pgd(model, data.x_test, data.y_test, epsilon=0.3, steps=20, step_size=0.05)
+        >>> accuracy = [(model(x).argmax(-1) == data.y_test).float().mean() for x in (data.x_test, x_adv)]
+        >>> bool(accuracy[1] < accuracy[0])
+        True
     """
     if steps < 1:
         raise InputError(f"steps must be positive, got {steps}.")

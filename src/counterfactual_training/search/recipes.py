@@ -57,7 +57,23 @@ def _recipe(make: Callable[P, Generator]) -> Callable[P, Generator]:
 
 @_recipe
 def generic(lambda_cost: float = 0.001, **settings: Any) -> Generator:
-    """Class loss and distance: Wachter, Mittelstadt and Russell (2017)."""
+    """Class loss and distance: Wachter, Mittelstadt and Russell (2017).
+
+    Args:
+        lambda_cost: weight of the distance ‖x′ − x‖₁.
+        **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> result = ct.search(model, data.x_test, 1 - data.y_test, ct.generic())  # towards the other class
+        >>> result.x_cf.shape
+        torch.Size([900, 2])
+        >>> bool(result.converged.float().mean() > 0.9)
+        True
+    """
     return Generator("generic", penalties=(Distance(lambda_cost),), **settings)
 
 
@@ -69,7 +85,26 @@ def ecco(
     energy_ridge: float = 1e-3,
     **settings: Any,
 ) -> Generator:
-    """Generic plus an energy penalty, for faithfulness: ECCCo (Altmeyer et al. 2024) without its conformal term."""
+    """Generic plus an energy penalty, for faithfulness: ECCCo (Altmeyer et al. 2024) without its conformal term.
+
+    Args:
+        lambda_cost: weight of the distance ‖x′ − x‖₁.
+        lambda_energy: weight of the energy, the negative logit of the target class.
+        decay: how that weight falls during the search, ``"polynomial"`` or ``"none"``.
+        energy_ridge: weight of the squared energy, relative to the energy.
+        **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> x, y_target = data.x_test, 1 - data.y_test
+        >>> plain, faithful = (ct.search(model, x, y_target, generator) for generator in (ct.generic(), ct.ecco()))
+        >>> energy = [-model(result.x_cf).gather(1, y_target[:, None]).mean() for result in (plain, faithful)]
+        >>> bool(energy[1] < energy[0])
+        True
+    """
     penalties = (Distance(lambda_cost), Energy(lambda_energy, decay, energy_ridge))
     return Generator("ecco", penalties=penalties, **settings)
 
@@ -82,7 +117,25 @@ def revise(
     x_train: Tensor | None = None,
     **settings: Any,
 ) -> Generator:
-    """Generic in the latent space of a VAE: REVISE (Joshi et al. 2019). Without one, a VAE is fitted to ``x_train``."""
+    """Generic in the latent space of a VAE: REVISE (Joshi et al. 2019).
+
+    Args:
+        vae: the autoencoder, from :func:`fit_vae`; without one, it is fitted to ``x_train``.
+        lambda_cost: weight of the distance ‖x′ − x‖₁.
+        reencode: draw the latent point anew after every step, as the authors do.
+        x_train: ``(n, d)`` training rows, used if there is no ``vae``.
+        **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> generator = ct.revise(ct.fit_vae(data.x_train[:200], epochs=10))
+        >>> generator.space.vae.latent_dim
+        2
+        >>> result = ct.search(ct.mlp(2, 2), data.x_test, 1 - data.y_test, generator)
+        >>> result.x_cf.shape
+        torch.Size([900, 2])
+    """
     if vae is None:
         if x_train is None:
             raise InputError("REVISE searches the latent space of a VAE: pass vae=fit_vae(x), or x_train= to fit one.")
@@ -94,7 +147,23 @@ def revise(
 def line(
     learning_rate: float = 0.05, max_steps: int = 300, decision_threshold: float = 0.5, **settings: Any
 ) -> Generator:
-    """Class loss alone, by a line search that no step size and no scale of the logits affects (:mod:`line_search`)."""
+    """Class loss alone, by a line search that no step size and no scale of the logits affects (:mod:`line_search`).
+
+    Args:
+        learning_rate: η, which limits the length of a step.
+        max_steps: how many steps to try.
+        decision_threshold: τ, on which the search ends.
+        **settings: other fields of :class:`Generator`, such as ``epsilon``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> result = ct.search(model, data.x_test, 1 - data.y_test, ct.line(decision_threshold=0.6))
+        >>> round(float(result.confidence[result.mature].max()), 3)
+        0.6
+    """
     return Generator(
         "line",
         learning_rate=learning_rate,
@@ -109,7 +178,23 @@ def line(
 def wachter(
     lambda_cost: float = 0.1, x_train: Tensor | None = None, scale: Tensor | None = None, **settings: Any
 ) -> Generator:
-    """Class loss and distance in units of the median absolute deviation of ``x_train``: Wachter et al. (2017)."""
+    """Class loss and distance in units of the median absolute deviation of ``x_train``: Wachter et al. (2017).
+
+    Args:
+        lambda_cost: weight of the distance.
+        x_train: ``(n, d)`` training rows.
+        scale: ``(d,)`` the unit of each feature, instead of ``x_train``.
+        **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> result = ct.search(model, data.x_test, 1 - data.y_test, ct.wachter(x_train=data.x_train))
+        >>> bool(result.converged.float().mean() > 0.9)
+        True
+    """
     if scale is None:
         scale = median_deviation(_flat("wachter", x_train))
     return Generator("wachter", penalties=(ScaledDistance(lambda_cost, scale),), **settings)
@@ -119,7 +204,23 @@ def wachter(
 def greedy(most: int | None = None, learning_rate: Number = 0.1, max_steps: int = 100, **settings: Any) -> Generator:
     """One feature per step, by η, the one with the largest gradient and at most ``most`` times: Schut et al. (2021).
 
-    By default ``most`` is 1/η. Class loss alone.
+    Class loss alone.
+
+    Args:
+        most: how often one feature may move; by default 1/η.
+        learning_rate: η, the length of every step.
+        max_steps: how many steps to make.
+        **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> result = ct.search(model, data.x_test, 1 - data.y_test, ct.greedy(learning_rate=0.25))
+        >>> moves = (result.x_cf - data.x_test) / 0.25  # whole numbers of steps
+        >>> bool((moves - moves.round()).abs().max() < 0.001)
+        True
     """
     settings = {"step_rule": Greedy(most), **settings}
     return Generator("greedy", learning_rate=learning_rate, max_steps=max_steps, **settings)
@@ -129,8 +230,20 @@ def greedy(most: int | None = None, learning_rate: Number = 0.1, max_steps: int 
 def sparse(lambda_sparse: float = 0.05, most: int | None = None, **settings: Any) -> Generator:
     """Class loss and λ‖Δ‖₁ by proximal steps, which leave most features exactly as they are (Beck and Teboulle 2009).
 
-    With ``most``, no more than that many features change: after each step all but the largest changes are taken back
-    (Blumensath and Davies 2009).
+    Args:
+        lambda_sparse: λ.
+        most: how many features may change; after each step all but the largest changes are taken back (Blumensath and
+            Davies 2009). ``None`` sets no limit.
+        **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> result = ct.search(model, data.x_test, 1 - data.y_test, ct.sparse(most=1))
+        >>> int((result.x_cf != data.x_test).sum(-1).max())  # features changed in a row
+        1
     """
     return Generator("sparse", **{"step_rule": Shrink(lambda_sparse, most), **settings})
 
@@ -149,6 +262,26 @@ def gravitational(
     """Generic plus the distance to the ``nearest`` rows of the target class: Altmeyer et al. (2023).
 
     At most 1000 rows of each class are kept.
+
+    Args:
+        lambda_cost: weight of the distance ‖x′ − x‖₁.
+        lambda_gravity: weight of the mean distance to those rows.
+        nearest: how many rows pull.
+        x_train: ``(n, d)`` training rows.
+        y_train: ``(n,)`` their classes.
+        rows: ``(m, d)`` the rows themselves, instead of a sample of ``x_train``.
+        labels: ``(m,)`` their classes.
+        **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> generator = ct.gravitational(x_train=data.x_train, y_train=data.y_train)
+        >>> result = ct.search(model, data.x_test, 1 - data.y_test, generator)
+        >>> bool(result.converged.float().mean() > 0.9)
+        True
     """
     if rows is None or labels is None:
         rows, labels = _sample("gravitational", x_train, y_train)
@@ -158,7 +291,22 @@ def gravitational(
 
 @_recipe
 def claproar(lambda_cost: float = 0.1, lambda_loss: float = 0.5, **settings: Any) -> Generator:
-    """Generic plus the loss of a model trained on x′: Altmeyer et al. (2023)."""
+    """Generic plus the loss of a model trained on x′: Altmeyer et al. (2023).
+
+    Args:
+        lambda_cost: weight of the distance ‖x′ − x‖₁.
+        lambda_loss: weight of the cross-entropy CE(M(x′), y⁺).
+        **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> result = ct.search(model, data.x_test, 1 - data.y_test, ct.claproar())
+        >>> bool(result.converged.float().mean() > 0.9)
+        True
+    """
     return Generator("claproar", penalties=(Distance(lambda_cost), TargetLoss(lambda_loss)), **settings)
 
 
@@ -182,6 +330,31 @@ def eccco(
 
     The sets are calibrated at the start of every search, on rows that the model should not have been trained on.
     Without such rows up to 1000 training rows of each class serve, which makes sets somewhat too small.
+
+    Args:
+        lambda_cost: weight of the distance ‖x′ − x‖₁.
+        lambda_energy: weight of the energy, as in :func:`ecco`.
+        lambda_conformal: weight of the set size.
+        decay: as in :func:`ecco`.
+        energy_ridge: as in :func:`ecco`.
+        coverage: how often a set must contain the true class.
+        size: set size that costs nothing.
+        temperature: smoothness of the set size.
+        x_train: ``(n, d)`` training rows, used without calibration rows.
+        y_train: ``(n,)`` their classes.
+        x_calibration: ``(m, d)`` calibration rows.
+        y_calibration: ``(m,)`` their classes.
+        **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> generator = ct.eccco(x_calibration=data.x_test, y_calibration=data.y_test, coverage=0.9)
+        >>> result = ct.search(model, data.x_test, 1 - data.y_test, generator)
+        >>> bool(result.converged.float().mean() > 0.9)
+        True
     """
     if x_calibration is None or y_calibration is None:
         x_calibration, y_calibration = _sample("eccco", x_train, y_train)
@@ -198,7 +371,25 @@ def probe(
     rate: float = 0.45,
     **settings: Any,
 ) -> Generator:
-    """Generic plus the chance that noise undoes x′, above a tolerated rate: PROBE (Pawelczyk et al. 2023)."""
+    """Generic plus the chance that noise undoes x′, above a tolerated rate: PROBE (Pawelczyk et al. 2023).
+
+    Args:
+        lambda_cost: weight of the distance ‖x′ − x‖₁.
+        lambda_invalidation: weight of that chance.
+        sigma: standard deviation of the noise.
+        rate: the chance that is tolerated.
+        **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> x_cf = ct.search(model, data.x_test, 1 - data.y_test, ct.probe()).x_cf
+        >>> noisy = x_cf + 0.1 * x_cf.new_empty(x_cf.shape).normal_()
+        >>> bool((model(noisy).argmax(-1) == 1 - data.y_test).float().mean() > 0.9)
+        True
+    """
     penalties = (Distance(lambda_cost), Invalidation(lambda_invalidation, sigma, rate))
     return Generator("probe", penalties=penalties, **settings)
 
@@ -211,6 +402,22 @@ def nearest_unlike(
 
     Known as the nearest unlike neighbour (Dasarathy 1995; Nugent and Cunningham 2005). One row is tried per step, of
     at most 2000.
+
+    Args:
+        max_steps: how many rows to try.
+        x_train: ``(n, d)`` training rows.
+        rows: ``(m, d)`` the rows to try, instead of a sample of ``x_train``.
+        **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> result = ct.search(model, data.x_test[:20], 1 - data.y_test[:20], ct.nearest_unlike(x_train=data.x_train))
+        >>> found = result.x_cf[result.mature]
+        >>> bool((found[:, None] == data.x_train).all(-1).any(-1).all())  # each is a training row
+        True
     """
     if rows is None:
         rows = _flat("nearest_unlike", x_train)
@@ -234,8 +441,27 @@ def dice(
     """``num`` answers to each row that differ from each other, in ``SearchResult.answers``: Mothilal et al. (2020).
 
     A hinge as class loss, λ_cost times the mean of |Δ_d|/MAD_d, −λ_diversity · det K (:class:`Diversity`), and Adam.
-    Without ``x_train`` the MAD is 1. The answers to a row end together: at τ, not before half of the steps. With
-    ``num=1`` nothing is there to differ from: the search ends at τ, its result is the answer, and ``answers`` is None.
+    The answers to a row end together: at τ, not before half of the steps. With ``num=1`` nothing is there to differ
+    from: the search ends at τ, its result is the answer, and ``answers`` is None.
+
+    Args:
+        num: answers per row.
+        lambda_cost: weight of the distance.
+        lambda_diversity: weight of the diversity.
+        learning_rate: η of Adam.
+        max_steps: how many steps to make.
+        x_train: ``(n, d)`` training rows, for the MAD of each feature; without them it is 1.
+        scale: ``(d,)`` what each |Δ_d| is divided by, instead of d · MAD_d of ``x_train``.
+        **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> result = ct.search(model, data.x_test[:20], 1 - data.y_test[:20], ct.dice(num=3, x_train=data.x_train))
+        >>> result.x_cf.shape, result.answers.x_cf.shape  # the best one, and all
+        (torch.Size([20, 2]), torch.Size([20, 3, 2]))
     """
     if scale is None and x_train is not None:
         rows = _flat("dice", x_train)
@@ -250,6 +476,21 @@ def growing_spheres(learning_rate: Number = 0.2, max_steps: int = 50, num: int =
     """The nearest of ``num`` random points in shells of width η around x, with few changes: Laugel et al. (2018).
 
     No gradient is needed.
+
+    Args:
+        learning_rate: η, the width of a shell.
+        max_steps: how many shells to try.
+        num: points per shell.
+        **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> result = ct.search(model, data.x_test[:50], 1 - data.y_test[:50], ct.growing_spheres(num=200))
+        >>> bool(result.converged.float().mean() > 0.9)
+        True
     """
     settings = {"step_rule": GrowingSpheres(num), "space": SeedSpace(), **settings}
     return Generator("growing_spheres", learning_rate=learning_rate, max_steps=max_steps, **settings)
@@ -293,14 +534,43 @@ GENERATORS: dict[str, Recipe] = dict(zip(NAMES, _RECIPES, strict=True))
 
 
 def register_generator(name: str, recipe: Recipe) -> None:
-    """Register a recipe under a name."""
+    """Register a recipe under a name.
+
+    Args:
+        name: what commands, config files and :func:`make_generator` then call it.
+        recipe: a function that returns a :class:`Generator`; it is passed ``x_train`` and ``y_train`` if it takes them.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> from counterfactual_training.search import GENERATORS
+        >>> def quick(**settings):
+        ...     return ct.generic(max_steps=5, **settings)
+        >>> ct.register_generator("quick", quick)
+        >>> ct.make_generator("quick", decision_threshold=0.5).max_steps
+        5
+        >>> del GENERATORS["quick"]  # forget it again
+    """
     GENERATORS[name] = recipe
 
 
 def make_generator(
     name: str | Generator, x_train: Tensor | None = None, y_train: Tensor | None = None, **settings: Any
 ) -> Generator:
-    """The generator of that name; ``x_train`` and ``y_train`` are used by recipes that learn from data first."""
+    """The generator of that name.
+
+    Args:
+        name: of a recipe; or a :class:`Generator`, of which ``settings`` are changed.
+        x_train: ``(n, d)`` training rows, for recipes that learn from them.
+        y_train: ``(n,)`` their classes, for the same recipes.
+        **settings: arguments of the recipe.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> generator = ct.make_generator("gravitational", data.x_train, data.y_train, max_steps=50)
+        >>> generator.name, generator.max_steps, len(generator.penalties)
+        ('gravitational', 50, 2)
+    """
     if isinstance(name, Generator):
         return name.replace(**settings) if settings else name
     recipe = lookup("generator", name, GENERATORS)

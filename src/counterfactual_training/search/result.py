@@ -12,21 +12,59 @@ from torch import Tensor
 
 
 class Status(IntEnum):
-    """How the search ended for a row."""
+    """How the search ended for a row.
 
-    CONVERGED = 0  #: the target's probability reached the threshold
-    EXHAUSTED = 1  #: all steps used, threshold not reached; the best effort is returned
-    INFEASIBLE = 2  #: stuck: every change that would still help is forbidden, see ``binding``
-    ALREADY_THERE = 3  #: the factual already is of the target class; returned unchanged
-    IMPLAUSIBLE = 4  #: the model assigns the target, its gate rejects the point; never by ``search``
+    Attributes:
+        CONVERGED: the target's probability reached the threshold.
+        EXHAUSTED: all steps used, threshold not reached; the best effort is returned.
+        INFEASIBLE: stuck: every change that would still help is forbidden, see :class:`Binding`.
+        ALREADY_THERE: the factual already is of the target class; returned unchanged.
+        IMPLAUSIBLE: the model assigns the target, its gate rejects the point; never by :func:`search`.
+
+    Examples:
+        >>> import torch
+        >>> import counterfactual_training as ct
+        >>> model = torch.nn.Linear(2, 2, bias=False)
+        >>> model.weight.data = torch.eye(2)  # class 1 where the second feature is larger
+        >>> x, y_target = torch.tensor([[2.0, 0.0], [0.0, 2.0]]), torch.tensor([1, 1])
+        >>> result = ct.search(model, x, y_target, ct.generic(max_steps=100))
+        >>> result.status_names
+        ['converged', 'already_there']
+        >>> result.status == ct.Status.CONVERGED
+        tensor([ True, False])
+    """
+
+    CONVERGED = 0
+    EXHAUSTED = 1
+    INFEASIBLE = 2
+    ALREADY_THERE = 3
+    IMPLAUSIBLE = 4
 
 
 class Binding(IntEnum):
-    """What kept a feature from moving further towards the target."""
+    """What kept a feature from moving further towards the target.
+
+    Attributes:
+        NOTHING: no constraint.
+        MUTABILITY: it may not move that way.
+        DOMAIN: it is at the edge of its domain, or at a category it may not leave.
+
+    Examples:
+        >>> import torch
+        >>> import counterfactual_training as ct
+        >>> model = torch.nn.Linear(2, 2, bias=False)
+        >>> model.weight.data = torch.eye(2)  # class 1 where the second feature is larger
+        >>> rules = ct.Constraints.build(2, {"age": "none"}, {"income": (0, 1)}, names=("age", "income"))
+        >>> result = ct.search(model, torch.tensor([[2.0, 0.0]]), torch.tensor([1]), constraints=rules)
+        >>> result.status_names, result.binding_names(0, rules.names)
+        (['infeasible'], {'age': 'mutability', 'income': 'domain'})
+        >>> bool(result.binding[0, 1] == ct.Binding.DOMAIN)
+        True
+    """
 
     NOTHING = 0
-    MUTABILITY = 1  #: it may not move that way
-    DOMAIN = 2  #: it is at the edge of its domain, or at a category it may not leave
+    MUTABILITY = 1
+    DOMAIN = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +84,17 @@ class SearchResult:
         path: ``(T + 1, ..., n, *features)`` all iterates if recorded, else ``None``.
         answers: all of a generator's ``num_answers`` k > 1 as ``(..., n, k, *features)`` and ``(..., n, k)``, of which
             the rest describes the best: the nearest by ‖Δ‖₁ that converged, or else the most confident.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> result = ct.search(model, data.x_test, 1 - data.y_test)
+        >>> result.x_cf.shape, result.converged.shape
+        (torch.Size([900, 2]), torch.Size([900]))
+        >>> bool((result.confidence[result.mature] >= 0.75).all())
+        True
     """
 
     x_cf: Tensor

@@ -66,6 +66,15 @@ def search(
         record: keep all iterates in ``path``, which takes the memory of T + 1 copies of x.
         diagnose: find which constraints keep rows from converging.
         threads: CPU threads; ``None`` uses a single one for small models and batches.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> result = ct.search(model, data.x_test, 1 - data.y_test, constraints=data.constraints)
+        >>> bool((model(result.x_cf).argmax(-1) == 1 - data.y_test).float().mean() > 0.9)
+        True
     """
     generator = generator if generator is not None else ecco()
     check_inputs(model, x, y_target)

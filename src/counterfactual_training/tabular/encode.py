@@ -58,6 +58,19 @@ class Encoder(TransformerMixin, BaseEstimator):
         schema_: the complete schema.
         columns_: the fitted arithmetic of each feature.
         slices_: the encoded columns of each feature by name.
+        names_: of the encoded columns.
+        n_features_in_, feature_names_in_: columns of the frame.
+
+    Examples:
+        >>> import pandas as pd
+        >>> import counterfactual_training as ct
+        >>> frame = pd.DataFrame({"age": [31, 47, 58], "degree": ["BSc", "none", "MSc"]})
+        >>> encoder = ct.Encoder().fit(frame)
+        >>> encoder.names_
+        ['age', 'degree=BSc', 'degree=MSc', 'degree=none']
+        >>> z = encoder.transform(frame)
+        >>> z.shape, encoder.inverse_transform(z).equals(frame)
+        ((3, 4), True)
     """
 
     def __init__(
@@ -71,7 +84,12 @@ class Encoder(TransformerMixin, BaseEstimator):
     # ---- scikit-learn ----------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any = None) -> Encoder:  # noqa: N803 - scikit-learn's name
-        """Learn categories, means and deviations from the training data."""
+        """Learn categories, means and deviations from the training data.
+
+        Args:
+            X: a pandas or polars frame, or an array.
+            y: ignored; here for pipelines.
+        """
         check_name("unseen", self.unseen, get_args(Unseen))
         check_name("missing", self.missing, get_args(Missing))
         if isinstance(self.scale, str) and self.scale != "robust":
@@ -99,7 +117,7 @@ class Encoder(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: Any) -> np.ndarray:  # noqa: N803
-        """Model space ``(n, d)``, float64."""
+        """Rows X in model space ``(n, d)``, float64."""
         check_is_fitted(self, "columns_")
         # Columns come by name, so a frame in another order, or an array, is encoded alike.
         arrays = self._read(self._accept(X))
@@ -135,7 +153,7 @@ class Encoder(TransformerMixin, BaseEstimator):
         return frame
 
     def broken_relations(self, X: Any) -> dict[str, float]:  # noqa: N803
-        """By relation, the share of the rows that break it, among those without a blank in its columns; if any do."""
+        """By relation, the share of the rows X that break it, among those without a blank in its columns; if any do."""
         frame = self._accept(X)
         values = dict(zip(self.schema_.names, self._read(frame, warn=False), strict=True))
         columns = {column.feature.name: column for column in self.columns_}
@@ -146,7 +164,7 @@ class Encoder(TransformerMixin, BaseEstimator):
         return {text: share for text, share in found.items() if share > 0}
 
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> np.ndarray:
-        """Names of the encoded columns, such as ``education=Masters``."""
+        """Names of the encoded columns, such as ``education=Masters``; ``input_features`` is ignored."""
         check_is_fitted(self, "columns_")
         return np.array(self.names_, dtype=object)
 
@@ -204,7 +222,7 @@ class Encoder(TransformerMixin, BaseEstimator):
 
     @classmethod
     def from_dict(cls, spec: Mapping[str, Any]) -> Encoder:
-        """The inverse of :meth:`to_dict`: a fitted encoder."""
+        """The inverse of :meth:`to_dict`: a fitted encoder from ``spec``."""
         try:
             schema = Schema.from_dict(spec["schema"])
             # Files of older versions call ``unseen`` ``unknown``.

@@ -53,6 +53,16 @@ class Feature:
             choice of the columns to change.
         special: codes such as −9 for "no record": states of their own beside the number, never an aim. A cell that
             holds one keeps it. Means, ranges and decimals are learned from the other values.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> income = ct.Feature("income", "numeric", unit="dollars", domain=(0, None), mutability="increase", step=100)
+        >>> income.limits
+        (0.0, inf)
+        >>> jobs = ("clerk", "nurse", "pilot")
+        >>> job = ct.Feature("job", "categorical", categories=jobs, forbidden=[("pilot", "clerk")])
+        >>> job.is_category, job.levels
+        (True, ('clerk', 'nurse', 'pilot'))
     """
 
     name: str
@@ -91,6 +101,7 @@ class Feature:
 
     @property
     def is_category(self) -> bool:
+        """Whether its values are categories, with an order or without one."""
         return self.kind in CATEGORY_KINDS
 
     @property
@@ -113,7 +124,11 @@ class Feature:
         return (-math.inf if low is None else float(low)), (math.inf if high is None else float(high))
 
     def coded(self, numbers: np.ndarray) -> np.ndarray:
-        """Mask ``(n, k)``: which of the k special codes each of the numbers ``(n,)`` is."""
+        """Mask ``(n, k)``: which of the k special codes each number is.
+
+        Args:
+            numbers: ``(n,)`` values of the column.
+        """
         codes = np.array(self.special, dtype=np.float64)
         # Within float32, because a narrow column holds 0.1 as 0.10000000149.
         return np.abs(np.asarray(numbers)[:, None] - codes) <= _SAME_CODE * np.abs(codes)

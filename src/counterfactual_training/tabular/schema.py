@@ -46,7 +46,26 @@ Stated = Mapping[str, Any] | str | Path | None
 
 @dataclass(frozen=True)
 class Schema:
-    """The features of a table, in the order of its columns, and relations between them: see :mod:`relation_text`."""
+    """The features of a table, in the order of its columns, and relations between them.
+
+    :meth:`infer` makes one from data; ``schema["age"]`` is one feature, and iterating gives all of them.
+
+    Attributes:
+        features: a :class:`Feature` per column.
+        relations: between columns, as text, such as ``"satisfactory <= total"``, ``"ratio = debt / income"`` or
+            ``"job = pilot requires licence = yes"``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> people = ct.loan(300).frame
+        >>> schema = ct.Schema.infer(people, {"debt": {"unit": "thousand dollars"}}, mutability={"age": "none"})
+        >>> print(schema)
+        feature  kind     unit              mutability  values
+        age      integer                    none
+        debt     numeric  thousand dollars  both
+        >>> schema["debt"].unit
+        'thousand dollars'
+    """
 
     features: tuple[Feature, ...]
     relations: tuple[str, ...] = ()
@@ -119,7 +138,13 @@ class Schema:
         special: Mapping[str, Any] | None = None,
         relations: Sequence[str] | None = None,
     ) -> Schema:
-        """The schema with the stated parts replaced and everything else kept; arguments as in :meth:`infer`."""
+        """The schema with the stated parts replaced and everything else kept.
+
+        Args:
+            schema: a dict with a table per column, or a file, as in :meth:`infer`.
+            mutability, domain, special: by column; they win over ``schema``.
+            relations: on top of those that are there.
+        """
         by_column = {"mutability": mutability, "domain": domain, "special": special}
         stated, related = _stated(schema, self.names, relations, by_column)
         features = tuple(_override(feature, stated[feature.name]) for feature in self.features)
@@ -128,15 +153,22 @@ class Schema:
     # ---- against data ----------------------------------------------------------------------------------------------
 
     def complete(self, frame: Any) -> Schema:
-        """The schema with categories and pixel ranges taken from the data where they are not stated."""
+        """The schema with categories and pixel ranges taken from the data where they are not stated.
+
+        Args:
+            frame: the data; it needs all columns of the schema.
+        """
         table = match_columns(as_frame(frame, self.names), self.names, stated=True)
         features = tuple(complete_feature(feature, table[feature.name]) for feature in self.features)
         return Schema(features, self.relations)
 
     def check(self, frame: Any, domain: bool = True) -> None:
-        """Raise an error if the frame contradicts the schema: columns, kinds, categories or, on request, domains.
+        """Raise an error if the frame contradicts the schema: columns, kinds, categories or domains.
 
-        A domain limits where advice may lead, so the encoder accepts rows outside it.
+        Args:
+            frame: the data.
+            domain: whether rows outside a domain are an error. A domain limits where advice may lead, so the encoder
+                accepts such rows.
         """
         table = match_columns(as_frame(frame, self.names), self.names, stated=True)
         read_columns(self.features, table, "The data contradicts the schema", domain=domain)
@@ -145,6 +177,7 @@ class Schema:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The columns, in their order."""
         return tuple(feature.name for feature in self.features)
 
     def __getitem__(self, name: str) -> Feature:
@@ -175,7 +208,11 @@ class Schema:
 
     @classmethod
     def from_dict(cls, spec: Mapping[str, Any]) -> Schema:
-        """The inverse of :meth:`to_dict`."""
+        """The inverse of :meth:`to_dict`.
+
+        Args:
+            spec: a table per column, each with its ``kind``; and the list of relations, if there are any.
+        """
         features, relations = split_relations(spec)
         open_kinds = [name for name, fields in features.items() if "kind" not in fields]
         if open_kinds:
@@ -187,11 +224,19 @@ class Schema:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Schema:
-        """A complete schema from a ``.toml`` or ``.json`` file; give a partial one to :meth:`infer`."""
+        """A complete schema from a file; give a partial one to :meth:`infer`.
+
+        Args:
+            path: a ``.toml`` or ``.json`` file with a table per column, each with its ``kind``.
+        """
         return cls.from_dict(read_features(path))
 
     def save(self, path: str | Path) -> None:
-        """Write the schema as ``.toml`` or ``.json``."""
+        """Write the schema, for :meth:`from_file`.
+
+        Args:
+            path: ends in ``.toml`` or ``.json``.
+        """
         write_features(path, self.to_dict())
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from counterfactual_training.core.precision import at_least_single
-from counterfactual_training.errors import ModelError
+from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.search import SearchResult, Status, evaluating, search
 from counterfactual_training.training.objective import Batch, CounterfactualBatch
 from counterfactual_training.training.regime import Find, Round
@@ -66,7 +66,10 @@ def find_by_regime(run: Run, find: Find, batch: Batch, rng: Streams, tally: Tall
 
     def found(_: Tensor | None) -> Any:
         with evaluating(run.model):
-            return find(Round(run.model, *now))
+            told = find(Round(run.model, *now))
+        if told is None:  # which the loss would take for an epoch without counterfactuals
+            raise InputError("A regime's find returned None; return what its loss needs, or () if that is nothing.")
+        return told
 
     result = _guarded(run, rng, tally, found)
     told = getattr(result, "told", None)  # of regimes that search, and say how it went

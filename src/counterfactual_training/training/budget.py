@@ -31,6 +31,17 @@ class AccuracyBudget(Callback):
     Args:
         budget: b, the share of accuracy that may be lost; by default that of each member's setting.
         start: the first s.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> x, y = data.x_train[:200], data.y_train[:200]
+        >>> budget, config = ct.AccuracyBudget(0.01, start=0.3), ct.TrainConfig(epochs=3)
+        >>> result = ct.train(ct.mlp(2, 2), x, y, config=config, callbacks=[budget])
+        >>> [name for name in result.history.records[0] if name in ("strength", "twin_accuracy")]
+        ['strength', 'twin_accuracy']
+        >>> result.history.records[0]["strength"], 0.02 <= result.history.last("strength") <= 1
+        (0.3, True)
     """
 
     def __init__(self, budget: float | None = None, start: float = 0.3) -> None:
@@ -43,6 +54,7 @@ class AccuracyBudget(Callback):
         self.kept: dict[int, dict[str, Tensor]] = {}  # weights of the last epoch within the budget, by member
 
     def on_train_begin(self, run: Run) -> None:
+        """Make the twin."""
         if run.ranks.size > 1:
             raise InputError("A budget of accuracy needs a twin on all rows: train on one process, or set no budget.")
         self.twin, self.kept = conventional_twin(run), {}
@@ -51,6 +63,7 @@ class AccuracyBudget(Callback):
                 run.strength[i] = self.start
 
     def on_epoch_end(self, run: Run) -> None:
+        """Train the twin for an epoch, compare, and adapt the strength."""
         twin = self.twin
         if twin.running:  # a twin that diverged keeps its last record as the aim
             advance(twin)
@@ -68,17 +81,21 @@ class AccuracyBudget(Callback):
                 run.strength[i] = min(max(run.strength[i] * math.exp(-_PACE * excess), _WEAKEST), _STRONGEST)
 
     def on_stop(self, run: Run, i: int) -> None:
+        """Give member i the weights of its last epoch within the budget."""
         if i in self.kept:
             run.replace(i, self.kept[i])
 
     def on_train_end(self, run: Run) -> None:
+        """Give all members that still train the weights of their last epochs within the budget."""
         for i in run.running:
             self.on_stop(run, i)
 
     def keep(self, rows: Tensor) -> None:
+        """Drop the twins of members that have left."""
         self.twin.keep([self.twin.slots[row] for row in rows.tolist()])
 
     def state_dict(self) -> dict[str, Any]:
+        """The twin, and the weights of the last epochs within the budget."""
         twin = self.twin
         if twin is None:
             return {"kept": self.kept, "twin": None}
@@ -94,6 +111,7 @@ class AccuracyBudget(Callback):
         return {"kept": self.kept, "twin": state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the twin and these weights."""
         twin, saved = self.twin, state["twin"]
         self.kept = state["kept"]
         twin.epoch = saved["epoch"]

@@ -31,6 +31,17 @@ class Callback:
     Return state that lives longer than an epoch from ``state_dict``, under the names of its attributes, so that
     checkpoints hold it. Cut tensors with the leading dimension of ``run.parameters`` in ``keep``, when stopped members
     leave. A fleet may train its members in several runs, one after the other, with the same callbacks.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> x, y = data.x_train[:200], data.y_train[:200]
+        >>> class Tell(ct.Callback):
+        ...     def on_epoch_end(self, run):
+        ...         print(f"epoch {run.epoch} of {run.epochs}, {run.history.last('skipped'):.0f} updates skipped")
+        >>> result = ct.train(ct.mlp(2, 2), x, y, config=ct.TrainConfig(epochs=2), callbacks=[Tell()])
+        epoch 1 of 2, 0 updates skipped
+        epoch 2 of 2, 0 updates skipped
     """
 
     def on_train_begin(self, run: Run) -> None:
@@ -45,12 +56,14 @@ class Callback:
     def on_batch_end(self, run: Run) -> None:
         """After every update."""
 
-    def on_epoch_end(self, run: Run) -> None: ...
+    def on_epoch_end(self, run: Run) -> None:
+        """After every epoch; its record is the last of ``run.histories[i].records``."""
 
     def on_stop(self, run: Run, i: int) -> None:
         """Before ``run.stop`` ends member i with the weights it has now."""
 
-    def on_train_end(self, run: Run) -> None: ...
+    def on_train_end(self, run: Run) -> None:
+        """After the last epoch; :meth:`Run.replace` may still set other weights."""
 
     def keep(self, rows: Tensor) -> None:
         """A fleet continues with these rows of its stack only."""
@@ -120,6 +133,20 @@ class Schedule(Callback):
         make: makes the scheduler of an optimizer: ``lambda optimizer: OneCycleLR(optimizer, 0.1, total_steps=1000)``.
         per: step after every ``"epoch"`` or every ``"update"``.
         metric: column of the history for ``ReduceLROnPlateau``, which steps after every epoch.
+
+    Attributes:
+        schedulers: one per row of the stack, once training has begun.
+
+    Examples:
+        >>> import torch
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> x, y = data.x_train[:200], data.y_train[:200]
+        >>> schedule = ct.Schedule(lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5))
+        >>> config = ct.TrainConfig(epochs=3, learning_rate=0.08)
+        >>> result = ct.train(ct.mlp(2, 2), x, y, config=config, callbacks=[schedule])
+        >>> schedule.schedulers[0].get_last_lr()
+        [0.01]
     """
 
     def __init__(
@@ -130,12 +157,15 @@ class Schedule(Callback):
         self.schedulers = list[LRScheduler]()
 
     def on_train_begin(self, run: Run) -> None:
+        """Make the schedulers."""
         self.schedulers = [self.make(own) for own in _optimizers(run)]
 
     def on_batch_end(self, run: Run) -> None:
+        """Step, if the schedule is per update."""
         self._step(run, "update")
 
     def on_epoch_end(self, run: Run) -> None:
+        """Step, if the schedule is per epoch."""
         self._step(run, "epoch")
 
     def _step(self, run: Run, after: str) -> None:
@@ -147,6 +177,7 @@ class Schedule(Callback):
                 scheduler.step()
 
     def state_dict(self) -> dict[str, Any]:
+        """The states of the schedulers, without what cannot be saved."""
         states = [own.state_dict() for own in self.schedulers]
         lost = [k for state in states[:1] for k, v in state.items() if not _can_be_saved(v) and not _of_functions(v)]
         if lost:
@@ -158,11 +189,13 @@ class Schedule(Callback):
         return {"schedulers": [{k: v for k, v in state.items() if _can_be_saved(v)} for state in states]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the states of the schedulers."""
         for scheduler, own in zip(self.schedulers, state["schedulers"], strict=True):
             # What could not be saved, such as functions, stays as it has just been made.
             scheduler.load_state_dict({**scheduler.state_dict(), **own})
 
     def keep(self, rows: Tensor) -> None:
+        """Drop the schedulers of members that have left."""
         self.schedulers = [self.schedulers[slot] for slot in rows.tolist()]
 
 
@@ -178,7 +211,22 @@ def _optimizers(run: Run) -> list[Optimizer]:
 
 
 class ClipGradient(Callback):
-    """Scale every member's gradient down to at most this 2-norm."""
+    """Scale every member's gradient down to at most this 2-norm.
+
+    Args:
+        max_norm: of the gradient of all parameters together.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data, config = ct.load_dataset("moons"), ct.TrainConfig(epochs=1)
+        >>> x, y = data.x_train[:200], data.y_train[:200]
+        >>> class Norm(ct.Callback):
+        ...     def before_step(self, run):
+        ...         Norm.last = sum(float(own.square().sum()) for own in run.gradients) ** 0.5
+        >>> result = ct.train(ct.mlp(2, 2), x, y, config=config, callbacks=[ct.ClipGradient(0.01), Norm()])
+        >>> round(Norm.last, 4) <= 0.01
+        True
+    """
 
     def __init__(self, max_norm: float) -> None:
         if not max_norm > 0:
@@ -186,6 +234,7 @@ class ClipGradient(Callback):
         self.max_norm = max_norm
 
     def before_step(self, run: Run) -> None:
+        """Scale the gradients in place."""
         grads = [grad for grad in run.gradients if grad is not None]
         lead = len(run.lead)
         wide = [at_least_single(grad.flatten(lead)) for grad in grads]  # squares overflow in half precision
@@ -198,13 +247,28 @@ class ClipGradient(Callback):
 class AverageWeights(Callback):
     """Average the weights after every update, and end with the average.
 
+    A member that is stopped early ends with its average so far; one that diverged, with its last sound epoch. Buffers,
+    such as running statistics, are not averaged. :class:`BestEpoch` and :class:`EarlyStopping` also replace the final
+    weights: the last callback in the list wins.
+
     Args:
         decay: of an exponential average; by default all updates from ``start`` on count alike.
         start: share of the epochs after which averaging begins.
 
-    A member that is stopped early ends with its average so far; one that diverged, with its last sound epoch. Buffers,
-    such as running statistics, are not averaged. :class:`BestEpoch` and :class:`EarlyStopping` also replace the final
-    weights: the last callback in the list wins.
+    Attributes:
+        count: updates averaged.
+        mean: the average, like ``run.parameters``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> x, y = data.x_train[:200], data.y_train[:200]
+        >>> average, config = ct.AverageWeights(decay=0.99, start=0.5), ct.TrainConfig(epochs=4, batch_size=50)
+        >>> result = ct.train(ct.mlp(2, 2), x, y, config=config, callbacks=[average])
+        >>> average.count  # updates of the last two epochs
+        8
+        >>> bool((result.model[0].weight == average.mean[0]).all())
+        True
     """
 
     def __init__(self, decay: float | None = None, start: float = 0.0) -> None:
@@ -214,10 +278,12 @@ class AverageWeights(Callback):
         self.count, self.mean = 0, list[Tensor]()
 
     def on_train_begin(self, run: Run) -> None:
+        """Start a new average."""
         self.count, self.mean = 0, []
 
     @torch.no_grad()
     def on_batch_end(self, run: Run) -> None:
+        """Add the weights to the average."""
         if run.epoch < self.start * run.epochs:
             return
         self.count += 1
@@ -227,17 +293,21 @@ class AverageWeights(Callback):
         self.mean = [mean.to(own.device).lerp_(own.detach(), share) for mean, own in pairs]
 
     def on_stop(self, run: Run, i: int) -> None:
+        """Give member i its average."""
         if self.mean:
             run.put(i, self.mean)
 
     def on_train_end(self, run: Run) -> None:
+        """Give all members that still train their averages."""
         for i in run.running:
             self.on_stop(run, i)
 
     def keep(self, rows: Tensor) -> None:
+        """Drop the averages of members that have left."""
         self.mean = [mean[rows] for mean in self.mean]
 
     def state_dict(self) -> dict[str, Any]:
+        """Count and average."""
         return {"count": self.count, "mean": self.mean}
 
 
@@ -249,6 +319,17 @@ class BestEpoch(Callback):
         mode: whether ``"max"`` or ``"min"`` is best.
         patience: stop after so many epochs without improvement; by default all epochs are run.
         min_delta: the smallest improvement that counts.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> x, y = data.x_train[:200], data.y_train[:200]
+        >>> config, held = ct.TrainConfig(epochs=5), (data.x_test, data.y_test)
+        >>> result = ct.train(ct.mlp(2, 2), x, y, config=config, validation=held, callbacks=[ct.BestEpoch()])
+        >>> accuracy = float((result.model(data.x_test).argmax(-1) == data.y_test).float().mean())
+        >>> best = max(record["validation_accuracy"] for record in result.history.records)
+        >>> round(accuracy, 4) == round(best, 4)
+        True
     """
 
     def __init__(
@@ -268,9 +349,11 @@ class BestEpoch(Callback):
         self.weights: dict[int, dict[str, Tensor]] = {}
 
     def on_train_begin(self, run: Run) -> None:
+        """Forget the best epoch of an earlier run."""
         self.best, self.since, self.weights = {}, {}, {}
 
     def on_epoch_end(self, run: Run) -> None:
+        """Keep the weights if this epoch is the best; stop a member that is out of patience."""
         for i in run.running:
             value = self.sign * column(run, i, self.metric)
             if math.isnan(value):  # such as share_mature during burn-in
@@ -284,15 +367,33 @@ class BestEpoch(Callback):
                 run.stop(f"{self.metric} has not improved for {self.patience} epochs", i)
 
     def on_train_end(self, run: Run) -> None:
+        """Give all members the weights of their best epochs."""
         for i, weights in self.weights.items():  # stopped members too
             run.replace(i, weights)
 
     def state_dict(self) -> dict[str, Any]:
+        """Best values, epochs since, and weights, by member."""
         return {"best": self.best, "since": self.since, "weights": self.weights}
 
 
 class EarlyStopping(BestEpoch):
-    """Stop a member whose metric no longer improves, and end with its best epoch."""
+    """Stop a member whose metric no longer improves, and end with its best epoch.
+
+    Args:
+        patience: stop after so many epochs without improvement.
+        options: ``metric``, ``mode`` and ``min_delta`` of :class:`BestEpoch`.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> x, y = data.x_train[:200], data.y_train[:200]
+        >>> config, stop = ct.TrainConfig(epochs=1000, learning_rate=0.05), ct.EarlyStopping(patience=3)
+        >>> result = ct.train(
+        ...     ct.mlp(2, 2), x, y, config=config, validation=(data.x_test, data.y_test), callbacks=[stop]
+        ... )
+        >>> result.history.stopped
+        'validation_accuracy has not improved for 3 epochs'
+    """
 
     def __init__(self, patience: int = 10, **options: Any) -> None:
         super().__init__(patience=patience, **options)

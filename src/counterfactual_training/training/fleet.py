@@ -39,7 +39,23 @@ _OWN = ("learning_rate", "burn_in", "max_bad_updates", "seed")
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One model of a fleet and how it is trained."""
+    """One model of a fleet and how it is trained.
+
+    Attributes:
+        model: trained in place.
+        setting: how.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> x, y = data.x_train[:200], data.y_train[:200]
+        >>> config = ct.TrainConfig(epochs=2)
+        >>> short = ct.Member(ct.mlp(2, 2), ct.Setting(ct.ecco(max_steps=10), config=config))
+        >>> long = ct.Member(ct.mlp(2, 2), ct.Setting(ct.ecco(max_steps=50), config=config))
+        >>> results = ct.Fleet([short, long]).train(x, y)
+        >>> results[0].model is short.model, results[1].model is long.model
+        (True, True)
+    """
 
     model: nn.Module
     setting: Setting = field(default_factory=Setting)
@@ -54,6 +70,21 @@ class Fleet:
     Members whose generators differ in more than numbers (REVISE beside ECCo) train group by group. Models that cannot
     be stacked (running statistics, dropout, hooks), and members with custom classes of objective, constraints or
     generator, train one by one, with a warning. A fleet too large for the memory is split.
+
+    Args:
+        members: models and their settings.
+
+    Attributes:
+        models: those of the members.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> x, y = data.x_train[:200], data.y_train[:200]
+        >>> settings = [ct.Setting(config=ct.TrainConfig(epochs=2, seed=seed)) for seed in range(5)]
+        >>> results = ct.Fleet([ct.Member(ct.mlp(2, 2), own) for own in settings]).train(x, y)
+        >>> [len(result.history.records) for result in results]  # in the order of the members
+        [2, 2, 2, 2, 2]
     """
 
     def __init__(self, members: Sequence[Member]) -> None:
@@ -95,7 +126,8 @@ class Fleet:
                 as for :func:`train`.
             y: ``(n,)`` or ``(members, n)`` class indices.
             validation: rows and classes, in either form, whose loss and accuracy are logged every epoch.
-            sample_weight, class_weight: as for :func:`train`.
+            sample_weight: as for :func:`train`.
+            class_weight: as for :func:`train`.
             callbacks: called for one group of members after the other.
             checkpoint: files beside this path are written while training, and resumed from if they exist.
             progress: show a status line; by default on a terminal.

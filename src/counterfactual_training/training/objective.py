@@ -23,15 +23,32 @@ from counterfactual_training.errors import InputError, check_name, lookup
 class CounterfactualBatch(NamedTuple):
     """Counterfactuals ready for the objective; m rows, all constants.
 
-    ``weight`` ``(..., m)`` lets rows count less or not at all in divergence and ridge, ``weight_adv`` in the
-    adversarial loss; ``None`` counts all alike.
+    Attributes:
+        x_cf: ``(..., m, *features)`` mature counterfactuals x′.
+        x_pos: ``(..., m, *features)`` real samples of the target class x⁺, protected.
+        x_adv: ``(..., m, *features)`` nascent counterfactuals.
+        y_target: ``(..., m)`` target classes.
+        y_adv: ``(..., m)`` labels of x_adv.
+        weight: ``(..., m)`` what rows count in divergence and ridge; ``None`` counts all alike.
+        weight_adv: ``(..., m)`` what rows count in the adversarial loss; ``None`` counts all alike.
+
+    Examples:
+        >>> import torch
+        >>> import counterfactual_training as ct
+        >>> data, model = ct.load_dataset("moons"), ct.mlp(2, 2)
+        >>> x, x_pos = data.x_train[data.y_train == 0][:30], data.x_train[data.y_train == 1][:30]
+        >>> y, y_target = torch.zeros(30).long(), torch.ones(30).long()
+        >>> found = ct.search(model, x, y_target, ct.ecco())
+        >>> batch = ct.CounterfactualBatch(found.x_cf, x_pos, found.x_adv, y_target, y, weight=found.mature)
+        >>> [len(part.x_cf) for part in batch.split([10, 20])]
+        [10, 20]
     """
 
-    x_cf: Tensor  # (..., m, *features) mature counterfactuals x′
-    x_pos: Tensor  # (..., m, *features) real samples of the target class x⁺, protected
-    x_adv: Tensor  # (..., m, *features) nascent counterfactuals
-    y_target: Tensor  # (..., m)
-    y_adv: Tensor  # (..., m) label of x_adv
+    x_cf: Tensor
+    x_pos: Tensor
+    x_adv: Tensor
+    y_target: Tensor
+    y_adv: Tensor
     weight: Tensor | None = None
     weight_adv: Tensor | None = None
 
@@ -61,15 +78,37 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class LossTerms:
-    """The terms of the objective, unweighted, each ``()`` (or one per member of a fleet), and their weighted sum."""
+    """The terms of the objective, unweighted, each ``()`` (or one per member of a fleet), and their weighted sum.
+
+    Attributes:
+        total: the weighted sum, which is minimised.
+        class_loss: of the rows themselves.
+        divergence: contrastive divergence (Eq. 3); 0 without counterfactuals.
+        ridge: of the energies; 0 without counterfactuals.
+        adversarial: class loss at nascent counterfactuals (Eq. 4); 0 without counterfactuals.
+        logits: ``(..., n, k)`` of the mini-batch.
+        contrast: logistic contrast; ``None`` where it has no weight.
+        recourse: recourse loss; ``None`` where it has no weight.
+
+    Examples:
+        >>> import torch
+        >>> import counterfactual_training as ct
+        >>> x, y = torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])
+        >>> terms = ct.Objective()(ct.linear(2, 2), x, y)  # no counterfactuals: the class loss alone
+        >>> print(f"{terms.total:.3f} = {terms.class_loss:.3f} + {terms.divergence:.3f}")
+        0.693 = 0.693 + 0.000
+        >>> own = ct.LossTerms.sum(terms.logits, class_loss=terms.class_loss, other=torch.tensor(1.0))
+        >>> print(f"{own.total:.3f}")
+        1.693
+    """
 
     total: Tensor
     class_loss: Tensor
     divergence: Tensor
     ridge: Tensor
     adversarial: Tensor
-    logits: Tensor  # (..., n, k) of the mini-batch
-    contrast: Tensor | None = None  # only where they have a weight
+    logits: Tensor
+    contrast: Tensor | None = None
     recourse: Tensor | None = None
 
     @classmethod
@@ -134,11 +173,25 @@ class Objective:
     """Eq. 2 with named weights. The ablations are zero weights: see :data:`OBJECTIVES`.
 
     Attributes:
-        lambda_class, lambda_div, lambda_reg, lambda_adv: of Eq. 2.
+        lambda_class: of the class loss.
+        lambda_div: of the contrastive divergence (Eq. 3).
+        lambda_reg: of the ridge on energies.
+        lambda_adv: of the adversarial loss (Eq. 4).
         lambda_contrast: of :func:`logistic_contrast`, a bounded divergence.
         lambda_recourse: of the class loss at nascent counterfactuals labelled as their *target* (Ross, Lakkaraju and
             Bastani 2021), which brings people closer to the decision. :func:`train` and :class:`Fleet` drop it if no
             feature is immutable: recourse is cheap then, and the term would cost plausibility.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data, model = ct.load_dataset("moons"), ct.mlp(2, 2)
+        >>> x, y = data.x_train[data.y_train == 0][:30], data.y_train[data.y_train == 0][:30]
+        >>> found = ct.search(model, x, 1 - y, ct.ecco())
+        >>> x_pos = data.x_train[data.y_train == 1][:30]  # real rows of the target class
+        >>> batch = ct.CounterfactualBatch(found.x_cf, x_pos, found.x_adv, y_target=1 - y, y_adv=y)
+        >>> ct.Objective(lambda_div=0.25)(model, x, y, batch).total.backward()
+        >>> model[0].weight.grad.shape
+        torch.Size([32, 2])
     """
 
     lambda_class: Number = 1.0
@@ -172,6 +225,7 @@ class Objective:
 
     @property
     def needs_counterfactuals(self) -> bool:
+        """Whether any term needs a search."""
         return self.needs_divergence or self.needs_adversarial or self.needs_recourse
 
     @property
@@ -276,7 +330,21 @@ OBJECTIVES = {name: Objective(**weights) for name, weights in ABLATIONS.items()}
 
 
 def make_objective(name: str, **weights: float) -> Objective:
-    """The objective of that name; weights are overridden only where the objective uses them."""
+    """The objective of that name; weights are overridden only where the objective uses them.
+
+    Args:
+        name: a key of :data:`OBJECTIVES`: ``"full"``, ``"vanilla"`` (class loss alone), ``"divergence"`` or
+            ``"adversarial"``.
+        weights: by the names of the attributes of :class:`Objective`.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> objective = ct.make_objective("divergence", lambda_div=0.25, lambda_adv=0.25)
+        >>> objective.lambda_div, objective.lambda_adv  # "divergence" has no adversarial term
+        (0.25, 0.0)
+        >>> ct.make_objective("vanilla").needs_counterfactuals
+        False
+    """
     objective = lookup("objective", name, OBJECTIVES)
     for weight in weights:
         check_name("weight", weight, vars(objective))

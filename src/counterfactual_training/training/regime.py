@@ -32,13 +32,26 @@ class Round:
 
     Attributes:
         model: in eval mode; maps ``(..., n, *features)`` to logits ``(..., n, k)``.
-        x: ``(..., n, *features)`` rows of the batch; y: ``(..., n)`` their classes.
+        x: ``(..., n, *features)`` rows of the batch.
+        y: ``(..., n)`` their classes.
         constraints: what may change.
         generator: of counterfactuals, for regimes that search.
         data: all training rows.
         memory: tensors to read and to replace.
         epoch: epochs done.
         rng: random generators, one per member of a fleet.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> x, y = data.x_train[:200], data.y_train[:200]
+        >>> pgd, config = ct.make_regime("pgd").regime, ct.TrainConfig(epochs=2, batch_size=200)
+        >>> def find(now):  # a Round
+        ...     print(now.epoch, tuple(now.x.shape), tuple(now.search(now.targets()).x_cf.shape))
+        ...     return pgd.find(now)
+        >>> result = ct.train(ct.mlp(2, 2), x, y, regime=ct.Regime("mine", pgd.loss, find), config=config)
+        0 (200, 2) (200, 2)
+        1 (200, 2) (200, 2)
     """
 
     model: nn.Module
@@ -139,6 +152,17 @@ class Regime:
         check: ``check(models, data)``: raises before training if it cannot train these models on these rows.
         values: a regression: y are numbers ``(n,)``, and the model has one output ``(n, 1)`` instead of logits.
         searches: ``find`` calls :meth:`Round.search`; generators that cannot serve training are refused then.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> x, y = data.x_train[:200], data.y_train[:200]
+        >>> def loss(model, batch, noisy):
+        ...     logits = model(noisy)
+        ...     return ct.LossTerms.sum(logits, class_loss=ct.class_loss(logits, batch.y, batch.weight))
+        >>> regime = ct.Regime("noise", loss, find=lambda now: now.x + 0.1 * now.normal())
+        >>> ct.train(ct.mlp(2, 2), x, y, regime=regime, config=ct.TrainConfig(epochs=2)).history.last("epoch")
+        2.0
     """
 
     name: str

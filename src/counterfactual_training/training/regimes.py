@@ -306,10 +306,21 @@ def make_regime(name: str, **numbers: Any) -> Setting:
     ``"ensemble"`` (Lakshminarayanan et al. 2017) trains several ``members`` independently and averages their logits;
     ``of="jem"``, or ``"ensemble of jem"``, by another regime than the conventional one.
 
-    >>> make_regime("trades", beta=6.0).regime.numbers["beta"]
-    6.0
-    >>> make_regime("ensemble of trades", beta=6.0, members=3).members
-    3
+    Args:
+        name: one of :data:`REGIMES`, or ``"ensemble of …"``.
+        numbers: of its recipe, and ``members`` and ``of`` of an ensemble.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> ct.make_regime("trades", beta=6.0).regime.numbers["beta"]
+        6.0
+        >>> ct.make_regime("ensemble of trades", beta=6.0, members=3).members
+        3
+        >>> data, setting = ct.load_dataset("moons"), ct.make_regime("pgd", epsilon=0.05)
+        >>> config = ct.TrainConfig(epochs=2)
+        >>> result = ct.train(ct.mlp(2, 2), data.x_train[:200], data.y_train[:200], setting=setting, config=config)
+        >>> result.history.last("epoch")
+        2.0
     """
     if not isinstance(name, str):
         raise InputError(unknown("regime", name, REGIMES))

@@ -209,8 +209,10 @@ VALUE_REGIMES: dict[str, Callable[..., Regime]] = {"conventional": squared_error
 def make_value_regime(name: str, **numbers: float) -> Regime:
     """The regime of a regression by name; numbers are those of its recipe.
 
-    >>> make_value_regime("ct", lambda_div=0.1).numbers["lambda_div"]
-    0.1
+    Examples:
+        >>> from counterfactual_training.training.regression import make_value_regime
+        >>> make_value_regime("ct", lambda_div=0.1).numbers["lambda_div"]
+        0.1
     """
     check_name("regime", name, VALUE_REGIMES)
     return VALUE_REGIMES[name](**numbers)

@@ -43,6 +43,18 @@ class History:
     Attributes:
         records: one dict per epoch.
         stopped: the reason; ``None`` if all epochs were run.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> x, y = data.x_train[:200], data.y_train[:200]
+        >>> history = ct.train(ct.mlp(2, 2), x, y, config=ct.TrainConfig(epochs=2)).history
+        >>> print(history.to_frame()[["epoch", "skipped", "validation_loss"]])
+           epoch  skipped  validation_loss
+        0      1        0              NaN
+        1      2        0              NaN
+        >>> 0 <= history.last("share_mature") <= 1, history.stopped
+        (True, None)
     """
 
     records: list[dict[str, Any]] = field(default_factory=list)
@@ -59,7 +71,21 @@ class History:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """The trained model (the object that was given) and its history."""
+    """The trained model and its history.
+
+    Attributes:
+        model: the object that was given, in eval mode.
+        history: one record per epoch.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> x, y = data.x_train[:200], data.y_train[:200]
+        >>> model = ct.mlp(2, 2)
+        >>> result = ct.train(model, x, y, config=ct.TrainConfig(epochs=3))
+        >>> result.model is model, result.model.training, len(result.history.records)
+        (True, False, 3)
+    """
 
     model: nn.Module
     history: History
@@ -68,7 +94,10 @@ class TrainResult:
 class Run:
     """One model in training, or several of one architecture as a stack; passed to callbacks.
 
-    Members have numbers i in this run; a lone run has one, 0.
+    Members have numbers i in this run; a lone run has one, 0. :func:`train` and :class:`Fleet` make it.
+
+    Args:
+        stack: make a stack even of one model.
 
     Attributes:
         members: for each member, its index in the list given to :class:`Fleet`.
@@ -84,6 +113,23 @@ class Run:
         strength: of each member, a factor of all weights of Eq. 2 but that of the class loss; callbacks may change it.
         gradients: of the next update, one per tensor of ``parameters``; ``None`` where a parameter has none.
         optimizer: in a fleet with one parameter group per member.
+        models: the members' own models; in a fleet, their weights are written back at the end.
+        data: the training rows.
+        validation: the validation rows, or ``None``.
+        config: of the first member.
+        regime: of all members, or ``None``.
+        callbacks: in the order in which they are called.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data, config = ct.load_dataset("moons"), ct.TrainConfig(epochs=50)
+        >>> x, y = data.x_train[:200], data.y_train[:200]
+        >>> class Enough(ct.Callback):
+        ...     def on_epoch_end(self, run):  # a Run
+        ...         if run.epoch == 2:
+        ...             run.stop(f"{run.epoch} of {run.epochs} epochs are enough")
+        >>> ct.train(ct.mlp(2, 2), x, y, config=config, callbacks=[Enough()]).history.stopped
+        '2 of 50 epochs are enough'
     """
 
     def __init__(
@@ -124,6 +170,7 @@ class Run:
 
     @property
     def history(self) -> History:
+        """The history of a lone run."""
         if len(self.histories) > 1:
             raise InputError("A fleet has a history per member: run.histories[i].")
         return self.histories[0]

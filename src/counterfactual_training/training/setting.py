@@ -60,6 +60,14 @@ class TrainConfig:
         threads: CPU threads; by default one for small models.
         accumulate: mini-batches per update, whose gradients are averaged.
         positives: rows of the target class drawn for each x′; the nearest one, in L1, becomes its x⁺.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=4, burn_in=0.5, batch_size=100, num_counterfactuals=100)
+        >>> result = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, config=config)
+        >>> config.burn_in_epochs, result.history.to_frame()["share_mature"].isna().tolist()  # no search in burn-in
+        (2, [True, True, False, False])
     """
 
     epochs: int = EPOCHS
@@ -97,6 +105,7 @@ class TrainConfig:
 
     @property
     def burn_in_epochs(self) -> int:
+        """Epochs trained conventionally, at the start."""
         return round(self.burn_in * self.epochs)
 
     @classmethod
@@ -123,6 +132,16 @@ class Setting:
         members: of an ensemble, trained one by one from seeds of their own, logits averaged; 1 trains a single model.
         project_categories: treat categories as categories in training, not as continuous (as run). Read by those who
             make the constraints, such as the classifier.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=2, batch_size=100)
+        >>> setting = ct.Setting(ct.ecco(max_steps=10), objective=ct.Objective(lambda_reg=0.25), config=config)
+        >>> result = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, setting=setting)
+        >>> changed = setting.with_numbers({"max_steps": 20}).seeded(1)
+        >>> changed.generator.max_steps, changed.objective.lambda_reg, changed.config.seed
+        (20, 0.25, 1)
     """
 
     generator: Generator = field(default_factory=ecco)
@@ -165,6 +184,7 @@ class Setting:
         return replace(self, objective=objective, budget=None, regime=None)
 
     def seeded(self, seed: int) -> Setting:
+        """The same run from another seed."""
         return replace(self, config=replace(self.config, seed=seed))
 
     def numbers(self) -> dict[str, Value]:
@@ -242,5 +262,17 @@ PRESETS = {"as_run": AS_RUN, "as_printed": AS_PRINTED, "cheap_recourse": CHEAP_R
 
 
 def preset(name: str) -> Setting:
-    """A setting by name: ``"as_run"`` (published numbers), ``"as_printed"`` (the text) or ``"cheap_recourse"``."""
+    """A setting by name.
+
+    Args:
+        name: ``"as_run"`` (published numbers), ``"as_printed"`` (the text) or ``"cheap_recourse"``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> ct.preset("as_run").config.refresh, ct.preset("as_printed").config.refresh
+        ('epoch', 'batch')
+        >>> setting = ct.preset("cheap_recourse").with_numbers({"learning_rate": 0.01}).seeded(1)
+        >>> setting.config.seed, setting.config.learning_rate
+        (1, 0.01)
+    """
     return lookup("preset", name, PRESETS)

@@ -71,9 +71,23 @@ def train(
         sample_weight: ``(n,)`` weights of the rows in class loss and adversarial loss.
         class_weight: one number per class for the same losses, or ``"balanced"``.
         optimizer: of the model's parameters, or a function that makes one; Adam by default.
-        callbacks, checkpoint: called at every update and epoch; a file to save to, and to resume from if it exists.
+        callbacks: called at every update and epoch, in this order.
+        checkpoint: a file to save to while training, and to resume from if it exists.
         progress: show a status line; by default on a terminal.
         device: where to train; by default where the model is.
+
+    Returns:
+        The model, in eval mode, and its history.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> x, y = data.x_train[:200], data.y_train[:200]
+        >>> constraints = ct.Constraints.infer(x, mutability={0: "none"})  # nobody can change the first feature
+        >>> model, config = ct.mlp(2, 2), ct.TrainConfig(epochs=3, learning_rate=0.01)
+        >>> result = ct.train(model, x, y, ct.ecco(decision_threshold=0.5), constraints, config=config)
+        >>> model(x).shape, list(result.history.to_frame()["epoch"])
+        (torch.Size([200, 2]), [1, 2, 3])
     """
     if device is not None:
         model, y = model.to(device), None if y is None else y.to(device)

@@ -292,6 +292,10 @@ def test_quick_and_other_data_and_seeds():
         grid.changed(seeds=0)
 
 
+def test_a_regime_is_changed_by_its_name():
+    assert dict(load_grid("main", changes={"regime": "pgd"}).values)["regime"] == ("pgd",)
+
+
 def test_the_grid_in_the_documentation_is_one():
     page = (Path(__file__).parents[3] / "docs" / "how-to" / "grids.md").read_text(encoding="utf-8")
     text = page.partition("```toml\n")[2].partition("```")[0]

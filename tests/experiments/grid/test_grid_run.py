@@ -65,6 +65,7 @@ def test_a_real_run_measures_every_cell_and_is_not_repeated(tmp_path):
     found = run_grid(work, tmp_path, HERE, "ct grid run", stream)
     assert (found.cells, found.before, found.failures) == (3, 0, {})
     assert "[3/3]" in stream.getvalue() and "best on LS: IP" in stream.getvalue()
+    assert ", \n" not in stream.getvalue()
     store = Store(tmp_path)
     outcome = store.load(work.points[0].cell)
     assert outcome.arrays["implausibility"].shape == (2, 2)

@@ -25,7 +25,7 @@ from counterfactual_training.experiments.grid.settings import KEYS, typed
 from counterfactual_training.experiments.paper_data import KINDS, short_name
 
 _TABLES = ("generator", "objective", "training", "model", "evaluation")
-_TOP = ("name", "title", "data", "seeds", "image_seeds", "own_seeds", "protected", "alone", "gate")
+_TOP = ("name", "title", "data", "seeds", "image_seeds", "own_seeds", "protected", "alone", "gate", "regime")
 _PROTOCOL = tuple(f.name for f in fields(EvaluationProtocol) if f.name not in ("name", "individuals"))
 _MEASUREMENT = tuple(f.name for f in fields(Measurement) if f.name != "protocol")
 _EVALUATION = (*_MEASUREMENT, "protocol", *_PROTOCOL)

@@ -231,4 +231,4 @@ class Leaders:
         values = {name: str(chosen) for name, chosen in point.values}
         words = {name: name.rpartition(".")[2] for name in self.varied}
         settings = [values[name] if word == "name" else f"{word} {values[name]}" for name, word in words.items()]
-        return f"best on {data}: IP {value:.2f}{change}, {', '.join(settings)}"
+        return ", ".join([f"best on {data}: IP {value:.2f}{change}", *settings])
