@@ -13,7 +13,7 @@ import counterfactual_training as ct
 FINDER = doctest.DocTestFinder(exclude_empty=True)
 
 
-def tests_of(name: str) -> list[doctest.DocTest]:
+def examples_of(name: str) -> list[doctest.DocTest]:
     value = getattr(ct, name)
     if inspect.isclass(value) or inspect.isroutine(value):
         return FINDER.find(value, name, globs={})
@@ -29,7 +29,7 @@ def test_every_public_name_has_a_place_in_the_reference():
 def test_examples_run(name, undisturbed, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     mpl.use("Agg")
-    found = tests_of(name)
+    found = examples_of(name)
     own = next((test for test in found if test.name == name), None)
     assert own and own.examples, f"{name} has no example in its docstring"
     for test in found:

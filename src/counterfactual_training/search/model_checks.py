@@ -95,7 +95,11 @@ def check_logits(logits: Tensor, y: Tensor, num_classes: int | None = None) -> N
     if not bool(torch.isfinite(values).all()):
         raise ModelError("The model returned NaN or infinity; its weights are unusable.")
     # A single row may sum to 1 by chance, and so may copies of it, from which several answers are searched.
-    if bool((values != values.reshape(-1, k)[:1]).any()) and bool((values >= 0).all()) and bool(((values.sum(-1) - 1).abs() < 1e-4).all()):
+    if (
+        bool((values != values.reshape(-1, k)[:1]).any())
+        and bool((values >= 0).all())
+        and bool(((values.sum(-1) - 1).abs() < 1e-4).all())
+    ):
         raise ModelError(
             "The model's outputs are probabilities (rows sum to 1); return logits instead, without the final softmax."
         )
