@@ -9,6 +9,7 @@ import pytest
 from packaging.metadata import Metadata
 from tools.markdown import blocks
 
+import counterfactual_training as ct
 from run_pages import ROOT
 
 
@@ -54,3 +55,8 @@ def test_the_first_tutorial_runs_from_it(wheel, tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "would be" in done.stdout
+
+
+def test_changelog_and_citation_know_the_version():
+    assert f"\n## [{ct.__version__}] - 20" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"\nversion: {ct.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
