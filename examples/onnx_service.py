@@ -4,7 +4,8 @@
     python examples/onnx_service.py people.onnx '{"age": 35, "debt": 21.5, ...}' [TARGET]
 
 Copy this file into your service. The graph in the ONNX file computes probabilities, plausibility and the gradient of
-the target's loss; the JSON in its metadata says how rows are encoded and where advice may lead: see docs/how-to/export.md.
+the target's loss; the JSON in its metadata says how rows are encoded and where advice may lead, see
+docs/how-to/export.md.
 """
 
 import json

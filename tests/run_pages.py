@@ -6,6 +6,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
+
 from tools.pages import empty_folder, run_page
 
 ROOT = Path(__file__).parent.parent

@@ -20,12 +20,12 @@ from typing import Any
 from unittest import mock
 
 import griffe
-from tools.names import GROUPS, linked, names_of
 
 import counterfactual_training as ct
 from counterfactual_training.cli import COMMANDS, make_parser
 from counterfactual_training.cli import main as run_ct
 from counterfactual_training.estimator.parameters import PRESETS
+from tools.names import GROUPS, linked, names_of
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 _MADE = "<!-- written by python -m tools.reference: change the code, not this page -->"

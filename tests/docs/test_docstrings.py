@@ -5,10 +5,10 @@ import inspect
 
 import matplotlib as mpl
 import pytest
-from tools.names import PAGE_OF
-from tools.reference import documented
 
 import counterfactual_training as ct
+from tools.names import PAGE_OF
+from tools.reference import documented
 
 FINDER = doctest.DocTestFinder(exclude_empty=True)
 

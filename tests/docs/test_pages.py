@@ -3,11 +3,11 @@
 import re
 
 import pytest
+
+from run_pages import ROOT, pages
 from tools.commands import check
 from tools.markdown import blocks
 from tools.pages import empty_folder, masked, run_page, write_page
-
-from run_pages import ROOT, pages
 
 PAGE = """# A page
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tools import reference, site
-from tools.notebooks import TUTORIALS, notebook
 
 from run_pages import ROOT
+from tools import reference, site
+from tools.notebooks import TUTORIALS, notebook
 
 NAV = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
 NOTEBOOKS = sorted(TUTORIALS.glob("*.ipynb"))

@@ -7,10 +7,10 @@ import zipfile
 
 import pytest
 from packaging.metadata import Metadata
-from tools.markdown import blocks
 
 import counterfactual_training as ct
 from run_pages import ROOT
+from tools.markdown import blocks
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,6 @@
 """The classifier with every network it can name: rules hold, files hold it, restarts and gates work."""
 
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -208,15 +206,3 @@ def test_fixed_steps_in_training_stay_in_their_box(make_quick):
         generator = setting.generator.replace(learning_rate=rate)
         found = ct.search(classifier.model_, x, 1 - prepared.y, generator=generator, constraints=setting.constraints)
         assert bool(((found.x_cf >= low - 1e-4) & (found.x_cf <= high + 1e-4)).all())
-
-
-def test_the_page_runs_as_written(loans):
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "models.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    code = code.replace("CounterfactualClassifier(", "CounterfactualClassifier(epochs=1, gate='none', ")
-    code = code.replace("constraints=constraints)", "constraints=constraints, config=ct.TrainConfig(epochs=1))")
-    x = torch.randn(60, 3)
-    frame, labels = loans
-    constraints = ct.Constraints.infer(x)
-    scope = {"ct": ct, "frame": frame, "labels": labels, "x": x, "y": (x[:, 0] > 0).long(), "constraints": constraints}
-    exec(compile(code, "models.md", "exec"), scope)  # noqa: S102

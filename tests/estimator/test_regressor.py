@@ -3,7 +3,6 @@
 import re
 import warnings
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -358,17 +357,3 @@ def test_polars_in_polars_out(model):
     told = model.explain(polars.DataFrame(frame[:4].to_dict("list")), target=(None, 150_000))
     assert isinstance(told.frame, polars.DataFrame) and "after" in told.summary.columns
     assert told.changes() == model.explain(frame[:4], target=(None, 150_000)).changes()
-
-
-def test_the_page_on_regression_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "regression.md").read_text()
-    frame, price = houses(120)
-    scope = {"ct": ct, "frame": frame, "prices": price, "rows": frame[:3], "x": torch.randn(90, 3)}
-    short = partial(ct.CounterfactualRegressor, epochs=4, random_state=0)
-    short.load = ct.CounterfactualRegressor.load
-    monkeypatch.setattr(ct, "CounterfactualRegressor", short)
-    for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        less = code.replace("epochs=100", "epochs=2").replace("n_rows=20", "n_rows=2")
-        exec(compile(less, "regression.md", "exec"), scope)  # noqa: S102
-    assert (tmp_path / "houses.safetensors").is_file()

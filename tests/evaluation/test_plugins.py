@@ -1,9 +1,7 @@
 """Explainers and metrics of users: measured as ours, checked, never repaired."""
 
-import re
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -194,16 +192,6 @@ def test_the_step_free_table_takes_explainers(known):
     # Reaching .5 is being past the line; .95 of the rescaled model asks for more than the nearest rows have.
     shares = table.groupby("tau")["valid"].mean()
     assert shares[".5"] == 1.0 and 0 < shares[".95*"] < 1
-
-
-def test_the_page_runs(known, capsys):
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "evaluation.md").read_text()
-    scope = {"ct": ct, "torch": torch, "model": known[0], "data": ct.load_dataset("moons"), "QUICK": QUICK}
-    for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        short = code.replace("model, data, ", "model, data, QUICK, ")
-        exec(compile(short, "evaluation.md", "exec"), scope)  # noqa: S102
-    printed = capsys.readouterr().out
-    assert "halfway" in printed and "violations" in printed and "spread" in printed
 
 
 def test_lists_of_functions_and_dicts_of_models_are_refused(known):

@@ -2,13 +2,11 @@
 
 import inspect
 import re
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-import counterfactual_training as ct
 from counterfactual_training import (
     Generator,
     ecco,
@@ -25,16 +23,8 @@ from counterfactual_training.errors import InputError
 from counterfactual_training.search import GENERATORS, Distance, Energy, FeatureSpace, LatentSpace
 
 
-def test_the_page_on_generators_runs_and_lists_all(monkeypatch):
+def test_the_page_on_generators_lists_all():
     page = (Path(__file__).parents[2] / "docs" / "reference" / "generators.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    x, loan = torch.randn(40, 2, generator=torch.Generator().manual_seed(0)), ct.loan(200)
-    quick = partial(ct.CounterfactualClassifier, epochs=1, mutability={}, progress=False)
-    monkeypatch.setattr(ct, "CounterfactualClassifier", quick)
-    monkeypatch.setattr(ct, "train", partial(ct.train, config=ct.TrainConfig(epochs=1), progress=False))
-    scope = {"x": x, "y": torch.arange(40) % 2, "y_target": torch.arange(40) % 2, "x_train": x, "model": mlp(2, 2)}
-    scope |= {"ct": ct, "constraints": None, "frame": loan.frame, "labels": loan.labels}
-    exec(compile(code, "generators.md", "exec"), scope)  # noqa: S102
     rows = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
     assert sorted({*rows} - {"step_rule"}) == sorted(GENERATORS)
     weights = {n for name in GENERATORS for n in inspect.signature(GENERATORS[name]).parameters if "lambda" in n}

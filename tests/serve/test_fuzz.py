@@ -12,7 +12,6 @@ import pytest
 sys.path.append(str(Path(__file__).parents[2]))  # `benchmarks` is no part of the package
 
 from benchmarks.serve_fuzz import Case, Fuzzer, World, judge, judge_log
-
 from counterfactual_training.serve.metrics import JsonLines
 
 LOGGER = logging.getLogger("counterfactual_training.serve")

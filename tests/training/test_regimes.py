@@ -6,7 +6,6 @@ import copy
 import math
 import re
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -337,17 +336,8 @@ def test_an_ensemble_by_name_has_as_many_members_as_it_is_given():
         make_regime("ensemble", of="ensemble of jem")
 
 
-def test_the_page_on_regimes_runs_and_lists_all(monkeypatch):
+def test_the_page_on_regimes_lists_all():
     page = (Path(__file__).parents[2] / "docs" / "reference" / "regimes.md").read_text()
-    calls, own = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    x, y = blobs(dtype=torch.float32)
-    loan = ct.loan(200)
-    classifier = partial(ct.CounterfactualClassifier, epochs=1, mutability={}, progress=False)
-    monkeypatch.setattr(ct, "CounterfactualClassifier", classifier)
-    scope = {"ct": ct, "frame": loan.frame, "labels": loan.labels, "x": x, "y": y, "constraints": None}
-    for code in (calls, own):
-        short = code.replace("x, y, ", "x, y, config=ct.TrainConfig(epochs=1), ")
-        exec(compile(short, "regimes.md", "exec"), scope | {"model": network().float()})  # noqa: S102
     assert set(re.findall(r"`(\w+)`", page)) >= set(REGIMES)
 
 
