@@ -44,7 +44,10 @@ def _source(block: Block) -> str | None:
         return f"%%writefile {block.title}\n{block.code}"
     if block.language == "python":
         return block.code
-    return "\n".join(f"%{line}" if line.startswith("pip ") else f"!{line}" for line in commands(block.code))
+    lines = [
+        line for line in commands(block.code) if not line.startswith("pip ")
+    ]  # who has the notebook has the package
+    return "\n".join(f"!{line}" for line in lines) or None
 
 
 def _text(lines: list[str]) -> dict[str, Any]:
