@@ -56,8 +56,9 @@ def evaluate(
         constraints: of the searches and attacks; by default those of the data set, or a box inferred from the rows.
         find: searches, called as :func:`search` is; ``search_gated`` also leads by real rows.
         explainers: measured instead, by name: functions ``(model, x, y_target, constraints) -> x_cf``, a
-            :class:`Generator` (searched up to the protocol's τ), or what is called as :func:`search` is. The table then has a column ``explainer`` (empty
-            where none took part) and the metric ``violations``. Foreign ones have no λ_energy (NaN).
+            :class:`Generator` (searched up to the protocol's τ), or what is called as :func:`search` is. The table then
+            has a column ``explainer`` (empty where none took part) and the metric ``violations``. Foreign ones have no
+            λ_energy (NaN).
         metrics: of your own, by name: functions of a :class:`Measured` that return one value per individual ``(n,)``,
             or one number.
 
