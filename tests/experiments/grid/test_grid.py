@@ -298,7 +298,7 @@ def test_a_regime_is_changed_by_its_name():
 
 def test_the_grid_in_the_documentation_is_one():
     page = (Path(__file__).parents[3] / "docs" / "how-to" / "grids.md").read_text(encoding="utf-8")
-    text = page.partition("```toml\n")[2].partition("```")[0]
+    text = page.partition('```toml title="mine.toml"\n')[2].partition("```")[0]
     assert "8 settings × 2 data sets × 3 seeds" in text
     grid = parse_grid(text, "docs")
     assert (grid.num_settings, grid.num_points) == (8, 48)
