@@ -32,7 +32,8 @@ def run_line(line: str) -> None:
     elif words[0] == "ct" and not _SHELL.search(shlex.join(words).replace("'>'", ">")):
         _ct(words)
     else:
-        _shell(line)
+        # Whole programs stand in the repository, which is not where pages run.
+        _shell(re.sub(r"\bexamples/(?=\w+\.py)", f"{ROOT}/examples/", line))
 
 
 def check(line: str) -> None:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 
 from tools.commands import check, run_line
 from tools.markdown import Block, blocks
@@ -49,7 +50,8 @@ class PageRun:
 def run_page(page: Path, quick: bool = True) -> PageRun:
     """Run all blocks of a page in the current folder. With ``quick``, as its comments for tests say."""
     found = PageRun()
-    scope: dict[str, object] = {"__name__": "__page__"}
+    module = sys.modules["__page__"] = ModuleType("__page__")  # where dataclasses of the page look for their names
+    scope = vars(module)
     comparable = True
     for block in blocks(page.read_text(encoding="utf-8")):
         comparable = comparable and not (quick and block.quick)
@@ -114,7 +116,7 @@ def _run(block: Block, code: str, scope: dict[str, object], name: str) -> str:
         if block.language == "python" and not block.not_run:
             _execute(code, scope, f"{name}:{block.first + 1}")
         elif block.language == "python":
-            compile(code, name, "exec")
+            compile(code, name, "exec", dont_inherit=True)
         elif block.language == "bash":
             for line in commands(code):
                 check(line) if block.not_run else run_line(line)
@@ -125,9 +127,9 @@ def _execute(code: str, scope: dict[str, object], name: str) -> None:
     """Execute as a notebook would: the value of a last expression is shown. Lines keep their place in tracebacks."""
     tree = ast.parse(code, name)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, name, "exec"), scope)  # noqa: S102
+    exec(compile(tree, name, "exec", dont_inherit=True), scope)  # noqa: S102
     if last is not None:
-        value = eval(compile(ast.Expression(last.value), name, "eval"), scope)  # noqa: S307
+        value = eval(compile(ast.Expression(last.value), name, "eval", dont_inherit=True), scope)  # noqa: S307
         if value is not None:
             print(value if hasattr(value, "to_string") else repr(value))
 

@@ -1,10 +1,11 @@
-"""The site that `make docs` built, in a real browser, opened from its folder: offline, wide and narrow, light and dark."""
+"""The site that `make docs` built, in a real browser, from its folder: offline, wide and narrow, light and dark."""
 
 import re
 import shutil
 from pathlib import Path
 
 import pytest
+
 from run_pages import ROOT
 
 SITE = ROOT / "site"

@@ -16,7 +16,7 @@ from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.estimator.parameters import learned_by
 from counterfactual_training.models import linear, mlp
 from counterfactual_training.persistence import load_file, save_file
-from counterfactual_training.search import ecco, generic, make_generator
+from counterfactual_training.search import GENERATORS, ecco, generic, make_generator
 
 KIND = "counterfactual classifier"
 
@@ -264,3 +264,22 @@ def test_a_network_trained_elsewhere_keeps_its_activation(fitted, loans, tmp_pat
     np.testing.assert_array_equal(again.predict_proba(frame), classifier.predict_proba(frame))
     with pytest.raises(ModelError, match="Expected layers as mlp"):
         CounterfactualClassifier.from_trained(torch.nn.LSTM(3, 2), fitted.encoder_, ["a", "b"], ecco())
+
+
+def test_a_recipe_of_ones_own_is_asked_for_by_name(make_quick, make_blobs, tmp_path, monkeypatch):
+    def recipe(x_train, y_train, **settings):
+        return generic(**settings)
+
+    monkeypatch.setitem(GENERATORS, "mine", recipe)
+    x, y = make_blobs()
+    path = tmp_path / "mine.safetensors"
+    fitted = make_quick(preset="as_run", generator="mine").fit(x.numpy(), y.numpy())
+    fitted.save(path)
+    told = r"trained with the generator 'mine', which is not one of this package: pass it.*generator="
+    with pytest.raises(FileError, match=told):  # known, but its rows are not
+        CounterfactualClassifier.load(path)
+    loaded = CounterfactualClassifier.load(path, generator=fitted.generator_)
+    assert np.array_equal(loaded.predict(x.numpy()), fitted.predict(x.numpy()))
+    monkeypatch.delitem(GENERATORS, "mine")
+    with pytest.raises(FileError, match=told):
+        CounterfactualClassifier.load(path)

@@ -15,13 +15,14 @@ import torch
 from pandas.api import types
 from torch import Tensor, nn
 
+from counterfactual_training.defaults import GENERATORS as BUILT_IN
 from counterfactual_training.errors import FileError, InputError, check_name
 from counterfactual_training.estimator.networks import MODELS, make_model
 from counterfactual_training.estimator.parameters import learned_by, make_training_generator
 from counterfactual_training.gates import Gate, make_gate
 from counterfactual_training.models import VAE, Ensemble, describe, make_ensemble, make_network
 from counterfactual_training.persistence import blaming_file, load_file, load_weights, save_file
-from counterfactual_training.search import GENERATORS
+from counterfactual_training.search import GENERATORS, Generator
 from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.training import OBJECTIVES, REGIMES, History
 
@@ -118,7 +119,7 @@ def _assembled(
     if not 0 <= num_std < float("inf"):
         raise ValueError(f"num_std is {num_std}")
     learned = _learned(under(_LEARNED, tensors), len(encoder.names_)) | ({} if vae is None else {"vae": vae})
-    generator = make_training_generator(classifier.get_params(deep=False), learned=learned)
+    generator = _generator(classifier.get_params(deep=False), learned, source)
     spec = content.get("gate")  # older files have no gate
     gate = None if spec is None else _gate(spec, *sizes, under(_GATE, tensors), source)
     classifier._adopt(encoder, classes, model, history, num_std, generator, gate)
@@ -153,6 +154,20 @@ def _vae(spec: dict[str, Any], num_features: int, state: dict[str, Tensor], sour
     _allocated(vae, state, source)
     load_weights(vae, state, source)
     return vae.eval().requires_grad_(False)
+
+
+def _generator(params: Mapping[str, Any], learned: Mapping[str, Any], source: str) -> Generator:
+    """The generator of the training. A recipe of the user's own may be unknown here, or want the training rows."""
+    try:
+        return make_training_generator(params, learned=learned)
+    except (InputError, TypeError) as error:
+        name = params["generator"]
+        if not isinstance(name, str) or name in BUILT_IN:
+            raise
+        raise FileError(
+            f"{source!r} was trained with the generator {name!r}, which is not one of this package: pass it, as in "
+            f"load({source!r}, generator=...)."
+        ) from error
 
 
 def _learned(tensors: dict[str, Tensor], num_features: int) -> dict[str, Any]:

@@ -537,7 +537,8 @@ def register_generator(name: str, recipe: Recipe) -> None:
     """Register a recipe under a name.
 
     Args:
-        name: what commands, config files and :func:`make_generator` then call it.
+        name: what :func:`make_generator`, classifiers and config files read in this process then call it; the command
+            ``ct`` knows its own recipes only.
         recipe: a function that returns a :class:`Generator`; it is passed ``x_train`` and ``y_train`` if it takes them.
 
     Examples:
