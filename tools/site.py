@@ -27,7 +27,7 @@ from tools.reference import write_reference
 
 ROOT = Path(__file__).parent.parent
 STAGED, SITE = ROOT / "build" / "docs", ROOT / "site"
-_LINK = re.compile(r"(\]\()([^)\s]+)(\))")
+_LINK = re.compile(r"`[^`]+`|(\]\()([^)\s]+)(\))")  # code that looks like a link is none
 _FENCE = re.compile(r"^ *(```+)")
 _SOURCES = {".py": "python", ".toml": "toml"}
 # The theme takes this from a CDN to search in pages that were opened from a folder; ours is in docs/assets.
@@ -86,7 +86,7 @@ def _relinked(path: Path, linked: list[Path]) -> str:
     """The text of a page, its links as they are in the site; what they lead to is added to ``linked``."""
 
     def relink(match: re.Match[str]) -> str:
-        address, sharp, anchor = match[2].partition("#")
+        address, sharp, anchor = (match[2] or "").partition("#")
         if not address or urlsplit(address).scheme:
             return match[0]
         to = Path(os.path.normpath(path.parent / address))
