@@ -8,7 +8,10 @@ Counterfactual Training as published, and the default of `CounterfactualClassifi
 
 from __future__ import annotations
 
+import json
 import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 
 import matplotlib
@@ -79,6 +82,16 @@ def main() -> None:
     panels[0].legend(loc="lower left", fontsize=9, framealpha=1)
     figure.savefig(out / "before_after.png", dpi=110)
     pd.DataFrame(told).to_csv(out / "before_after.csv", index=False)
+    made = {
+        "command": "python -m benchmarks.before_after results",
+        "seed": SEED,
+        "versions": {
+            name: version(name) for name in ("counterfactual-training", "torch", "scikit-learn", "matplotlib")
+        },
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    (out / "provenance").mkdir(exist_ok=True)
+    (out / "provenance" / "before_after.json").write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
     print(pd.DataFrame(told).to_string(index=False))
 
 

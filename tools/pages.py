@@ -150,7 +150,7 @@ def empty_folder() -> object:
     before = Path.cwd()
     with (
         tempfile.TemporaryDirectory() as folder,
-        pd.option_context("display.width", 110, "display.max_columns", 20, "display.precision", 3),
+        pd.option_context("display.width", 110, "display.max_columns", 20),
     ):
         os.chdir(folder)
         try:

@@ -96,7 +96,9 @@ def unknown(what: str, given: object, valid: Iterable[object]) -> str:
     """A sentence for an unknown name: what came, the nearest valid one, all valid ones."""
     names = {str(name): repr(name) for name in valid}
     folded = {name.casefold(): text for name, text in names.items()}  # case alone is no reason to find nothing near
-    close = difflib.get_close_matches(str(given).casefold(), folded, n=1, cutoff=0.5)
+    asked = str(given).casefold()
+    begun = [name for name in folded if len(asked) > 1 and name.startswith(asked)]  # eps is rather epsilon than steps
+    close = begun or difflib.get_close_matches(asked, folded, n=1, cutoff=0.5)
     hint = f" Did you mean {folded[close[0]]}?" if close else ""
     return f"Unknown {what} {given!r}.{hint} Valid: {', '.join(names.values()) or 'none'}."
 

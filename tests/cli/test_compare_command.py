@@ -41,6 +41,16 @@ def test_one_table_one_page_and_pictures(tmp_path, capsys):
     assert {row["model"] for row in document["tables"]["arena"]} == {"conventional", "pgd", "gated"}
 
 
+def test_what_another_choice_replaces_is_told(tmp_path, capsys):
+    before = pd.DataFrame({"data": ["LS", "CH"], "model": ["conventional", "ct"]})
+    before.to_csv(tmp_path / "arena.csv", index=False)
+    command._tell_what_is_replaced(tmp_path, before)
+    assert not capsys.readouterr().err
+    command._tell_what_is_replaced(tmp_path, before.iloc[:1])
+    told = capsys.readouterr().err
+    assert "no longer show the data sets CH" in told and "no longer show the regimes ct; --out keeps both" in told
+
+
 def test_mistyped_names_are_told_before_training(tmp_path, capsys):
     assert main(["compare", "--regimes", "trade", "--out", str(tmp_path / "out"), "--runs", str(tmp_path / "r")]) == 2
     assert "'trades'" in capsys.readouterr().err

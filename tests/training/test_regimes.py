@@ -336,6 +336,15 @@ def test_an_ensemble_by_name_has_as_many_members_as_it_is_given():
         make_regime("ensemble", of="ensemble of jem")
 
 
+def test_train_takes_a_regime_with_numbers_of_its_own():
+    x, y = blobs()
+    config, results = ct.TrainConfig(epochs=2), []
+    for given in ({"regime": make_regime("pgd", epsilon=0.2)}, {"setting": make_regime("pgd", epsilon=0.2)}):
+        torch.manual_seed(0)
+        results.append(ct.train(network(), x, y, config=config, **given).history.to_frame()["loss"])
+    assert results[0].equals(results[1])
+
+
 def test_the_page_on_regimes_lists_all():
     page = (Path(__file__).parents[2] / "docs" / "reference" / "regimes.md").read_text()
     assert set(re.findall(r"`(\w+)`", page)) >= set(REGIMES)
@@ -345,6 +354,8 @@ def test_bad_input_is_named():
     x, y = blobs()
     with pytest.raises(InputError, match="trades"):
         make_regime("trade")
+    with pytest.raises(InputError, match="Did you mean 'epsilon'"):
+        make_regime("pgd", eps=0.1)
     with pytest.raises(InputError, match="no numbers of its own"):
         make_regime("ct", epsilon=0.1)
     with pytest.raises(InputError, match="epsilon must be positive"):

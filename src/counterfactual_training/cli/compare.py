@@ -16,13 +16,15 @@ from counterfactual_training.cli.options import (
     names,
     need_report,
 )
-from counterfactual_training.cli.output import emit, folder
+from counterfactual_training.cli.output import emit, folder, note
 from counterfactual_training.cli.parsing import is_file_name
 from counterfactual_training.errors import InputError
 from counterfactual_training.experiments.arena.caps import GENERATORS, GRADIENTS, MEMBERS
 from counterfactual_training.experiments.truth.caps import UNCAPPED, Caps
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from counterfactual_training.datasets.dataset import Dataset
 
 _CAPS = Caps()
@@ -78,6 +80,7 @@ def run(arguments: argparse.Namespace) -> None:
     )
     failures = run_arena(arena, engine=chosen_engine(arguments), stream=sys.stderr)
     tables = arena_tables(arena)
+    _tell_what_is_replaced(out, tables["arena"])
     files = write_arena(tables, out, arena, arguments.command_line)
     document = {
         "rows": arena.kind_of_rows,
@@ -88,6 +91,17 @@ def run(arguments: argparse.Namespace) -> None:
     shown = [table.text() for section in arena_sections(tables)[:2] for table in section.tables]
     emit(arguments, document, "\n\n".join([*shown, f"{len(files)} files in {out}"]))
     complain(failures)
+
+
+def _tell_what_is_replaced(out: Path, table: pd.DataFrame) -> None:
+    """Another choice of data sets or regimes writes the same files: say what they held."""
+    import pandas as pd
+
+    if len(table) and (before := out / "arena.csv").is_file():
+        old = pd.read_csv(before)
+        for column, what in (("data", "data sets"), ("model", "regimes")):
+            if gone := [str(name) for name in old[column].unique() if name not in set(table[column])]:
+                note(f"note: the tables in {str(out)!r} no longer show the {what} {', '.join(gone)}; --out keeps both")
 
 
 def _data(arguments: argparse.Namespace) -> list[str | Dataset] | None:

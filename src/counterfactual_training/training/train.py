@@ -42,7 +42,7 @@ def train(
     config: TrainConfig | None = None,
     *,
     setting: Setting | str | None = None,
-    regime: Regime | str | None = None,
+    regime: Regime | Setting | str | None = None,
     validation: arguments.Validation | None = None,
     sample_weight: Tensor | None = None,
     class_weight: arguments.ClassWeight | None = None,
@@ -66,7 +66,8 @@ def train(
         objective: the weights of Eq. 2, or a name from :data:`OBJECTIVES`.
         config: all other settings.
         setting: these four together, or the name of a preset; arguments given beside it take precedence.
-        regime: another way to train, or its name in :data:`REGIMES`; ``"ensemble"`` is for an :class:`Ensemble`.
+        regime: another way to train, its name in :data:`REGIMES`, or what :func:`make_regime` gives; ``"ensemble"`` is
+            for an :class:`Ensemble`.
         validation: rows and classes whose loss and accuracy are logged every epoch, for callbacks only.
         sample_weight: ``(n,)`` weights of the rows in class loss and adversarial loss.
         class_weight: one number per class for the same losses, or ``"balanced"``.
@@ -158,14 +159,14 @@ def _train_members(
     return TrainResult(model.eval(), results[0].history)
 
 
-def _base(setting: Setting | str | None, regime: Regime | str | None) -> Setting:
+def _base(setting: Setting | str | None, regime: Regime | Setting | str | None) -> Setting:
     """The setting, trained by a regime; a name may also stand for a whole setting, such as ``"as_printed"``."""
     base = preset(setting) if isinstance(setting, str) else setting
     if regime is None:
         return base or Setting()
     if isinstance(regime, Regime):
         return replace(base or Setting(), regime=regime)
-    chosen = make_regime(regime)
+    chosen = regime if isinstance(regime, Setting) else make_regime(regime)
     if base is None:
         return chosen
     return replace(base, regime=chosen.regime, objective=chosen.objective, members=chosen.members)
