@@ -21,7 +21,7 @@ class Block:
         code: the content, without the fence's indent.
         first, last: lines of the content, counted from zero; ``last`` is the line that closes the fence.
         quick: texts to replace in tests, with what; an empty text appends to each command.
-        not_run: why the block cannot run in tests; ``None`` for blocks that do.
+        not_run: why the block does not run as it stands; in tests it may still, quickened. ``None`` for blocks that do.
         output: content of a block ``text`` directly below, which shows what this one prints.
     """
 
@@ -34,6 +34,10 @@ class Block:
     quick: tuple[tuple[str, str], ...] = ()
     not_run: str | None = None
     output: Block | None = None
+
+    def runs(self, quick: bool) -> bool:
+        """Whether the block is executed: as it stands, or as tests have it."""
+        return self.not_run is None or (quick and bool(self.quick))
 
     def quickened(self) -> str:
         """The code that tests run."""

@@ -56,11 +56,12 @@ def run_page(page: Path, quick: bool = True) -> PageRun:
     for block in blocks(page.read_text(encoding="utf-8")):
         comparable = comparable and not (quick and block.quick)
         try:
-            printed = _run(block, block.quickened() if quick else block.code, scope, page.name)
+            code = block.quickened() if quick else block.code
+            printed = _run(block, code, scope, page.name) if block.runs(quick) else _check(block, page.name)
         except (Exception, SystemExit):
             found.faults.append(f"{page.name}, line {block.first + 1}: {traceback.format_exc(limit=-4)}")
             break
-        if block.output and not block.not_run:
+        if block.output and block.runs(quick):
             found.printed.append((block, printed))
             if comparable and masked(printed) != masked(block.output.code):
                 found.faults.append(
@@ -113,14 +114,22 @@ def _run(block: Block, code: str, scope: dict[str, object], name: str) -> str:
         return ""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        if block.language == "python" and not block.not_run:
+        if block.language == "python":
             _execute(code, scope, f"{name}:{block.first + 1}")
-        elif block.language == "python":
-            compile(code, name, "exec", dont_inherit=True)
         elif block.language == "bash":
             for line in commands(code):
-                check(line) if block.not_run else run_line(line)
+                run_line(line)
     return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").splitlines())
+
+
+def _check(block: Block, name: str) -> str:
+    """What can be told of a block without running it; it prints nothing."""
+    if block.language == "python":
+        compile(block.code, name, "exec", dont_inherit=True)
+    elif block.language == "bash":
+        for line in commands(block.code):
+            check(line)
+    return ""
 
 
 def _execute(code: str, scope: dict[str, object], name: str) -> None:
