@@ -18,14 +18,14 @@ def pages(folder: str) -> list[Path]:
     return found
 
 
-def runs(found: list[Path]) -> Callable[..., None]:
+def runs(found: list[Path], quick: bool = True) -> Callable[..., None]:
     @pytest.mark.filterwarnings("ignore")
     @pytest.mark.parametrize("page", found, ids=lambda page: page.stem)
     def test_page(page, undisturbed):
         with empty_folder():
-            result = run_page(page)
+            result = run_page(page, quick)
         plt.close("all")
         gc.collect()
-        assert not result.faults, "\n".join(result.faults)
+        assert not result.faults + result.outdated, "\n".join(result.faults + result.outdated)
 
     return test_page

@@ -10,11 +10,14 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 _SHELL = re.compile(r"[|&;<`$]|>(?! ?[\w./-]+$)")
+_PATIENCE = 120.0  # seconds for a server to start and stop
 _SERVES = re.compile(r"^ct serve\b")
 
 
@@ -41,15 +44,19 @@ def check(line: str) -> None:
     words = shlex.split(line, comments=True)
     if words[0] == "ct":
         told = _help(words)
-        if missing := [word for word in words if word.startswith("--") and word.split("=")[0] not in told]:
+        if missing := [word for word in words if word.startswith("--") and not _told(word.split("=")[0], told)]:
             raise ValueError(f"{line!r}: {words[1]} has no option {missing[0]}")
     elif words[0] == "pip":
-        known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
         asked = {name for extras in re.findall(r"\[([\w,-]+)\]", line) for name in extras.split(",")}
         if unknown := asked - known.keys():
             raise ValueError(f"{line!r}: pyproject.toml has no extra {sorted(unknown)[0]!r}")
     elif words[0] == "make":
         subprocess.run(["make", "--dry-run", "-C", str(ROOT), *words[1:]], check=True, capture_output=True)
+
+
+def _told(option: str, told: str) -> bool:
+    return bool(re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", told))
 
 
 def _ct(words: list[str]) -> None:
@@ -97,11 +104,17 @@ def _shell(line: str) -> None:
 def _serve(words: list[str]) -> None:
     """Start the page on a free port, wait until it says where it is, and stop it as a person would."""
     command = [*words, "--port", "0", "--no-open"]  # the last --port counts
-    with subprocess.Popen(
-        command, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as run:
-        assert run.stdout is not None and run.stderr is not None  # noqa: S101
+    with (
+        tempfile.TemporaryFile("w+") as log,
+        subprocess.Popen(command, env=_environment(), stdout=subprocess.PIPE, stderr=log, text=True) as run,
+    ):
+        too_late = threading.Timer(_PATIENCE, run.kill)
+        too_late.start()
+        assert run.stdout is not None  # noqa: S101
         told = next((line for line in run.stdout if "http://" in line), "")
         run.send_signal(signal.SIGINT)
+        run.wait()
+        too_late.cancel()
+        log.seek(0)
         if not told:
-            raise RuntimeError(f"{shlex.join(words)} did not open a page: {run.stderr.read()[-2000:]}")
+            raise RuntimeError(f"{shlex.join(words)} did not open a page: {log.read()[-2000:]}")

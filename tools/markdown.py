@@ -9,7 +9,7 @@ from itertools import pairwise
 
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<language>[\w-]*)(?P<rest>.*)$")
 _TITLE = re.compile(r'title="([^"]+)"')
-_COMMENT = re.compile(r"^\s*<!-- *(quick|not run): *(.*?) *-->\s*$")
+_COMMENT = re.compile(r"^\s*<!-- *(quick|not run|varies): *(.*?) *-->\s*$")
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Block:
         first, last: lines of the content, counted from zero; ``last`` is the line that closes the fence.
         quick: texts to replace in tests, with what; an empty text appends to each command.
         not_run: why the block does not run as it stands; in tests it may still, quickened. ``None`` for blocks that do.
+        varies: what in the output differs from run to run, so that its numbers are not compared.
         output: content of a block ``text`` directly below, which shows what this one prints.
     """
 
@@ -33,6 +34,7 @@ class Block:
     indent: str = ""
     quick: tuple[tuple[str, str], ...] = ()
     not_run: str | None = None
+    varies: str | None = None
     output: Block | None = None
 
     def runs(self, quick: bool) -> bool:
@@ -69,26 +71,29 @@ def _fences(lines: list[str]) -> list[Block]:
             number += 1
             continue
         first, closing = number + 1, opened["indent"] + opened["ticks"]
-        last = next(n for n in range(first, len(lines)) if lines[n].rstrip() == closing)
+        last = next((n for n in range(first, len(lines)) if lines[n].rstrip() == closing), None)
+        if last is None:
+            raise ValueError(f"line {first}: this fence is not closed")
         found.append(_block(lines, opened, first, last))
         number = last + 1
     return found
 
 
 def _block(lines: list[str], opened: re.Match[str], first: int, last: int) -> Block:
-    quick, not_run = [], None
+    quick, told_once = [], {"not run": None, "varies": None}
     above = first - 2
     while above >= 0 and (told := _COMMENT.match(lines[above])):
-        if told[1] == "not run":
-            not_run = told[2]
-        else:
+        if told[1] == "quick":
             quick.insert(0, _replacement(told[2]))
+        else:
+            told_once[told[1]] = told[2]
         above -= 1
     title = _TITLE.search(opened["rest"])
     code = textwrap.dedent("\n".join(lines[first:last]))
     return Block(
-        opened["language"], title[1] if title else None, code, first, last, opened["indent"], tuple(quick), not_run
-    )
+        opened["language"], title[1] if title else None, code, first, last, opened["indent"], tuple(quick),
+        told_once["not run"], told_once["varies"],
+    )  # fmt: skip
 
 
 def _replacement(told: str) -> tuple[str, str]:

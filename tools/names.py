@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import griffe
 
 import counterfactual_training as ct
 
@@ -19,15 +25,40 @@ GROUPS = {
     "audits": ("Audits and export", ("audits", "export")),
     "errors": ("Errors", ("errors",)),
 }
+# The first line of a page that comes from code.
+MADE = "<!-- written by python -m tools.reference: change the code, not this page -->"
+_SOURCE = Path(__file__).parent.parent / "src"
 _ROLE = re.compile(r":(class|func|meth|data|mod|attr|exc):`~?([^`]+)`")
 
 
 def names_of(group: str) -> list[str]:
     """The public names of a page, classes first, as ``__all__`` lists them."""
-    return [name for name in ct.__all__ if ct._HOME[name] in GROUPS[group][1]]
+    return [name for name in ct.__all__ if ct._HOME.get(name) in GROUPS[group][1]]
 
 
 PAGE_OF = {name: group for group in GROUPS for name in names_of(group)}
+
+
+def undocumented() -> list[str]:
+    """Public names that no page of the reference lists, or that say nothing of themselves."""
+    described = {name for name in PAGE_OF if docstring(name)}
+    return sorted(set(ct.__all__) - described)
+
+
+def docstring(name: str) -> str:
+    """Of a public name. That of a constant only the source holds, below the assignment."""
+    value = getattr(ct, name)
+    if inspect.isclass(value) or inspect.isroutine(value):
+        own = vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
+        return inspect.cleandoc(own or "")
+    return str(getattr(constant(name).docstring, "value", ""))
+
+
+@cache
+def constant(name: str) -> Any:
+    """A public constant, as Griffe reads it from the source."""
+    package = griffe.load("counterfactual_training", search_paths=[_SOURCE], resolve_aliases=True)
+    return package[ct._HOME[name]][name].final_target
 
 
 def linked(text: str, folder: str = "") -> str:
@@ -46,3 +77,13 @@ def linked(text: str, folder: str = "") -> str:
         return f"[`{name}`]({folder}{PAGE_OF[owner]}.md#{owner})" if known else f"`{name}`"
 
     return _ROLE.sub(link, text)
+
+
+def first_sentence(name: str, folder: str = "") -> str:
+    """How the docstring of a public name begins, as a cell of a table."""
+    return cell(linked(docstring(name).partition("\n\n")[0], folder))
+
+
+def cell(text: str) -> str:
+    """Text as one cell of a table."""
+    return " ".join(text.split()).replace("|", "\\|")

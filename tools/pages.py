@@ -19,6 +19,7 @@ import shutil
 import sys
 import tempfile
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date
 from importlib.metadata import version
@@ -27,10 +28,10 @@ from types import ModuleType
 
 from tools.commands import check, run_line
 from tools.markdown import Block, blocks
+from tools.outputs import agree
 
 ROOT = Path(__file__).parent.parent
 PICTURE = re.compile(r"!\[[^\]]*\]\((images/[\w./-]+\.png)\)")
-_NUMBER = re.compile(r"[-−+]?\d[\d,]*(\.\d+)?(e[-+]?\d+)?")
 MADE = "*Outputs by `python -m tools.pages"
 
 
@@ -40,10 +41,12 @@ class PageRun:
 
     Attributes:
         printed: for each block with a pasted output, what it really printed.
-        faults: what went wrong, one sentence each; a page stops at the first block that fails.
+        outdated: what the page shows and the code no longer prints, a sentence each.
+        faults: what else went wrong; a page stops at the first block that fails.
     """
 
     printed: list[tuple[Block, str]] = field(default_factory=list)
+    outdated: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
 
@@ -63,8 +66,8 @@ def run_page(page: Path, quick: bool = True) -> PageRun:
             break
         if block.output and block.runs(quick):
             found.printed.append((block, printed))
-            if comparable and masked(printed) != masked(block.output.code):
-                found.faults.append(
+            if comparable and not agree(block.output.code, printed, numbers=block.varies is None):
+                found.outdated.append(
                     f"{page.name}, line {block.output.first + 1}: the page shows\n{block.output.code}\n"
                     f"but the code above prints\n{printed}\n"
                     f"If that is right, run python -m tools.pages {page.name} --write."
@@ -77,12 +80,9 @@ def run_page(page: Path, quick: bool = True) -> PageRun:
 def pictures(page: Path) -> list[str]:
     """File names of the pictures that the page's own code draws."""
     own = f"images/{page.stem}/"
-    return [link.removeprefix(own) for link in PICTURE.findall(page.read_text()) if link.startswith(own)]
-
-
-def masked(text: str) -> str:
-    """Words without numbers and spaces: what must be the same on every machine."""
-    return re.sub(r"[\s=─-]+", " ", _NUMBER.sub("#", text)).strip()
+    return [
+        link.removeprefix(own) for link in PICTURE.findall(page.read_text(encoding="utf-8")) if link.startswith(own)
+    ]
 
 
 def write_page(page: Path, found: PageRun) -> None:
@@ -150,7 +150,7 @@ def commands(code: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def empty_folder() -> object:
+def empty_folder() -> Iterator[Path]:
     """Work in an empty folder, as a new user does, without a screen; go back afterwards."""
     import matplotlib
     import pandas as pd
@@ -180,7 +180,7 @@ def main() -> None:
     for page in [path.resolve() for path in args.pages]:
         with empty_folder():
             found = run_page(page, quick=args.quick and not args.write)
-            faults = [fault for fault in found.faults if not (args.write and "the page shows" in fault)]
+            faults = found.faults + ([] if args.write else found.outdated)
             if args.write and not faults:
                 write_page(page, found)
         print(*(faults or [f"{page.name}: fine"]), sep="\n")

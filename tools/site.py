@@ -22,6 +22,7 @@ from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
+from tools.names import undocumented
 from tools.notebooks import write_notebooks
 from tools.reference import write_reference
 
@@ -30,6 +31,7 @@ STAGED, SITE = ROOT / "build" / "docs", ROOT / "site"
 _LINK = re.compile(r"`[^`]+`|(\]\()([^)\s]+)(\))")  # code that looks like a link is none
 _FENCE = re.compile(r"^ *(```+)")
 _SOURCES = {".py": "python", ".toml": "toml"}
+_UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n\n"  # code and tables would bury what explains them
 # The theme takes this from a CDN to search in pages that were opened from a folder; ours is in docs/assets.
 _SHIM, _OWN_SHIM = "https://unpkg.com/iframe-worker/shim", "assets/iframe-worker.js"
 
@@ -43,11 +45,12 @@ def stage() -> None:
     shutil.copytree(ROOT / "docs" / "assets", STAGED / "assets")
     waiting = [*sorted((ROOT / "docs").rglob("*.md")), *(ROOT / name for name in ("README.md", "ARCHITECTURE.md"))]
     waiting += [ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "results" / "README.md"]
-    done: set[Path] = set()
+    done: dict[PurePosixPath, Path] = {}
     while waiting:
-        if (path := waiting.pop()) not in done:
-            done.add(path)
-            waiting += _stage(path)
+        path = waiting.pop()
+        if (before := done.setdefault(site_path(path), path)) != path:
+            sys.exit(f"{before.relative_to(ROOT)} and {path.relative_to(ROOT)} have the same place in the site.")
+        waiting += [] if (STAGED / site_path(path)).exists() else _stage(path)
 
 
 def site_path(path: Path) -> PurePosixPath:
@@ -59,6 +62,8 @@ def site_path(path: Path) -> PurePosixPath:
         return PurePosixPath(*inside.parts[1:])
     if path.is_dir():
         return inside / "index.md"
+    if path.suffix == ".md" and path.with_suffix(".html").is_file():  # a page of its own, which would be overwritten
+        return inside.with_name(f"{path.stem}-tables.md")
     return inside.with_suffix(".md") if path.suffix in _SOURCES else inside
 
 
@@ -70,13 +75,20 @@ def _stage(path: Path) -> list[Path]:
     if path.is_dir():
         linked = sorted(inner for inner in path.iterdir() if not inner.name.startswith((".", "__")))
         files = [f"- [{inner.name}]({os.path.relpath(STAGED / site_path(inner), target.parent)})" for inner in linked]
-        target.write_text("\n".join([f"# {path.relative_to(ROOT)}", "", *files]) + "\n", encoding="utf-8")
+        text = "\n".join([f"# {path.relative_to(ROOT)}", "", *files]) + "\n"
+        target.write_text(_UNSEARCHED + text, encoding="utf-8")
     elif path.suffix in _SOURCES:
         name, code = path.relative_to(ROOT), path.read_text(encoding="utf-8").rstrip()
-        target.write_text(f"# {name}\n\n````{_SOURCES[path.suffix]}\n{code}\n````\n", encoding="utf-8")
+        text = f"# {name}\n\n````{_SOURCES[path.suffix]}\n{code}\n````\n"
+        target.write_text(_UNSEARCHED + text, encoding="utf-8")
     elif path.suffix == ".md":
-        target.write_text(_relinked(path, linked), encoding="utf-8")
-        linked += [path.with_suffix(".ipynb")] if path.with_suffix(".ipynb").is_file() else []
+        text = _relinked(path, linked)
+        if (notebook := path.with_suffix(".ipynb")).is_file():
+            linked.append(notebook)
+            title, rest = text.split("\n", 1)
+            text = f"{title}\n\n[This page as a notebook]({notebook.name})\n{rest}"
+        searched = path.parts[len(ROOT.parts)] != "results" or path.name == "README.md"
+        target.write_text(text if searched else _UNSEARCHED + text, encoding="utf-8")
     else:
         shutil.copyfile(path, target)
     return linked
@@ -151,7 +163,6 @@ class _Page(HTMLParser):
 
 def faults(site: Path = SITE) -> list[str]:
     """Links to pages or anchors that are not there, and whatever would be loaded from another host."""
-    # Pages of results are whole documents of their own, and tested where they are written.
     pages = {path: _Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
     found = []
     for path, page in pages.items():
@@ -174,6 +185,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--serve", action="store_true", help="serve the site on a local port afterwards")
     serve = parser.parse_args().serve
+    if missing := undocumented():
+        sys.exit(f"Public names without a docstring or a place in the reference: {', '.join(missing)}.")
     write_reference()
     write_notebooks()
     stage()

@@ -7,8 +7,7 @@ import matplotlib as mpl
 import pytest
 
 import counterfactual_training as ct
-from tools.names import PAGE_OF
-from tools.reference import documented
+from tools.names import PAGE_OF, docstring, undocumented
 
 FINDER = doctest.DocTestFinder(exclude_empty=True)
 
@@ -17,11 +16,17 @@ def examples_of(name: str) -> list[doctest.DocTest]:
     value = getattr(ct, name)
     if inspect.isclass(value) or inspect.isroutine(value):
         return FINDER.find(value, name, globs={})
-    return [doctest.DocTestParser().get_doctest(documented(name), {}, name, None, None)]
+    return [doctest.DocTestParser().get_doctest(docstring(name), {}, name, None, None)]
 
 
 def test_every_public_name_has_a_place_in_the_reference():
-    assert PAGE_OF.keys() == set(ct.__all__)
+    assert PAGE_OF.keys() == set(ct.__all__) and not undocumented()
+
+
+def test_a_name_without_a_docstring_or_a_place_is_told(monkeypatch):
+    monkeypatch.setattr(ct, "__all__", [*ct.__all__, "newcomer"])
+    monkeypatch.setattr(ct.line, "__doc__", None)
+    assert undocumented() == ["line", "newcomer"]
 
 
 @pytest.mark.parametrize("name", ct.__all__)

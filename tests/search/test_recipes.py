@@ -104,6 +104,11 @@ def test_revise_draws_from_the_rng_it_is_given():
     assert torch.equal(search(model, x, y_target, generator).x_cf, search(model, x, y_target, generator).x_cf)
 
 
+def test_a_recipe_of_the_package_is_not_replaced():
+    with pytest.raises(InputError, match="'sparse' is a generator of this package; register yours under another name"):
+        register_generator("sparse", generic)
+
+
 def test_a_generator_of_ones_own_is_known_by_name():
     register_generator("lazy", lambda **settings: Generator("lazy", **settings))
     try:

@@ -211,8 +211,8 @@ def _shortfalls(frame: pd.DataFrame, row: np.ndarray, status: np.ndarray, num_op
     counts = np.bincount(row[helped], minlength=len(frame))
     for i in np.flatnonzero((counts > 0) & (counts < num_options)).tolist():
         notes.append(
-            f"Row {frame.index[i]} has {counts[i]} of {num_options} options: no further set of columns was found that "
-            "suffices and does not contain one of these."
+            f"Row {frame.index[i]} has {counts[i]} of {num_options} options: no other set of columns was found that "
+            "is enough."
         )
     return tuple(notes)
 

@@ -551,6 +551,8 @@ def register_generator(name: str, recipe: Recipe) -> None:
         5
         >>> del GENERATORS["quick"]  # forget it again
     """
+    if name in NAMES:
+        raise InputError(f"{name!r} is a generator of this package; register yours under another name.")
     GENERATORS[name] = recipe
 
 

@@ -1,0 +1,109 @@
+"""The page of all settings and their defaults, read from the classes that own them."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import griffe
+
+import counterfactual_training as ct
+from counterfactual_training.estimator.parameters import PRESETS
+from tools.names import MADE, PAGE_OF, cell, first_sentence, linked
+
+# What the page lists, in its order. The first sentence of each docstring introduces its table.
+SHOWN = (
+    *("CounterfactualClassifier", "CounterfactualRegressor", "Setting", "TrainConfig", "Objective", "Generator"),
+    *("GateConfig", "EvaluationProtocol"),
+)
+
+
+def settings_page() -> str:
+    """Every setting with its default, from the classes that own them, and what the presets change."""
+    lines = [
+        MADE,
+        "",
+        "# Settings",
+        "",
+        "Every setting and its default, read from the code. Where the classifier and the ",
+    ]
+    lines[-1] += "regressor have `None`, their [preset](#presets) decides."
+    for name in SHOWN:
+        lines += [
+            "",
+            f"## {name}",
+            "",
+            f"{first_sentence(name, 'api/')} [Reference](api/{PAGE_OF[name]}.md#{name}).",
+            "",
+        ]
+        lines += ["| setting | default | meaning |", "|---|---|---|", *_rows(getattr(ct, name))]
+    return "\n".join([*lines, *_presets()]) + "\n"
+
+
+def _rows(owner: type) -> list[str]:
+    """One row for each meaning: settings that the docstring describes together stand together."""
+    told, values = _meanings(owner), _defaults(owner)
+    together: dict[str, list[str]] = {}
+    for name in values:
+        together.setdefault(told.get(name, name), []).append(name)
+    return [_row([(name, _default(values[name])) for name in names], told) for names in together.values()]
+
+
+def _row(settings: list[tuple[str, str]], told: Mapping[str, str]) -> str:
+    names, defaults = zip(*settings, strict=True)
+    said = told.get(names[0], "")
+    return f"| {', '.join(f'`{name}`' for name in names)} | {', '.join(dict.fromkeys(defaults))} | {said} |"
+
+
+def _defaults(owner: type) -> dict[str, Any]:
+    """By setting: fields of a dataclass that its constructor takes, or arguments of the constructor."""
+    if not dataclasses.is_dataclass(owner):
+        return {name: of.default for name, of in inspect.signature(owner).parameters.items()}
+    return {
+        of.name: of.default_factory() if of.default_factory is not dataclasses.MISSING else of.default
+        for of in dataclasses.fields(owner)
+        if of.init
+    }
+
+
+def _default(value: Any) -> str:
+    if value is dataclasses.MISSING or value is inspect.Parameter.empty:
+        return "*required*"
+    if value is None:
+        return "`None`"
+    if isinstance(value, float | int | str | tuple):
+        return f"`{value!r}`" if value != () else "`()`"
+    return f"`{getattr(value, 'name', None) or type(value).__name__}`"
+
+
+def _meanings(owner: type) -> dict[str, str]:
+    """What the docstring says of each setting; ``a, b: …`` is said of both."""
+    told = {}
+    for section in griffe.Docstring(inspect.getdoc(owner) or "").parse("google", warnings=False):
+        if section.kind.value in ("parameters", "attributes"):
+            for item in section.value:
+                told |= {name.strip(): cell(linked(item.description, "api/")) for name in item.name.split(",")}
+    return told
+
+
+def _presets() -> list[str]:
+    """What presets of the classifier disagree on."""
+    told = {name: _flat(preset) for name, preset in PRESETS.items()}
+    keys = list(dict.fromkeys(key for values in told.values() for key in values))
+    differing = [key for key in keys if len({values.get(key, "–") for values in told.values()}) > 1]
+    lines = ["", "## Presets", "", "`CounterfactualClassifier(preset=…)`, where they differ. `ct.preset(…)` gives the "]
+    lines[-1] += "training setting of all but `default`."
+    lines += ["", f"| setting | {' | '.join(f'`{name}`' for name in told)} |", "|---|" + "---|" * len(told)]
+    rows = [f"| `{key}` | {' | '.join(values.get(key, '–') for values in told.values())} |" for key in differing]
+    return [*lines, *rows]
+
+
+def _flat(preset: Any) -> dict[str, str]:
+    """A preset as ``part.setting: value``."""
+    values = {key: _default(value) for key, value in vars(preset).items() if key != "setting"}
+    for part, numbers in preset.setting.describe().items():
+        inner = numbers if isinstance(numbers, Mapping) else {"": numbers}
+        values |= {f"{part}.{key}".rstrip("."): _default(value) for key, value in inner.items()}
+    return values
