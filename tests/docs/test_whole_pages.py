@@ -1,8 +1,8 @@
 """Pages that tests shorten, once more as they stand: only then can what they show be compared."""
 
 import pytest
-from run_pages import ROOT, runs
 
+from run_pages import ROOT, runs
 from tools.markdown import blocks
 
 SHORTENED = [
