@@ -21,7 +21,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("experiment", choices=[*EXPERIMENTS, ALL], metavar="EXPERIMENT", help="see the list below")
     parser.add_argument("--data", metavar="A,B", help="only these data sets, e.g. LS,CH,MNIST (default: all it uses)")
     parser.add_argument("--seeds", type=int, metavar="N", help="training seeds (default: 5, and 3 for MNIST)")
-    parser.add_argument("--quick", action="store_true", help="two minutes: synthetic data, short training")
+    parser.add_argument("--quick", action="store_true", help="a minute or less: synthetic data, short training")
     parser.add_argument("--out", default="reproduced", metavar="DIR", help="for tables, figures")
     parser.add_argument("--runs", default="runs", metavar="DIR", help="for finished models")
     add_engine(parser)
