@@ -30,11 +30,6 @@ weights of its members after {MIDDLE} epochs. The JAX fleet (jax and optax in an
 one core) does the same by one compiled program per epoch; compiling is not counted. Its shapes
 are fixed, so only the epoch in which no row ever arrives (τ = 1) is the same work for both.
 """
-MEMORY_COLUMNS = ("members", "kept, ms", "given back, ms", "given back / kept")
-MEMORY_NOTE = """
-The epoch of CT as published, per member, by `ct.Fleet(...).train(..., keep_memory=True)`, the default, and `False`,
-each in a plain process.
-"""
 
 
 @dataclass(frozen=True)
@@ -129,7 +124,7 @@ class Problem:
 
 
 def run(places: Environments, quick: bool) -> tuple[list[Table], list[str]]:
-    """All sizes of a fleet; then what kept memory is worth."""
+    """All sizes of a fleet."""
     sizes, middle, rounds = ((2, 5), 2, 1) if quick else ((10, 50, 270), MIDDLE, 5)
     skipped = [] if "before" in places.sources() else [places.no_before()]
     rows: list[tuple[Value, ...]] = []
@@ -145,23 +140,7 @@ def run(places: Environments, quick: bool) -> tuple[list[Table], list[str]]:
                     if jax is not None:
                         others["jax"] = partial(_ask, jax, kind, num, compiling)
                     rows.append(_row(kind, num, training_turns(places, jobs, others, rounds)[0]))
-        tables = [Table(COLUMNS, rows, note=NOTE + _compiling(compiling))]
-        if api.can_keep_memory():
-            tables.append(_memory(places, problem, sizes, rounds))
-        else:
-            skipped.append("kept memory: this version has no switch for it.")
-    return tables, skipped
-
-
-def _memory(places: Environments, problem: Problem, sizes: tuple[int, ...], rounds: int) -> Table:
-    rows: list[tuple[Value, ...]] = []
-    for num in sizes:
-        job = PUBLISHED.job(num, problem.middle, 1)
-        jobs = {name: ("after", {**job, "keep_memory": keep}) for name, keep in (("kept", True), ("given back", False))}
-        seconds, _ = training_turns(places, jobs, {}, rounds)
-        kept, back = (seconds[name] / PUBLISHED.per_epoch / num for name in jobs)
-        rows.append((num, kept, back, f"{back / kept:.2f}"))
-    return Table(MEMORY_COLUMNS, rows, "What kept memory is worth", MEMORY_NOTE)
+    return [Table(COLUMNS, rows, note=NOTE + _compiling(compiling))], skipped
 
 
 def _row(kind: Kind, num: int, seconds: dict[str, float]) -> tuple[Value, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -10,10 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from counterfactual_training.errors import ModelError
 from counterfactual_training.export.lazy import by_depth
@@ -76,17 +75,12 @@ def trace(graph: nn.Module, num_features: int) -> Traced:
         *own, x, target = tensors
         return tuple(functional_call(graph, dict(zip(names, own, strict=True)), (x, target)))
 
-    # Tensors without values, of which only the number of rows is unknown: whatever is traced holds for all of them.
-    # A user's module may hold tensors that are no buffers; they become constants.
-    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-    open_rows = [DimDynamic.DYNAMIC, DimDynamic.STATIC]
-    x = mode.from_tensor(torch.zeros(_ROWS, num_features), symbolic_context=StatelessSymbolicContext(open_rows))
-    target = mode.from_tensor(
-        torch.zeros(_ROWS, dtype=torch.long), symbolic_context=StatelessSymbolicContext(open_rows[:1])
-    )
-    fake = [mode.from_tensor(weight, static_shapes=True) for weight in weights]
-    with mode:
-        made = make_fx(run, decomposition_table=_decompositions())(*fake, x, target)
+    # Symbols instead of sizes: whatever is traced holds for any number of rows. Equal sizes share a symbol, so the
+    # number of rows of the example must be no other size.
+    sizes = {size for weight in weights for size in weight.shape} | {num_features}
+    rows = next(size for size in itertools.count(_ROWS) if size not in sizes)
+    example = (torch.zeros(rows, num_features), torch.zeros(rows, dtype=torch.long))
+    made = make_fx(run, decomposition_table=_decompositions(), tracing_mode="symbolic")(*weights, *example)
     return Traced(made, weights)
 
 

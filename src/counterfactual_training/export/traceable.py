@@ -13,6 +13,7 @@ from counterfactual_training.gates import Density, Gate
 from counterfactual_training.gates.calibration import Calibrated, Line
 from counterfactual_training.gates.density import _conditional, _Kernels
 from counterfactual_training.models.classifiers import Asinh
+from counterfactual_training.models.stack import named_parts
 
 # Its stubs know one form of its result only.
 vjp: Any = torch.func.vjp
@@ -119,8 +120,11 @@ def _replaced(module: nn.Module) -> nn.Module:
         return PlainAsinh()
     if isinstance(module, Density):
         return Open(len(module.slope)) if bool(module.given.all()) else Kernels(module)
-    # Not named_children(), which lists a layer that occurs twice only once.
-    for name, child in module._modules.items():
-        if child is not None:
-            setattr(module, name, _replaced(child))
+    # A tracer knows parameters and buffers, but no tensors that a user's module holds beside them.
+    for name, value in list(vars(module).items()):
+        if isinstance(value, Tensor):
+            delattr(module, name)
+            module.register_buffer(name, value)
+    for name, part in named_parts(module):
+        setattr(module, name, _replaced(part))
     return module

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.nn.modules import module as torch_module
 
 from counterfactual_training.errors import ModelError
 from counterfactual_training.models.classifiers import Asinh
+from counterfactual_training.torch_internals import module_hooked, tensor_hooked
 
 # Elementwise layers work for any number of leading dimensions.
 _ELEMENTWISE = (
@@ -119,7 +119,7 @@ def check_stackable(models: Sequence[nn.Module]) -> None:
     if not plain and len({tuple(module.training for module in model.modules()) for model in models}) > 1:
         raise UnstackableError("some models have parts in eval mode that others have in training mode.")
     for name, parameter in (named for model in models for named in model.named_parameters()):
-        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+        if tensor_hooked(parameter):
             raise UnstackableError(f"parameter {name!r} has a hook, which a stack would not call.")
     for name, module in (named for model in models for named in model.named_modules()):
         what = f"{type(module).__name__} {name!r}"
@@ -136,10 +136,13 @@ def check_stackable(models: Sequence[nn.Module]) -> None:
 
 def hooked(module: nn.Module) -> bool:
     """Whether calling the module runs hooks, or a ``forward`` that is not its class's."""
-    hooks = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
-    # Hooks can also be registered for all modules at once.
-    everywhere = any(getattr(torch_module, f"_global_{name}") for name in hooks)
-    return everywhere or "forward" in vars(module) or any(getattr(module, f"_{name}", None) for name in hooks)
+    return "forward" in vars(module) or module_hooked(module)
+
+
+def named_parts(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Its children; unlike ``named_children()``, one that occurs twice is listed twice."""
+    every = module.named_modules(remove_duplicate=False)
+    return [(name, part) for name, part in every if name and "." not in name]
 
 
 def _plain_layers(model: nn.Module, names: Sequence[str]) -> list[tuple[str, nn.Module]] | None:
@@ -147,8 +150,7 @@ def _plain_layers(model: nn.Module, names: Sequence[str]) -> list[tuple[str, nn.
     # A subclass may compute something else in a forward of its own.
     if type(model) is not nn.Sequential:
         return None
-    # named_children() would list a layer that occurs twice only once.
-    layers = [(name, layer) for name, layer in model._modules.items() if layer is not None]  # repeated ones too
+    layers = named_parts(model)
     weighted = (type(layer) is nn.Linear and f"{name}.weight" in names for name, layer in layers)
     plain = all(known or type(layer) in _ELEMENTWISE for known, (_, layer) in zip(weighted, layers, strict=True))
     return layers if plain else None

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from counterfactual_training.errors import InputError
 from counterfactual_training.threads import sensible_threads
+from counterfactual_training.torch_modes import single_precision, with_gradients
 
 
 class VAE(nn.Module):
@@ -35,7 +36,7 @@ class VAE(nn.Module):
         hidden = self.trunk(x)
         mean, log_std = self.mean(hidden), self.log_std(hidden)
         # Drawn on the CPU, so that every device trains on the same noise.
-        noise = torch.randn(mean.shape, generator=rng).to(mean)
+        noise = torch.randn(mean.shape, generator=rng, dtype=torch.float32).to(mean)
         error = (self.decode(mean + log_std.exp() * noise) - x).square().sum(-1)
         divergence = 0.5 * (mean.square() + (2 * log_std).exp() - 1 - 2 * log_std).sum(-1)
         # As in the authors' code, of the decoder alone.
@@ -43,6 +44,7 @@ class VAE(nn.Module):
         return (error + divergence).mean() + weight_decay * decay
 
 
+@with_gradients
 def fit_vae(
     x: Tensor,
     latent_dim: int | None = None,
@@ -84,7 +86,7 @@ def fit_vae(
     small = x.shape[1] <= 2
     rng = torch.Generator().manual_seed(seed)
     # Layers draw their weights from the global generator: seed it for them, then leave it to the caller as it was.
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), single_precision():
         torch.default_generator.manual_seed(seed)
         vae = VAE(x.shape[1], latent_dim or (2 if small else 4), hidden_dim or (16 if small else 32))
     vae.to(x.device, x.dtype)

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from counterfactual_training.core.precision import accumulation_dtype
+from counterfactual_training.torch_internals import EPSILON, fused_adam, mark_stepped
 
-_BETAS, _EPSILON = (0.9, 0.999), 1e-8  # torch's own
+_BETAS = (0.9, 0.999)  # torch's own
 
 
 class Adam(Optimizer):
@@ -41,7 +42,7 @@ class Adam(Optimizer):
 
     def apply(self, grads: Sequence[Tensor | None], bad: Tensor | None) -> None:
         """One update with these gradients; members whose ``bad`` ``(*lead)`` is 1.0 skip it."""
-        self._opt_called = True  # what schedulers look at
+        mark_stepped(self)
         numbers = [(group["lr"], *group["betas"]) for group in self.param_groups]
         if self.fusable and (not self.lead or (bad is None and self.even and len(set(numbers)) == 1)):
             self._fused(grads, numbers[0], bad)
@@ -57,18 +58,14 @@ class Adam(Optimizer):
         """One update with the ``.grad`` of the parameters."""
         self.apply([torch.zeros_like(p) if p.grad is None else p.grad for p in self.tensors], None)
 
-    def _fused(self, grads: Sequence[Tensor | None], numbers: tuple[float, ...], bad: Tensor | None) -> None:
-        rate, beta1, beta2 = numbers
+    def _fused(self, grads: Sequence[Tensor | None], numbers: tuple[float, float, float], bad: Tensor | None) -> None:
         self.updates += 1
         step = self.updates if not self.lead else self.updates[0]  # equal for all members, or this is not called
         tensors, mean, square, given = self.tensors, self.mean, self.square, [g for g in grads if g is not None]
         if len(given) < len(tensors):  # parameters without a gradient stay as they are
             there = [i for i, grad in enumerate(grads) if grad is not None]
             tensors, mean, square = ([column[i] for i in there] for column in (tensors, mean, square))
-        torch._fused_adam_(
-            tensors, given, mean, square, [], [step] * len(tensors), lr=rate, beta1=beta1, beta2=beta2,
-            weight_decay=0.0, eps=_EPSILON, amsgrad=False, maximize=False, found_inf=bad,
-        )  # fmt: skip
+        fused_adam(tensors, given, (mean, square), step, numbers, bad)
         if bad is not None:  # the kernel skipped the update, but does not take the count back
             self.updates -= bad
 
@@ -88,7 +85,7 @@ class Adam(Optimizer):
             grad = torch.where(go, given, 0.0).to(mean.dtype)  # 0 · NaN would be NaN: mask before, not after
             mean.copy_(torch.where(go, mean.lerp(grad, fresh), mean))
             square.copy_(torch.where(go, (kept2 * square).addcmul_(grad, grad * fresh2), square))
-            weights.copy_(weights - torch.where(go, mean / square.sqrt().div_(scale).add_(_EPSILON) * step, 0.0))
+            weights.copy_(weights - torch.where(go, mean / square.sqrt().div_(scale).add_(EPSILON) * step, 0.0))
 
     def keep(self, members: Tensor, weights: Tensor) -> None:
         """Continue with these members, whose weights are now in a new tensor."""

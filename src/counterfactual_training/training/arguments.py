@@ -10,22 +10,23 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.errors import InputError, ModelError
+from counterfactual_training.errors import InputError, ModelError, from_outside
 from counterfactual_training.search import evaluating
 from counterfactual_training.search.model_checks import check_inputs, check_tensor, first_logits
 from counterfactual_training.training.budget import AccuracyBudget
 from counterfactual_training.training.callbacks import Callback, EpochProgress, overrides
 from counterfactual_training.training.distributed import Ranks
 from counterfactual_training.training.fingerprint import fingerprint_of_given
+from counterfactual_training.training.objective import Objective
 from counterfactual_training.training.rows import FetchedRows, Read, TrainingRows
 from counterfactual_training.training.run import Run
 from counterfactual_training.training.setting import Setting
 
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 Source = Tensor | Dataset | DataLoader
 Validation = tuple[Tensor, Tensor] | Dataset | DataLoader
 ClassWeight = Mapping[int, float] | str | Tensor
@@ -196,6 +197,12 @@ def with_constraints(setting: Setting, data: TrainingRows, member: int = 0) -> S
         constraints = constraints or Constraints.infer(rows, num_std=setting.num_std)
     constraints.to(rows).check_factuals(rows.flatten(1))
     objective = setting.objective
+    if setting.regime is None and objective.lacks_ridge:
+        warnings.warn(
+            f"lambda_div={objective.lambda_div} without a ridge, lambda_reg=0: nothing keeps the energies from growing "
+            f"without end, and accuracy falls. State lambda_reg, such as the published {Objective.lambda_reg}.",
+            stacklevel=from_outside(),
+        )
     # Where everything may change recourse is cheap, and the term would only cost plausibility.
     if objective.lambda_recourse and not bool(constraints.immutable.any()):
         objective = replace(objective, lambda_recourse=0.0)
@@ -204,14 +211,14 @@ def with_constraints(setting: Setting, data: TrainingRows, member: int = 0) -> S
 
 def check_modes(model: nn.Module, setting: Setting, data: TrainingRows, ranks: Ranks | None = None) -> None:
     """Warn about batch normalisation in eval mode; raise if a batch has a single row."""
-    norms = [(name, module) for name, module in model.named_modules() if isinstance(module, _BatchNorm)]
+    norms = [(name, module) for name, module in model.named_modules() if isinstance(module, _NORMS)]
     if not norms:
         return
     name, norm = norms[0]
     if not model.training:
         text = f"The model came in eval mode and holds {type(norm).__name__}: all of it is trained."
         advice = "To keep parts frozen call model.train() first, then .eval() on these parts."
-        warnings.warn(f"{text} {advice}", stacklevel=3)
+        warnings.warn(f"{text} {advice}", stacklevel=from_outside())
     # Counterfactuals share the forward pass of their batch, so only conventional batches can have a single row.
     plain = setting.config.burn_in_epochs > 0 or not setting.loss.needs_counterfactuals
     least, where = data.smallest_batch(setting.config.batch_size), ""

@@ -16,6 +16,7 @@ from torch.nn.functional import softplus
 from counterfactual_training.core.losses import CONTRAST_GOAL
 from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.search.chain import Chain, StackedChain, activation, chain_layers
+from counterfactual_training.torch_internals import log_softmax_backward, tensor_hooked
 from counterfactual_training.training.objective import Batch, Objective, Role, RowTerms
 
 
@@ -101,7 +102,7 @@ def walk_of(model: nn.Module) -> Walk | None:
     """The walk of a model; ``None`` for models that need autograd."""
     parameters = list(model.parameters())
     for p in parameters:  # hooks on parameters fire in autograd only
-        if p.dtype not in (torch.float32, torch.float64) or p._backward_hooks or p._post_accumulate_grad_hooks:
+        if p.dtype not in (torch.float32, torch.float64) or tensor_hooked(p):
             return None
     if not any(p.requires_grad for p in parameters) or torch.is_autocast_enabled(parameters[0].device.type):
         return None
@@ -163,8 +164,7 @@ class ByHand:
         for i, (own_x, cross, *contrast) in enumerate(zip(rows, *columns, strict=True)):
             out = walk.logits(own_x)
             log_probability = torch.log_softmax(out, walk.classes)
-            # The kernel that autograd would call: the same bits.
-            grad = torch._log_softmax_backward_data(cross, log_probability, walk.classes, like.dtype)
+            grad = log_softmax_backward(cross, log_probability, walk.classes)
             if contrast:
                 energy, ridge = contrast
                 grad += (ridge * out).add_(energy)

@@ -20,6 +20,7 @@ from counterfactual_training.errors import FileError, InputError, check_name
 from counterfactual_training.persistence import flatten_state
 from counterfactual_training.progress import StatusLine
 from counterfactual_training.text import duration
+from counterfactual_training.torch_internals import mark_stepped
 
 if TYPE_CHECKING:
     from counterfactual_training.training.run import Run
@@ -206,7 +207,7 @@ def _optimizers(run: Run) -> list[Optimizer]:
     views = [copy.copy(run.optimizer) for _ in run.slots]
     for view, group in zip(views, run.optimizer.param_groups, strict=True):
         view.param_groups = [group]
-        view._opt_called = True  # type: ignore[attr-defined]  # the whole steps, not the view; schedulers check
+        mark_stepped(view)  # the whole steps, not the view
     return views
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from counterfactual_training.torch_internals import module_hooks
 from counterfactual_training.training.callbacks import Callback
 from counterfactual_training.training.rows import FetchedRows
 from counterfactual_training.training.run import Run
@@ -26,7 +27,6 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.
 # Code of these packages is identified by its name, not by its content.
 _KNOWN = {"counterfactual_training", "torch", "numpy", "builtins", *sys.stdlib_module_names}
 _OF_MODULES = vars(nn.Module()).keys()
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _SCHEDULED = ("params", "lr", "initial_lr")  # the initial rate is added separately: schedulers change the current one
 
 
@@ -118,9 +118,8 @@ class Digest:
             known = _is_known(type(module).__module__)
             # Private attributes of torch's modules follow from the rest; their buffers are statistics.
             own = {k: v for k, v in vars(module).items() if k not in _OF_MODULES and not (known and k.startswith("_"))}
-            hooks = [list(getattr(module, kind).values()) for kind in _HOOKS]
             weights = [[part, w.requires_grad, w] for part, w in module.named_parameters(recurse=False)]
-            self.add([name, type(module), own, hooks, weights])
+            self.add([name, type(module), own, module_hooks(module), weights])
             if not known:
                 self.add(dict(module.named_buffers(recurse=False)))
 

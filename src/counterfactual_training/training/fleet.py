@@ -16,13 +16,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from counterfactual_training.allocator import keeping_memory
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.constraints.stack_constraints import constraint_structure
 from counterfactual_training.errors import InputError, from_outside
 from counterfactual_training.models.stack import StackedModel, UnstackableError, check_stackable
 from counterfactual_training.search import Generator
 from counterfactual_training.search.stack_generators import compatible, generator_structure
+from counterfactual_training.torch_modes import ordinary, with_gradients
 from counterfactual_training.training import arguments
 from counterfactual_training.training.callbacks import Callback
 from counterfactual_training.training.checkpoint import Checkpoint
@@ -104,8 +104,9 @@ class Fleet:
                         "Train them as two fleets."
                     )
         self.members = list(members)
-        self.models = [member.model for member in members]
+        self.models = ordinary([member.model for member in members])
 
+    @with_gradients
     def train(
         self,
         x: arguments.Source,
@@ -117,7 +118,6 @@ class Fleet:
         callbacks: Sequence[Callback] = (),
         checkpoint: str | Path | None = None,
         progress: bool | None = None,
-        keep_memory: bool = True,
     ) -> list[TrainResult]:
         """Train all members, in place; their results in the order of the members.
 
@@ -131,7 +131,6 @@ class Fleet:
             callbacks: called for one group of members after the other.
             checkpoint: files beside this path are written while training, and resumed from if they exist.
             progress: show a status line; by default on a terminal.
-            keep_memory: keep freed memory until training is over, which saves page faults (:mod:`allocator`).
         """
         values = {own.setting.values for own in self.members}
         if len(values) > 1:
@@ -153,9 +152,8 @@ class Fleet:
         free = free_memory(data.y.device)
         each = memory_per_member(self.models[0], data.num_features, data.num_rows, settings[0].config)
         most = len(settings) if free is None else max(1, int(0.6 * free / each))  # at once, with memory to spare
-        with keeping_memory(keep_memory):
-            for group in self._groups(settings, data):
-                results |= _in_halves(train_stack, group, most)
+        for group in self._groups(settings, data):
+            results |= _in_halves(train_stack, group, most)
         return [results[i] for i in range(len(settings))]
 
     def _groups(self, settings: Sequence[Setting], data: TrainingRows) -> list[list[int]]:
@@ -167,7 +165,7 @@ class Fleet:
                 _check_stacked(self.models, data)
                 alone = _with_own_code(settings)
             except UnstackableError as error:
-                warnings.warn(f"The fleet is trained one by one: {error}", stacklevel=3)
+                warnings.warn(f"The fleet is trained one by one: {error}", stacklevel=from_outside())
         for i in alone:
             arguments.check_modes(self.models[i], settings[i], data)
         kinds = [generator_structure(setting.generator) for setting in settings]
@@ -213,7 +211,7 @@ def _with_own_code(settings: Sequence[Setting]) -> list[int]:
         if own:
             found.append(i)
             text = f"Member {i} is trained alone: {own[0]} is a custom class and cannot be stacked."
-            warnings.warn(text, stacklevel=4)
+            warnings.warn(text, stacklevel=from_outside())
     return found
 
 

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import ModelError
 from counterfactual_training.models.stack import StackedModel
+from counterfactual_training.torch_internals import skips_by_flag
 from counterfactual_training.training.adam import Adam
 from counterfactual_training.training.by_hand import ByHand, walk_of
 from counterfactual_training.training.distributed import unwrapped
@@ -110,9 +111,7 @@ class Learner:
             fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in self.parameters)
             optimizer = torch.optim.Adam(self.parameters, lr=rates[0], fused=fused)
         self.optimizer = optimizer
-        self.one = torch.ones((), device=self.parameters[0].device, dtype=torch.float32)
-        self.flags: list[Tensor] = []
-        self.none = torch.zeros(self.lead, device=self.one.device, dtype=torch.float32)
+        self.none = torch.zeros(self.lead, device=self.parameters[0].device, dtype=torch.float32)
 
     def _way(self) -> ByHand | ByBackward:
         walk = walk_of(self.whole) if self.closed else None
@@ -157,26 +156,15 @@ class Learner:
 
     def bad(self, gradients: Gradients, idle: Tensor | None = None) -> Tensor:
         """``(*lead)``: 1.0 where a member is idle, or its loss or gradient is not finite. Does not wait for a GPU."""
-        given = [grad for grad in gradients if grad is not None]
-        witnesses, self.gradient.witnesses = self.gradient.witnesses, []
-        if self.lead:
-            sums = sum(witnesses, at_least_single(given[0]).sum(-1))
-            # Reading a value is free on a CPU.
-            if idle is None and sums.device.type == "cpu" and isfinite(float(sums.sum())):
-                return self.none
-            bad = (sums - sums != 0).to(torch.float32)  # ∞ − ∞ and NaN − NaN are NaN, which is not 0
-            return bad if idle is None else torch.maximum(bad, idle)
-        if not self.flags:  # allocating flags one by one would take as long as the check itself
-            self.flags = list(torch.zeros(256, device=self.one.device, dtype=torch.float32).unbind())
-        found = self.flags.pop()
-        if idle is not None:
-            found.copy_(idle)
-        alike = [value for value in witnesses if given and value.dtype == given[0].dtype]
-        wider = [value for value in witnesses if not given or value.dtype != given[0].dtype]
-        for values in ([*given, *alike], wider):  # the kernel wants one dtype per call
-            if values:  # scaled by 1, so that only the check remains
-                torch._amp_foreach_non_finite_check_and_unscale_(values, found, self.one)
-        return found
+        values = [value for value in (*gradients, *self.gradient.witnesses) if value is not None]
+        self.gradient.witnesses = []
+        # One value that is not finite leaves no sum finite. Reading a sum is free on a CPU.
+        readable = idle is None and self.none.device.type == "cpu"
+        if readable and isfinite(sum(float(value.sum()) for value in values)):
+            return self.none
+        sums = sum((at_least_single(value).reshape(*self.lead, -1).sum(-1) for value in values), self.none)
+        bad = (sums - sums != 0).to(torch.float32)  # ∞ − ∞ and NaN − NaN are NaN, which is not 0
+        return bad if idle is None else torch.maximum(bad, idle)
 
     def step(self, grads: Gradients, bad: Tensor) -> None:
         """One update of all members that are not bad."""
@@ -185,7 +173,7 @@ class Learner:
             optimizer.apply(grads, None if bad is self.none else bad)
             return
         self.expose(grads)
-        if getattr(optimizer, "_step_supports_amp_scaling", False):  # fused optimizers skip on the device
+        if skips_by_flag(optimizer):
             optimizer.found_inf, optimizer.grad_scale = bad, None  # type: ignore[attr-defined]
             optimizer.step()
             del optimizer.found_inf, optimizer.grad_scale  # type: ignore[attr-defined]

@@ -214,6 +214,14 @@ class Objective:
         return _nonzero(self.lambda_div) or _nonzero(self.lambda_reg) or _nonzero(self.lambda_contrast)
 
     @property
+    def lacks_ridge(self) -> bool:
+        """Whether nothing bounds the divergence, which then falls without end.
+
+        A subclass may bound it in a way of its own.
+        """
+        return self.has_closed_form and _nonzero(self.lambda_div) and not _nonzero(self.lambda_reg)
+
+    @property
     def needs_adversarial(self) -> bool:
         """Whether x_adv counts with its factual's label."""
         return _nonzero(self.lambda_adv)

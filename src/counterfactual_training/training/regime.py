@@ -112,7 +112,7 @@ class Round:
 
     def _draw(self, draw: Callable[..., Tensor], shape: tuple[int, ...]) -> Tensor:
         own = shape or self.x.shape[self.y.dim() - 1 :]
-        return each(lambda rng: draw(own, generator=rng), self.rng).to(self.x)
+        return each(lambda rng: draw(own, generator=rng, dtype=torch.float32), self.rng).to(self.x)
 
 
 def take(rows: Tensor, places: Tensor) -> Tensor:

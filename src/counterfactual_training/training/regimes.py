@@ -91,7 +91,8 @@ def jem(
         lower, upper = data.span
         rng = torch.Generator().manual_seed(0)  # the same for all members; they differ from the first batch on
         features = lower.shape[data.y.dim() :]
-        start = lower + (upper - lower) * torch.rand(buffer, *features, generator=rng).to(lower)
+        drawn = torch.rand(buffer, *features, generator=rng, dtype=torch.float32)
+        start = lower + (upper - lower) * drawn.to(lower)
         return {"buffer": start.expand(*lead, buffer, *features).clone()}
 
     def find(now: Round) -> Tensor:
@@ -133,7 +134,7 @@ def dat(epsilon: float = 0.1, steps: int = 10, sample_size: float = 0.1, most: i
     attack = pgd(epsilon, steps).find
 
     def remember(data: TrainingRows, lead: torch.Size) -> Memory:
-        return {"steps": torch.ones(lead)}
+        return {"steps": torch.ones(lead, dtype=torch.float32)}
 
     def find(now: Round) -> tuple[Tensor, Tensor]:
         lower, upper = now.data.span

@@ -232,7 +232,7 @@ class Run:
         factors = [self.strength[i] * (on or not self.lead) for i, on in zip(self.slots, explaining, strict=True)]
         if all(factor == 1 for factor in factors) or self.regime is not None:
             return self.objective
-        factor: Number = torch.tensor(factors, device=self.device) if self.lead else factors[0]
+        factor: Number = torch.tensor(factors, device=self.device, dtype=torch.float32) if self.lead else factors[0]
         # Fields of Objective only: a subclass may have others that are not weights.
         names = [own.name for own in fields(Objective) if own.name != "lambda_class"]
         return replace(self.objective, **{name: getattr(self.objective, name) * factor for name in names})
@@ -240,7 +240,9 @@ class Run:
     def idle_rows(self) -> Tensor | None:
         """``(*lead)``: 1.0 for rows of stopped members; ``None`` if all train."""
         flags = [float(self.histories[i].stopped is not None) for i in self.slots]
-        return torch.tensor(flags, device=self.device).reshape(self.lead) if any(flags) else None
+        if not any(flags):
+            return None
+        return torch.tensor(flags, device=self.device, dtype=torch.float32).reshape(self.lead)
 
     def settle(self, *streaks: int) -> None:
         """After an epoch, given each row's consecutive bad updates: keep sound weights, stop members that diverged."""

@@ -16,6 +16,7 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.models import Ensemble
 from counterfactual_training.search import Generator, make_generator
+from counterfactual_training.torch_modes import with_gradients
 from counterfactual_training.training import arguments
 from counterfactual_training.training.callbacks import Callback
 from counterfactual_training.training.checkpoint import Checkpoint
@@ -32,6 +33,7 @@ from counterfactual_training.training.setting import Setting, TrainConfig, prese
 OptimizerFactory = Callable[[Iterator[nn.Parameter]], Optimizer]
 
 
+@with_gradients
 def train(
     model: nn.Module,
     x: arguments.Source,
