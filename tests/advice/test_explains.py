@@ -34,6 +34,7 @@ def table(loans, polars):
     return rows.with_columns(**{name: polars.col(name).cast(kind) for name, kind in kinds.items()})
 
 
+@pytest.mark.check
 def test_polars_frames_keep_their_names_and_types(loans, table, polars):
     _, y = loans
     classifier = CounterfactualClassifier(epochs=3, learning_rate=0.02, random_state=0, gate="none")
@@ -55,6 +56,7 @@ def test_polars_frames_keep_their_names_and_types(loans, table, polars):
     assert several.columns == ["row", "option", *table.columns]
 
 
+@pytest.mark.check
 def test_null_is_missing(loans, table, polars):
     _, y = loans
     rules = {"missing": "impute", "mutability": {"age": "none", "owner": "none"}}
@@ -64,6 +66,7 @@ def test_null_is_missing(loans, table, polars):
     assert told.frame.schema == holes.schema and told.frame["age"].null_count() == told.frame["owner"].null_count() == 4
 
 
+@pytest.mark.check
 def test_polars_frames_that_do_not_fit(table, small, polars, monkeypatch):
     for rows, match in (
         (table.lazy(), r"LazyFrame holds no rows yet; call \.collect\(\)"),
@@ -99,6 +102,7 @@ def test_infinity_is_not_imputed_and_the_hint_works(loans):
     assert "replace" not in str(refused.value)
 
 
+@pytest.mark.check
 def test_differences_of_categories_and_numbers(loans, polars, make_quick):
     frame, y = loans
     rows = polars.DataFrame({name: frame[name].to_list() for name in frame})
@@ -110,6 +114,7 @@ def test_differences_of_categories_and_numbers(loans, polars, make_quick):
 # ---- time limits -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.check
 def test_a_time_limit_ends_the_search_for_further_ways_and_every_claim_still_holds(loans):
     frame, y = loans
     classifier = CounterfactualClassifier(epochs=5, learning_rate=0.02, random_state=0).fit(frame, y)

@@ -63,6 +63,7 @@ def test_a_low_threshold_that_does_not_change_the_decision(by_hand, sentence):
     assert explanation.prediction.tolist() == ["denied"]
 
 
+@pytest.mark.check
 def test_all_changes_are_said_or_the_largest(make_finder, sentence):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(50, 30)), columns=[f"c{i}" for i in range(30)])
@@ -93,6 +94,7 @@ def test_records_are_json(fitted, rejected):
     assert records[0]["sentence"].startswith(f"Row {rejected.index[0]}: with ")
 
 
+@pytest.mark.check
 def test_text_shows_unchanged_cells_as_dashes(fitted, loans):
     text = str(fitted.explain(loans[0].head(30)))
     assert "–" in text and " → " in text
@@ -173,6 +175,7 @@ def test_one_change(feature, before, after, decimals, text):
     assert say_change(feature, before, after, decimals) == text
 
 
+@pytest.mark.check
 def test_an_index_of_the_users_may_be_called_option(fitted, rejected):
     rows = rejected.head(3)
     rows.index = pd.MultiIndex.from_tuples([("p", 7), ("q", 8), ("r", 9)], names=["id", "option"])

@@ -1,7 +1,6 @@
 """Counterfactuals are valid as printed and keep every rule, in the user's units."""
 
 import os
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +14,7 @@ from counterfactual_training.advice import Finder
 from counterfactual_training.errors import InputError
 from counterfactual_training.search import GENERATORS, ecco, generic
 from counterfactual_training.tabular.encode import Encoder
-from covering import repeats
+from covering import by_default, repeats
 
 DEGREES = ["none", "BSc", "MSc"]
 TOLERANCE = 1e-6  # the same row in another batch
@@ -65,6 +64,7 @@ def test_same_columns_dtypes_and_index(fitted, rejected):
     assert (explanation.frame.to_numpy(object)[~unchanged] != shuffled.to_numpy(object)[~unchanged]).all()
 
 
+@pytest.mark.check
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_row_any_threshold(fitted, data):
@@ -94,16 +94,6 @@ def test_any_row_any_threshold(fitted, data):
     assert len(explanation.changes()) == len(frame)
 
 
-@pytest.mark.parametrize("generator", ["generic", "ecco", "revise"])
-def test_rules_hold_for_every_generator(loans, make_quick, schema, generator):
-    frame, y = loans
-    rules = {"mutability": {"age": "none", "debt": "decrease"}, "domain": {"debt": (0, None)}}
-    classifier = make_quick(generator=generator, schema=schema, epochs=6, **rules).fit(frame, y)
-    explanation = classifier.explain(frame.head(30), max_steps=30)
-    keeps_the_rules(explanation)
-    holds_as_printed(classifier, explanation)
-
-
 def test_rounding_to_whole_numbers_does_not_flip_the_decision(make_quick):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"rooms": rng.integers(1, 6, 200), "floor": rng.integers(0, 4, 200)})
@@ -114,6 +104,7 @@ def test_rounding_to_whole_numbers_does_not_flip_the_decision(make_quick):
     holds_as_printed(classifier, explanation)
 
 
+@pytest.mark.check
 def test_shorter_is_cheaper_and_still_enough(fitted, rejected):
     short, long = fitted.explain(rejected), fitted.explain(rejected, sparsify=False)
     assert (short.converged == long.converged).all()
@@ -124,6 +115,7 @@ def test_shorter_is_cheaper_and_still_enough(fitted, rejected):
     assert short.cost.mean() < 0.98 * long.cost.mean()
 
 
+@pytest.mark.check
 def test_a_generator_that_is_named_is_used_alone(fitted, rejected):
     alone = fitted.explain(rejected, generator=ecco(max_steps=1))
     helped = fitted.explain(rejected, max_steps=1)
@@ -134,18 +126,7 @@ def test_a_generator_that_is_named_is_used_alone(fitted, rejected):
         fitted.explain(rejected, generator="revise")
 
 
-@pytest.mark.parametrize(("params", "seconds"), [({"preset": "as_run"}, 1.0), ({"gate": "none"}, 1.0), ({}, 4.0)])
-def test_a_thousand_rows_take_about_a_second(make_quick, schema, loans, params, seconds):
-    rules = {"mutability": {"age": "none", "debt": "decrease"}, "domain": {"debt": (0, None)}}
-    classifier = make_quick(schema=schema, epochs=5, **rules, **params).fit(*loans)
-    frame = loans[0].sample(1000, replace=True, random_state=0)
-    classifier.explain(frame.head(3))
-    started = time.process_time()
-    classifier.explain(frame)
-    assert time.process_time() - started < seconds
-
-
-@pytest.mark.parametrize("params", [{}, {"preset": "as_run"}])
+@pytest.mark.parametrize("params", [{"preset": "as_run"}, *repeats({})])
 def test_rows_are_encoded_once_and_decoded_once(loans, make_quick, schema, monkeypatch, params):
     classifier = make_quick(schema=schema, mutability={"age": "none", "debt": "none"}, **params).fit(*loans)
     calls = []
@@ -177,6 +158,7 @@ def test_rounding_a_point_is_decoding_and_encoding_it(make_finder, dtype):
     assert not torch.equal(expected, factuals.x)
 
 
+@pytest.mark.check
 @pytest.mark.skipif(not os.environ.get("CT_DATA_HOME"), reason="CT_DATA_HOME is not set: no real data files at hand")
 def test_five_rejected_people_of_adult(make_quick, capsys):
     from counterfactual_training.datasets.catalog import load_dataset
@@ -268,6 +250,7 @@ def test_a_yes_or_no_never_seen_stays_unless_it_helps(make_finder, sentence, spa
         assert sentence(finder, row, sparsify=sparsify).frame["sex"].tolist() == [expected]
 
 
+@pytest.mark.check
 def test_a_branch_that_nobody_may_enter_is_closed_to_strangers_too(make_finder, sentence):
     closed = {"branch": {"forbidden": [("b", "a"), ("c", "a")]}}
     frame, finder = with_strangers(
@@ -345,22 +328,24 @@ def broken_rules(rules, people, before, after):
     return broken
 
 
-@pytest.mark.parametrize("seed", [0, *repeats(1, 2)])
-@pytest.mark.parametrize("generator", GENERATORS)
-def test_every_kind_of_rule_holds_for_every_generator(make_quick, generator, seed):
+# Growing spheres take ten seconds; laws and relations are tested with them, too.
+@pytest.mark.parametrize("generator", by_default([g for g in GENERATORS if g != "growing_spheres"], "line"))
+def test_every_kind_of_rule_holds_for_every_generator(make_quick, generator):
     people, decision = draw_people()
-    rules = draw_rules(seed)
+    rules = draw_rules(seed=list(GENERATORS).index(generator) % 3)  # others for the next one
     classifier = make_quick(epochs=5, generator=generator, schema=rules, num_std=1.0, decision_threshold=0.6)
     classifier.fit(people, decision)
     denied = people[classifier.predict(people) == "denied"]
     for chosen in (None, generator):  # with the fall back, and alone
         explanation = classifier.explain(denied, target="granted", generator=chosen, max_steps=15)
         assert broken_rules(rules, people, explanation.original, explanation.frame) == []
+        assert explanation.notes == ()  # nothing was withheld either
         assert explanation.frame.dtypes.equals(denied.dtypes)
         assert (explanation.frame["loans"] >= 0).all()
         assert explanation.changed.to_numpy().sum() > len(denied) / 2  # rules that allow nothing prove nothing
 
 
+@pytest.mark.check
 def test_what_was_never_negative_does_not_become_so(make_quick):
     people, decision = draw_people()
     classifier = make_quick(epochs=5, num_std=3.0).fit(people, decision)

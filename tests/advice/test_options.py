@@ -20,6 +20,7 @@ def supports(explanation, mask):
     return found
 
 
+@pytest.mark.check
 def test_options_change_different_columns_and_none_is_another_one_and_more(told):
     by_row = supports(told, told.status == "converged")
     assert max(map(len, by_row.values())) == 3
@@ -74,6 +75,7 @@ def test_who_has_fewer_options_is_told_why(fitted, rejected):
     assert explanation.notes[0] in str(explanation)
 
 
+@pytest.mark.check
 def test_the_answer_of_the_model_alone_is_offered_beside_the_plausible_one(make_quick):
     rng = np.random.default_rng(0)
     a = np.concatenate([rng.normal(-3, 0.3, 150), rng.normal(3, 0.3, 150)])
@@ -88,6 +90,7 @@ def test_the_answer_of_the_model_alone_is_offered_beside_the_plausible_one(make_
     assert explanation.cost[cheap].mean() < explanation.cost[~cheap].mean()
 
 
+@pytest.mark.check
 def test_people_of_one_name_are_several_people(fitted, rejected):
     people = rejected.head(3).set_axis([7, 7, 7]).rename_axis("option")
     explanation = fitted.explain(people, target="granted", n_options=2)

@@ -74,6 +74,7 @@ def test_what_follows_is_said_but_costs_nothing(told):
     assert "ratio" in record["changes"]
 
 
+@pytest.mark.check
 def test_no_change_can_be_undone_alone(classifier, refused):
     explanation = classifier.explain(refused.head(40), target="yes")
     for i in np.flatnonzero(explanation.converged):
@@ -115,6 +116,7 @@ def test_a_column_that_follows_and_may_not_change_is_named(classifier, refused, 
     assert (explanation.status[np.array(told)] == "infeasible").all()
 
 
+@pytest.mark.check
 def test_inputs_that_could_move_together_are_not_said_to_be_held(make_finder, sentence):
     """Twice as much of both leaves the ratio as it is; only where that gains nothing is the relation in the way."""
     rng = np.random.default_rng(0)
@@ -127,6 +129,7 @@ def test_inputs_that_could_move_together_are_not_said_to_be_held(make_finder, se
     assert "keeps" not in text
 
 
+@pytest.mark.check
 def test_a_relation_of_two_free_columns_is_named(make_finder, sentence):
     """Either column could make room for the other, but only by what it loses itself."""
     frame = pd.DataFrame({"a": np.linspace(0, 10, 41), "b": np.linspace(0, 10, 41)})
@@ -139,6 +142,7 @@ def test_a_relation_of_two_free_columns_is_named(make_finder, sentence):
     assert '"a + b <= 10" keeps ' in text
 
 
+@pytest.mark.check
 def test_a_category_that_needs_another_one_is_named(classifier, refused):
     rows = refused[(refused["job"] != "pilot") & ~refused["licence"]]
     explanation = classifier.explain(rows, target="yes", vary=["job"])
@@ -172,6 +176,7 @@ def test_what_does_not_match_keeps_its_distance(classifier):
     np.testing.assert_allclose(distance, 2.0, atol=2e-3)
 
 
+@pytest.mark.check
 def test_questions_add_relations_for_all_rows_or_one_list_each(classifier, refused):
     rows = refused.head(12)
     both = classifier.explain(rows, target="yes", relations=["income + debt <= 60"])
@@ -184,6 +189,7 @@ def test_questions_add_relations_for_all_rows_or_one_list_each(classifier, refus
     check(each.original, each.frame)
 
 
+@pytest.mark.check
 def test_a_column_that_follows_keeps_its_own_rules(classifier, refused):
     rows = refused.head(25)
     locked = classifier.explain(rows, target="yes", lock=["ratio"])
@@ -193,6 +199,7 @@ def test_a_column_that_follows_keeps_its_own_rules(classifier, refused):
     check(limited.original, limited.frame)
 
 
+@pytest.mark.check
 def test_files_keep_relations(classifier, refused, tmp_path, told):
     path = tmp_path / "model.safetensors"
     classifier.save(path)

@@ -45,6 +45,7 @@ def test_a_domain_of_the_question_is_where_advice_ends(fitted, people):
     assert set(explanation.frame["branch"][moved(explanation, "branch")]) <= {"south"}
 
 
+@pytest.mark.check
 def test_steps_and_largest_changes_are_kept_after_rounding(fitted, people):
     stepped = fitted.explain(people, target="granted", step={"debt": 2.5}, vary=["debt"])
     values = stepped.frame["debt"][moved(stepped, "debt")]
@@ -55,6 +56,7 @@ def test_steps_and_largest_changes_are_kept_after_rounding(fitted, people):
     assert (short.frame["degree"].map(ranks) - short.original["degree"].map(ranks)).max() == 1
 
 
+@pytest.mark.check
 def test_no_more_columns_change_than_allowed(fitted, people):
     people = people.head(12)
     asked = {"target": "granted", "confidence": 0.9, "max_change": {"debt": 8.0}, "max_steps": 30}
@@ -76,6 +78,7 @@ def test_what_is_difficult_changes_less_often_and_costs_more(fitted, people, fre
     np.testing.assert_allclose(hard.cost, (hard.distance * weights).sum(1), rtol=1e-5)
 
 
+@pytest.mark.check
 def test_rules_of_a_row_hold_for_that_row(fitted, people):
     people = people.head(4)
     locks = [["debt"], None, ["debt"], ["owner", "branch"]]

@@ -1,6 +1,7 @@
 """Answers that change fewer columns."""
 
 import numpy as np
+import pytest
 import torch
 from sklearn.datasets import load_breast_cancer
 
@@ -14,6 +15,7 @@ def test_the_highest_scores_of_each_row():
     assert mask.tolist() == [[True, False, False], [True, False, True], [True, True, True]]
 
 
+@pytest.mark.check
 def test_fewer_columns_at_hardly_more_cost(make_quick, monkeypatch):
     data = load_breast_cancer(as_frame=True)
     classifier = make_quick(gate="none").fit(data.data, data.target)

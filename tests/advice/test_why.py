@@ -18,6 +18,7 @@ def test_nothing_may_change(by_hand, sentence):
     ]
 
 
+@pytest.mark.check
 def test_what_is_in_the_way(by_hand, sentence):
     frame, finder = by_hand(
         [3.0, -1.0, 0.0, 0.0, 0.0, 0.0],
@@ -48,6 +49,7 @@ def test_the_wrong_way(by_hand, sentence, weights, direction, words):
     assert words in explanation.changes()[0]
 
 
+@pytest.mark.check
 def test_a_category_out_of_reach(by_hand, sentence):
     frame, finder = by_hand(
         [0.0, 0.0, 0.0, 0.0, 0.0, 3.0],

@@ -94,7 +94,7 @@ def frames(draw: st.DrawFn, extra: tuple[Any, ...] = ()) -> pd.DataFrame:
     return frame
 
 
-@on_examples(20, 50, frames())
+@on_examples(10, 50, frames())
 def test_decoding_gives_the_frame(frame: pd.DataFrame) -> None:
     encoder = fitted(frame)
     same(encoder.inverse_transform(encoder.transform(frame)), frame.reset_index(drop=True))
@@ -194,3 +194,8 @@ def test_integers_grow_their_storage_rather_than_wrap() -> None:
     assert back["a"].tolist() == [300]
     upper = encoder.constraints(num_std=5).domain.upper[0]
     assert encoder.inverse_transform(np.array([[float(upper), 0.0]]))["a"].item() == 127
+
+
+def test_ranks_end_at_the_last_category(frame: pd.DataFrame, schema: Schema) -> None:
+    degree = next(column for column in Encoder(schema).fit(frame).columns_ if column.feature.name == "degree")
+    assert degree.decode(np.array([[-9.0], [9.0]]), 1e-7).tolist() == [0.0, 3.0]

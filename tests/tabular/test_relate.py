@@ -115,6 +115,8 @@ def numbers(**values):
         ("debt + income = 31", {"debt": 10.5, "income": 20.5}, {"debt": 11, "income": 20}, True),
         ("debt + income = 31", {"debt": 10.5, "income": 20.5}, {"debt": 11, "income": 20.5}, False),
         ("ratio = debt / income", {"debt": 1, "income": 2, "ratio": 1}, {"debt": 1, "income": 0, "ratio": 1}, False),
+        (RELATIONS[2], {"job": 1, "licence": 0}, {"job": 2, "licence": 0}, False),
+        (RELATIONS[2], {"job": 2, "licence": 0}, {"job": 2, "licence": 0}, True),  # broken before
     ],
 )
 def test_the_check_is_exact(frame, relation, before, after, fine):
@@ -130,3 +132,26 @@ def test_rows_that_break_a_relation_are_found(frame):
     values = dict(zip(encoder.schema_.names, encoder._read(frame), strict=True))
     found = {text: np.flatnonzero(mask).tolist() for text, _, mask in breaks(book, columns, values)}
     assert found == {"a <= b": [3], "ratio = debt / income": [3], "job = pilot requires licence = yes": [2]}
+
+
+@pytest.mark.parametrize(("relation", "room"), [("a < b", 0.5), ("debt < income", 0.0), ("a <= b", 0.0)])
+def test_a_strict_relation_between_integers_keeps_half_a_step_apart(frame, relation, room):
+    """The search ends between two integers, and rounding must not make them equal."""
+    encoder = Encoder(Schema.infer(frame, relations=[relation])).fit(frame)
+    columns = {column.feature.name: column for column in encoder.columns_}
+    left = columns[relation.split()[0]]
+    right = columns[relation.split()[2]]
+    size = np.hypot(left.scale, right.scale)
+    bound = float(encoder.constraints().relations.upper[0]) * size
+    # In the units of the columns: left − right ≤ bound + centres.
+    assert bound + left.center - right.center == pytest.approx(-room, abs=1e-3 * size)
+
+
+@pytest.mark.parametrize(("ratio", "fine"), [(0.9, True), (1.0, True), (1.5, False), (0.0, True), (-0.1, False)])
+def test_what_follows_keeps_to_its_own_largest_change(frame, ratio, fine):
+    rules = {"ratio": {"max_change": 0.5}}
+    encoder = Encoder(Schema.infer(frame, rules, relations=["ratio = debt / income"])).fit(frame)
+    columns = {column.feature.name: column for column in encoder.columns_}
+    before = numbers(debt=10, income=20, ratio=0.5)
+    after = numbers(debt=20 * ratio, income=20, ratio=ratio)
+    assert kept(encoder.schema_.book, columns, before, after).tolist() == [fine]

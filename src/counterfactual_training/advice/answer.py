@@ -21,8 +21,10 @@ from counterfactual_training.advice.why import Obstacles, find_obstacles
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError, ModelError, unknown
 from counterfactual_training.search import Status
+from counterfactual_training.tabular.dtypes import restore_categories
 from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.tabular.model_space import refuse_far
+from counterfactual_training.tabular.plan_judge import PlanJudge
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +37,8 @@ class Answers:
         obstacles: of each entry, empty unless it is infeasible.
         max_changes: the limit on the number of columns, if there is one.
         finder: under the group's rules.
+        frame: the entries in the user's units; they break no rule.
+        notes: on answers that were withheld, because they did.
     """
 
     row: np.ndarray
@@ -42,6 +46,8 @@ class Answers:
     obstacles: list[Obstacles]
     max_changes: int | None
     finder: Finder
+    frame: pd.DataFrame
+    notes: list[str]
 
 
 def explain_rows(
@@ -65,12 +71,17 @@ def explain_rows(
         num_options: answers per row, at most.
         num_std: as in :meth:`Encoder.constraints`.
     """
+    groups = [(np.arange(len(frame)), Rules())] if groups is None else groups
+    if len(frame) == 0:
+        for _, rules in groups:
+            _under(finder, rules, num_std, None)  # refuses rules that make no sense
+        target_classes(target, classes, np.zeros((0, len(classes))))
+        return _of_nobody(finder, frame, classes, question, num_options)
     factuals = finder.factuals(frame)
     # Of all rows at once, before any rule: decisions do not depend on the rules of a question.
     before = finder.logits(factuals.x).softmax(-1).numpy()
     y_target = target_classes(target, classes, before)
     y = torch.as_tensor(y_target, device=factuals.x.device)
-    groups = [(np.arange(len(frame)), Rules())] if groups is None else groups
     told, notes = list[Answers](), list[str]()
     for rows, rules in groups:
         # If rules differ between rows, an error in them has to say whose they are.
@@ -84,6 +95,7 @@ def explain_rows(
         except ModelError:
             refuse_far(finder.encoder, frame, factuals.x, in_blocks(finder.searched, factuals.x).to(factuals.x))
             raise
+        notes += told[-1].notes
     found = _explanation(finder, factuals, classes, y, before, told, question, num_options)
     return replace(found, notes=(*found.notes, *notes)) if notes else found
 
@@ -114,8 +126,9 @@ def _answer(
     index = torch.as_tensor(rows, device=y.device)
     part, y_part = factuals.take(index), y[index]
     options = find_options(finder, part, y_part, question, num_options)
-    # Only rows that nothing was found for are asked why.
     found, of = options.found, options.row
+    frame, notes = _judged(finder, part.take(of), found, question.max_changes)
+    # Only rows that nothing was found for are asked why.
     missed = (found.status == int(Status.EXHAUSTED)).nonzero().squeeze(-1)
     x, x_cf, goal = part.x[of[missed]], found.x_cf[missed], y_part[of[missed]]
     # Background rows exist only for models without gradients.
@@ -128,7 +141,27 @@ def _answer(
     obstacles: list[Obstacles] = [[] for _ in range(len(of))]
     for place, hindrance in zip(missed.tolist(), why, strict=True):
         obstacles[place] = hindrance
-    return Answers(rows[of.cpu().numpy()], found, obstacles, question.max_changes, finder)
+    return Answers(rows[of.cpu().numpy()], found, obstacles, question.max_changes, finder, frame, notes)
+
+
+def _judged(
+    finder: Finder, factuals: Factuals, found: Counterfactuals, most: int | None
+) -> tuple[pd.DataFrame, list[str]]:
+    """What was found, in the user's units; and notes on what is withheld, because it would break a rule.
+
+    Searches keep the rules, so that nothing should be withheld. If it is, the row itself is the best effort.
+    """
+    original = factuals.frame
+    frame = finder.encoder.inverse_transform(found.x_cf, like=original)
+    broken = PlanJudge(finder.encoder, finder.constraints, most)(original, frame)
+    if not broken:
+        return frame, []
+    rows = torch.as_tensor(sorted({violation.row for violation in broken}), device=found.x_cf.device)
+    found.x_cf[rows] = factuals.x[rows]
+    found.status[rows] = int(Status.EXHAUSTED)
+    frame = finder.encoder.inverse_transform(found.x_cf, like=original)
+    names = original.index
+    return frame, [f"One answer for row {names[v.row]} is withheld: it breaks a rule: {v}." for v in broken]
 
 
 def _explanation(
@@ -158,7 +191,7 @@ def _explanation(
         for measure in (attrgetter("cost"), attrgetter("distance"))
     )
     own, goal = factuals.take(places), y[places]
-    counterfactual = finder.encoder.inverse_transform(x_cf, like=own.frame)
+    counterfactual = _joined(finder.encoder, [answers.frame for answers in told]).iloc[order]
     changed = finder.differs(x_cf, own.x).cpu().numpy()
     probability, wanted = finder.logits(x_cf).softmax(-1).numpy(), goal.cpu().numpy()
     confidence, prediction = probability[np.arange(len(row)), wanted], classes[probability.argmax(1)]
@@ -167,7 +200,7 @@ def _explanation(
         index = _numbered(own.frame.index, row)
         original, counterfactual = original.set_axis(index), counterfactual.set_axis(index)
         notes = _shortfalls(factuals.frame, row, status.cpu().numpy(), num_options)
-    asked = None if finder.decision else float(question.generator.decision_threshold)
+    asked = _asked_for(finder, question)
     reached = (prediction == classes[wanted]) | ((confidence >= asked) if asked is not None else False)
     names = np.array([Status(code).name.lower() for code in sorted(Status)], dtype=object)
     return Explanation(
@@ -192,6 +225,55 @@ def _explanation(
         several=num_options > 1,
         complete=not finder.late,
     )
+
+
+def _of_nobody(
+    finder: Finder, frame: pd.DataFrame, classes: np.ndarray, question: Question, num_options: int
+) -> Explanation:
+    """The answer to a question about no rows; no model is asked, because few of them take none."""
+    numbers = np.zeros(0, dtype=np.float32)
+    rows = frame
+    if num_options > 1:
+        rows = frame.set_axis(_numbered(frame.index, np.zeros(0, dtype=np.int64)))
+    return Explanation(
+        original=rows,
+        frame=rows.copy(),
+        changed=pd.DataFrame(False, index=rows.index, columns=list(rows.columns), dtype=bool),
+        target=classes[:0],
+        decision=classes[:0],
+        prediction=classes[:0],
+        confidence=numbers,
+        plausibility=numbers,
+        status=np.zeros(0, dtype=object),
+        answered=np.zeros(0, dtype=bool),
+        cost=np.zeros(0),
+        num_steps=np.zeros(0, dtype=np.int64),
+        asked=_asked_for(finder, question),
+        distance=np.zeros((0, rows.shape[1])),
+        obstacles=[],
+        max_changes=[],
+        encoder=finder.encoder,
+        several=num_options > 1,
+    )
+
+
+def _asked_for(finder: Finder, question: Question) -> float | None:
+    """The confidence to reach; ``None`` if the decision is enough."""
+    return None if finder.decision else float(question.generator.decision_threshold)
+
+
+def _joined(encoder: Encoder, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The rows of all frames, one after the other, with the dtypes of the training wherever these hold the values."""
+    if len(frames) == 1:
+        return frames[0]
+    whole = pd.concat(frames)
+    for column in encoder.columns_:
+        name = column.feature.name
+        # Of categories that training never saw, each frame knows its own.
+        if column.feature.is_category and len({frame[name].dtype for frame in frames}) > 1:
+            cells = restore_categories(whole[name].to_numpy(dtype=object), column.dtype)
+            whole[name] = cells.to_numpy() if cells.dtype == object else cells.array
+    return whole
 
 
 def _numbered(index: pd.Index, row: np.ndarray) -> pd.MultiIndex:
@@ -235,7 +317,7 @@ def target_classes(target: Any, classes: np.ndarray, probability: np.ndarray) ->
     labels = list(np.asarray(target, dtype=object)) if per_row else [target] * n
     if len(labels) != n:
         raise InputError(f"{len(labels)} targets for {n} rows; give one label for all, or one per row.")
-    for label in labels:
+    for label in labels if per_row else [target]:
         if not _known(label, positions):
             raise InputError(unknown("class", _plain(label), positions))
     return np.array([positions[_plain(label)] for label in labels], dtype=np.int64)

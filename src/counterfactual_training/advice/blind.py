@@ -158,7 +158,7 @@ def _directions(num_columns: int, owner: tuple[int, ...], number: int) -> Tensor
     num_features = int(places.max()) + 1
     moves = 2 * torch.rand(_POINTS, num_columns, generator=rng, dtype=torch.float64) - 1
     # Ranks of random numbers are a random permutation; those below ``most`` are a random subset of features.
-    rank = torch.rand(_POINTS, num_features, generator=rng).argsort(-1).argsort(-1)
+    rank = torch.rand(_POINTS, num_features, generator=rng, dtype=torch.float32).argsort(-1).argsort(-1)
     most = 2 + (torch.arange(_POINTS) * max(0, num_features - 1)) // _POINTS
     return moves * (rank < most.unsqueeze(-1))[:, places]
 

@@ -22,6 +22,7 @@ from counterfactual_training.errors import InputError, check_count
 from counterfactual_training.gates import Gate
 from counterfactual_training.search import Generator
 from counterfactual_training.tabular.native import is_native, like_native
+from counterfactual_training.torch_modes import in_plain_torch
 
 # Rows that a gate judges together; bounds memory.
 _CHUNK = 4096
@@ -51,6 +52,7 @@ class Explains:
         """The generator of an explanation, and whether it asks for the decision alone."""
         raise NotImplementedError
 
+    @in_plain_torch
     def explain(
         self,
         X: Any,  # noqa: N803
@@ -81,7 +83,8 @@ class Explains:
         once for all rows, or as a list with one entry per row.
 
         Args:
-            X: rows like those of ``fit``. Of a polars frame, the frames of the answer are polars too.
+            X: rows like those of ``fit``. Of a polars frame, the frames of the answer are polars too; of no rows, the
+                answer is empty.
             target: a label for all rows, or one per row; by default the most probable class that is not predicted.
             n_options: answers per row, at most, each with other columns; with a gate also that of the model alone.
             confidence: probability of the target to reach, times the plausibility if there is a gate. By default the
@@ -115,6 +118,7 @@ class Explains:
         told = explain_rows(finder, frame, self.classes_, target, question, groups, options, self.num_std_)
         return in_kind(told, X)
 
+    @in_plain_torch
     def plausibility(self, X: Any, *, given_fixed: bool = False) -> np.ndarray:  # noqa: N803
         """How much each row looks like a real one of each class ``(n, k)``: from 0 to 1, in the order of ``classes_``.
 

@@ -246,6 +246,8 @@ class Explanation:
     def __repr__(self) -> str:
         counts = Counter(self.status.tolist())
         said = ", ".join(f"{counts[name]} {name.replace('_', ' ')}" for name in _STATUS_ORDER if counts[name])
+        if len(self) == 0:
+            return "Explanation of 0 rows"
         if self._options is None:
             return f"Explanation of {len(self)} row(s): {said}"
         return f"Explanation of {self._options.count(1)} row(s), {len(self)} option(s): {said}"

@@ -14,7 +14,7 @@ from counterfactual_training.advice.words import say_cell
 from counterfactual_training.tabular.column import Column
 from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.tabular.frame import UNSEEN
-from counterfactual_training.tabular.relate import breaks, kept, mismatched
+from counterfactual_training.tabular.relate import breaks, followed, kept
 from counterfactual_training.tabular.relations import Follows, RelationBook
 from counterfactual_training.tabular.rounding import round_to
 
@@ -49,12 +49,9 @@ class Related:
             inputs = [self.encoder.slices_[name] for name in rule.expression.columns]
             moved = torch.stack([(printed[:, s] != factuals.x[:, s]).any(-1) for s in inputs]).any(0)
             values = self._numbers(printed, factuals, rule.columns)
-            computed, column = rule.value(values), self.columns[rule.column]
             before = self._numbers(factuals.x, factuals, rule.columns)
-            expected = rule.value(before)
-            # A factual that does not match keeps its distance: correcting it is not what a person is asked to change.
-            off = mismatched(rule, column, before) & np.isfinite(expected) & ~self._filled_in(rule, printed, factuals)
-            computed = np.where(off, before[rule.column] + computed - expected, computed)
+            column = self.columns[rule.column]
+            computed = followed(rule, column, before, values, self._filled_in(rule, printed, factuals))
             # As the data write it: a column of four decimals gets no fifth one.
             computed = computed if column.decimals is None else round_to(computed, column.decimals)
             known = np.isfinite(computed)
@@ -83,7 +80,9 @@ class Related:
     def kept(self, printed: Tensor, factuals: Factuals) -> Tensor:
         """Mask ``(n,)`` of printed points that break no relation more than their factuals do."""
         before, after = self._numbers(factuals.x, factuals), self._numbers(printed, factuals)
-        return torch.as_tensor(kept(self.book, self.columns, before, after), device=printed.device)
+        filled = {rule.column: self._filled_in(rule, printed, factuals) for rule in self.book.follows}
+        fine = kept(self.book, self.columns, before, after, filled)
+        return torch.as_tensor(fine, device=printed.device)
 
     def notes(self, factuals: Factuals) -> list[str]:
         """Which rows break which relation as they are."""

@@ -345,7 +345,10 @@ class Constraints:
         if bool(stuck_low.any()) or bool(stuck_high.any()):  # else one box serves all rows
             lower, upper = torch.where(stuck_low, x, lower), torch.where(stuck_high, x, upper)
         if self.reach is not None:
-            lower, upper = torch.maximum(lower, x - self.reach), torch.minimum(upper, x + self.reach)
+            least, most = x - self.reach, x + self.reach
+            # A factual far outside the domain comes back towards it, but no further than it may change.
+            lower = torch.minimum(torch.maximum(lower, least), most)
+            upper = torch.maximum(torch.minimum(upper, most), least)
         limited = [group for group in self.groups if group.transitions is not None]
         if limited or self.coded:
             lower, upper = lower.expand_as(x).clone(), upper.expand_as(x).clone()

@@ -16,11 +16,13 @@ from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.search.model_checks import check_broadcast, check_inputs, check_logits
 from counterfactual_training.search.search import evaluating
 from counterfactual_training.threads import sensible_threads
+from counterfactual_training.torch_modes import with_gradients
 
 # Lower and upper bounds ``(..., n, *features)`` that an attack may not leave.
 Box = tuple[Tensor, Tensor]
 
 
+@with_gradients
 def fgsm(
     model: nn.Module,
     x: Tensor,
@@ -57,6 +59,7 @@ def fgsm(
     return pgd(model, x, y, epsilon, 1, epsilon, random_start=False, constraints=constraints, clamp=clamp)
 
 
+@with_gradients
 def pgd(
     model: nn.Module,
     x: Tensor,

@@ -29,6 +29,7 @@ from counterfactual_training.search.result import SearchResult
 from counterfactual_training.search.steps import Turn
 from counterfactual_training.search.working_set import WorkingSet
 from counterfactual_training.threads import sensible_threads
+from counterfactual_training.torch_modes import with_gradients
 
 # Values per block. Rows do not interact, so a block can run all its steps while it stays in the processor's cache,
 # instead of streaming the whole batch through memory at every step. An accelerator wants large blocks.
@@ -36,6 +37,7 @@ _BLOCK_VALUES = {"cpu": 2**19}
 _BLOCK_VALUES_ACCELERATOR = 2**26
 
 
+@with_gradients
 def search(
     model: nn.Module,
     x: Tensor,
@@ -79,15 +81,15 @@ def search(
     generator = generator if generator is not None else ecco()
     check_inputs(model, x, y_target)
     feature_shape = x.shape[y_target.dim() :]
-    flat, y_target = x.detach().reshape(*y_target.shape, prod(feature_shape)), y_target.long()  # images too
+    flat = x.detach().reshape(*y_target.shape, prod(feature_shape))  # images too
+    y_target = y_target.long()
     constraints = (constraints if constraints is not None else _unconstrained(flat.shape[-1])).to(flat)
     constraints.check_factuals(flat)
     generator.check_features(flat.shape[-1])
     flat, y_target = (_repeated(rows, generator.num_answers, y_target.dim() - 1) for rows in (flat, y_target))
     noise = _noise(generator, rng, flat).unbind()  # once for all blocks, whose size must not matter
     block, parts = _block_size(flat, generator.num_answers), []
-    # The descent needs gradients even if the caller is in inference_mode.
-    with evaluating(model), sensible_threads(model, flat[..., :block, :], threads), torch.inference_mode(False):
+    with evaluating(model), sensible_threads(model, flat[..., :block, :], threads):
         generator = generator.prepared(partial(_ask, model, flat, feature_shape))
         network = differentiable(model, feature_shape, flat.dim(), plain=not generator.gradients.automatic)
         if isinstance(network, StackedChain):  # it works on (M, d, n), so lay out the rows like that in memory

@@ -70,7 +70,8 @@ class LatentSpace:
     def noise(self, num: int, rng: torch.Generator | None, like: Tensor) -> Tensor:
         # Seeded, so that a search without an rng is repeatable.
         rng = rng if rng is not None else torch.Generator().manual_seed(0)
-        return torch.randn(num, self.vae.latent_dim, generator=rng, device=rng.device).to(like)
+        shape = (num, self.vae.latent_dim)
+        return torch.randn(shape, generator=rng, device=rng.device, dtype=torch.float32).to(like)
 
     def encode(self, x: Tensor, noise: Tensor) -> Tensor:
         with torch.no_grad():

@@ -19,19 +19,16 @@ import counterfactual_training
 from counterfactual_training.advice.answer import advice_constraints
 from counterfactual_training.advice.rules import Rules
 from counterfactual_training.advice.words import plain_value
-from counterfactual_training.constraints.violations import find_violations
 from counterfactual_training.errors import InputError
 from counterfactual_training.serve.answers import predictions_of, row_values
 from counterfactual_training.serve.questions import frame_of, rule_fields, rules_of
 from counterfactual_training.serve.reading import ByName, Fields, Maybe, Number, OneOf, RefusedError, Scalar, Text
 from counterfactual_training.serve.served import Model
-from counterfactual_training.tabular.model_space import device_and_dtype, encode_rows
+from counterfactual_training.tabular.plan_judge import PlanJudge
 
 KIND = "counterfactual-training receipt"
 # A probability is the same on another machine up to rounding.
 _SAME = 1e-4
-# As where metrics look for broken rules.
-_TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -109,14 +106,9 @@ def _broken(model: Model, claims: Mapping[str, Any], question: Mapping[str, Any]
     schema = Rules(**rules_of(question, classifier)).narrow(classifier.schema_)
     encoder = classifier.encoder_.with_schema(schema)
     rules = advice_constraints(encoder, classifier.num_std_)
+    judge = PlanJudge(encoder, rules, question.get("max_changes"))
     frame, _ = frame_of([claims["person"], claims["plan"]], classifier, ["person", "plan"])
-    x = encode_rows(encoder, frame, device_and_dtype(classifier.model_)).double()
-    wrong = find_violations(rules.to(x), x[1:], x[:1], _TOLERANCE)[0]
-    said = [f"{name} may not change like this" for name, part in encoder.slices_.items() if bool(wrong[part].any())]
-    free = [name for name in schema.names if name not in schema.book.following]
-    changed, most = sum(claims["person"][name] != claims["plan"][name] for name in free), question.get("max_changes")
-    if most is not None and changed > most:
-        said.append(f"it changes {changed} columns, more than {most}")
+    said = [str(violation) for violation in judge(frame[:1], frame[1:])]
     target = claims["promise"]["class"] if question.get("target") is None else question["target"]
     return said + _short_of(model, claims, target, question.get("confidence"))
 

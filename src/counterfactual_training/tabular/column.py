@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from counterfactual_training.errors import FileError, InputError
-from counterfactual_training.tabular.dtypes import dtype_from_dict, dtype_to_dict, value_range
+from counterfactual_training.tabular.dtypes import dtype_from_dict, dtype_to_dict, holds_numbers, value_range
 from counterfactual_training.tabular.feature import Feature
 from counterfactual_training.tabular.frame import UNSEEN
+from counterfactual_training.tabular.limits import precision_of, too_far
 from counterfactual_training.tabular.rounding import round_to, seen_decimals, seen_spacing, tidy
 
 # A change below this share of (1 + |z|) is float32 noise, not a change.
@@ -25,6 +26,10 @@ _TAILS = (0.01, 0.99)
 BULK = (0.005, 0.995)
 # A column of numbers takes few values if it takes at most so many, each of them so often on average.
 _MOST_VALUES, _REPEATED = 12, 20
+# Decimals that a column is rounded to, at most.
+_MOST_DECIMALS = 15
+# Larger numbers overflow as soon as they are squared.
+_LARGEST = 1e150
 
 
 @dataclass(frozen=True)
@@ -118,7 +123,7 @@ class Column:
     @property
     def advised(self) -> tuple[float, ...] | None:
         """The only values that advice may name, if there are such: those allowed, or the few that were seen."""
-        return self.feature.allowed or (self.values if self._unruled else None)
+        return self.feature.named or (self.values if self._unruled else None)
 
     @property
     def advised_grid(self) -> float | None:
@@ -197,8 +202,24 @@ class Column:
         may = self.feature.mutability
         v = np.where(rose & (may not in ("both", "increase")), base, v)
         v = np.where(fell & (may not in ("both", "decrease")), base, v)
-        v = self._with_codes(v, z, base)
+        v = self._within_reach(self._with_codes(v, z, base), base, slack)
         return v, same | (v == np.where(coded, own, base))
+
+    def _within_reach(self, v: np.ndarray, base: np.ndarray, slack: np.ndarray) -> np.ndarray:
+        """Numbers ``(n,)`` that rounding took a little further from ``base`` than they may change; one step nearer."""
+        most = self.feature.max_change
+        if most is None or self.feature.is_category:
+            return v
+        far = too_far(most, base, v, precision_of(self.dtype)) & (np.abs(v - base) - most <= slack)
+        way = np.sign(v - base)
+        nearer = base + way * most
+        if self.advised_grid is not None:
+            nearer = v - way * self.advised_grid
+            nearer = nearer if self.decimals is None else round_to(nearer, self.decimals)
+        if self.advised is not None:
+            nearer = base  # the next value on the list may be anywhere
+        passed = way * (nearer - base) <= 0
+        return np.where(far, np.where(passed, base, nearer), v)
 
     def _with_codes(self, v: np.ndarray, z: np.ndarray, base: np.ndarray | float) -> np.ndarray:
         """Numbers ``(n,)`` decoded from z ``(n, width)``, with the special codes that z says.
@@ -266,9 +287,56 @@ class Column:
             listed = {
                 name: tuple(value) for name, value in spec.items() if isinstance(value, list)
             }  # JSON has no tuples
-            return cls(**{**spec, **listed, "feature": feature, "dtype": dtype_from_dict(spec["dtype"])})
+            column = cls(**{**spec, **listed, "feature": feature, "dtype": dtype_from_dict(spec["dtype"])})
         except (KeyError, TypeError, ValueError) as error:
             raise FileError(f"The encoding of {feature.name!r} in the file is not complete: {error}.") from None
+        wrong = column._wrong()
+        if wrong is not None:
+            raise FileError(
+                f"The encoding of {feature.name!r} in the file is damaged: its {wrong} cannot be {spec[wrong]!r:.80}."
+            )
+        return column
+
+    def _wrong(self) -> str | None:
+        """The first field that no fit leaves behind and that nothing can be computed with; ``None`` if all are fine."""
+        for name in ("center", "scale", "mean", "std", "low", "high", "fill"):
+            if not _is_finite(getattr(self, name)):
+                return name
+        k = len(self.feature.levels) if self.feature.is_category else 0
+        fine = {
+            "dtype": self.feature.is_category or holds_numbers(self.dtype),
+            "scale": self.scale > 0,
+            "std": self.std >= 0,
+            "high": self.high >= self.low,
+            "fill": not k or self.fill in range(k),
+            "decimals": self.decimals is None or _is_place(self.decimals, _MOST_DECIMALS + 1),
+            "seen": self.seen is None or (bool(k) and _ascends(self.seen) and all(_is_place(s, k) for s in self.seen)),
+            "bulk": self.bulk is None
+            or (_are_finite(self.bulk) and len(self.bulk) == 2 and self.bulk[0] <= self.bulk[1]),
+            "values": self.values is None or (_are_finite(self.values) and _ascends(self.values)),
+            "spacing": self.spacing is None or (_is_finite(self.spacing) and self.spacing > 0),
+        }
+        return next((name for name, is_fine in fine.items() if not is_fine), None)
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether something out of a file is a number to compute with."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _LARGEST
+
+
+def _are_finite(values: Any) -> bool:
+    return isinstance(values, tuple) and len(values) > 0 and all(map(_is_finite, values))
+
+
+def _is_place(value: Any, number: int) -> bool:
+    """Whether something out of a file is a whole number from 0 to below another."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < number
+
+
+def _ascends(values: Any) -> bool:
+    if not _are_finite(values):
+        return False
+    return all(before < after for before, after in itertools.pairwise(values))
 
 
 def _affine(feature: Feature, mean: float, std: float) -> tuple[float, float]:
@@ -309,7 +377,7 @@ def _decimals(feature: Feature, dtype: Any, present: np.ndarray, std: float) -> 
     if not seen or std == 0:
         return seen
     needed = int(np.ceil(1 - np.log10(std)))
-    return max(seen, min(needed, 15))
+    return max(seen, min(needed, _MOST_DECIMALS))
 
 
 def stack_columns(columns: Sequence[Column], which: np.ndarray) -> Column:

@@ -122,6 +122,29 @@ def transition_matrix(column: Column) -> np.ndarray:
     return may
 
 
+def may_become(column: Column) -> np.ndarray:
+    """``(k + 1, k)``: whether advice may lead from category i to category j, by all rules of the column.
+
+    The last line is for categories never seen in training. Every category may stay what it is.
+    """
+    may = transition_matrix(column)
+    k = len(may)
+    itself = np.eye(k, dtype=bool)
+    # A category that was never seen may become what some other one may.
+    table = np.vstack([may, (may & ~itself).any(0)])
+    if column.feature.kind == "ordinal":
+        ranks = np.arange(k)
+        low, high = column.feature.limits
+        # Outside the domain, on the way back into it, a rank may stay.
+        table[:k] &= (ranks >= np.minimum(low, ranks)[:, None]) & (ranks <= np.maximum(high, ranks)[:, None])
+        table[k] &= (ranks >= low) & (ranks <= high)
+        table[:k] &= np.abs(ranks[:, None] - ranks) <= (column.feature.max_change or np.inf)
+    if _direction(column) == "none":
+        table[:] = False
+    table[:k] |= itself
+    return table
+
+
 def _direction(column: Column) -> Direction:
     """Direction of the feature; for one-hot columns the transition matrix holds it."""
     feature = column.feature
@@ -184,7 +207,7 @@ def _lattice(column: Column, start: int, bulk: bool) -> Lattice | None:
         return Lattice(start, values=_points(column, _targets(column)))
     if feature.is_category:
         return None
-    values = column.advised if bulk else feature.allowed
+    values = column.advised if bulk else feature.named
     if values is not None:
         return Lattice(start, values=_points(column, np.array(values, dtype=np.float64)))
     grid = column.advised_grid if bulk else column.grid

@@ -53,8 +53,16 @@ def dtype_from_dict(spec: Any) -> Any:
             return pd.api.types.pandas_dtype(spec)
         levels = as_objects([from_plain(level) for level in spec["categories"]])
         return pd.CategoricalDtype(levels.astype(spec["of"]), ordered=spec["ordered"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, NotImplementedError) as error:
         raise FileError(f"The file names a column type that pandas does not know: {spec!r} ({error}).") from None
+
+
+def holds_numbers(dtype: Any) -> bool:
+    """Whether a column of this dtype can hold numbers: also as Python objects, or as categories."""
+    if isinstance(dtype, pd.CategoricalDtype):
+        return holds_numbers(dtype.categories.dtype)
+    numeric = types.is_numeric_dtype(dtype) and not types.is_complex_dtype(dtype)
+    return numeric or types.is_bool_dtype(dtype) or types.is_object_dtype(dtype)
 
 
 def as_objects(values: Any) -> pd.Index:

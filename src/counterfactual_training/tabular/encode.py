@@ -19,9 +19,10 @@ from counterfactual_training.tabular.column import Column, unique_names
 from counterfactual_training.tabular.constrain import build_constraints
 from counterfactual_training.tabular.dtypes import restore_categories, restore_numbers
 from counterfactual_training.tabular.feature import show
-from counterfactual_training.tabular.frame import UNSEEN, as_frame, match_columns, read, unseen_categories
+from counterfactual_training.tabular.frame import UNSEEN, as_frame, match_columns, read, to_float, unseen_categories
 from counterfactual_training.tabular.infer import read_columns, report
 from counterfactual_training.tabular.relate import breaks
+from counterfactual_training.tabular.rounding import narrow_type
 from counterfactual_training.tabular.schema import Schema
 
 Unseen = Literal["error", "unknown", "warn"]
@@ -90,10 +91,7 @@ class Encoder(TransformerMixin, BaseEstimator):
             X: a pandas or polars frame, or an array.
             y: ignored; here for pipelines.
         """
-        check_name("unseen", self.unseen, get_args(Unseen))
-        check_name("missing", self.missing, get_args(Missing))
-        if isinstance(self.scale, str) and self.scale != "robust":
-            raise InputError(f"scale is True, False or 'robust', got {self.scale!r}.")
+        self._check_settings()
         if self.schema is not None and not isinstance(self.schema, Schema):
             raise InputError(
                 f"schema must be a Schema, got {type(self.schema).__name__}; use Schema.from_file or infer."
@@ -228,6 +226,7 @@ class Encoder(TransformerMixin, BaseEstimator):
             # Files of older versions call ``unseen`` ``unknown``.
             settings = {"unseen" if name == "unknown" else name: value for name, value in spec["settings"].items()}
             encoder = cls(schema, **settings)
+            encoder._check_settings()
             columns = [Column.from_dict(feature, spec["columns"][feature.name]) for feature in schema.features]
         except (KeyError, TypeError) as error:
             raise FileError(f"This is not a saved encoder: {error}.") from None
@@ -246,6 +245,12 @@ class Encoder(TransformerMixin, BaseEstimator):
         }
         self.n_features_in_ = len(columns)
         self.feature_names_in_ = np.array(schema.names, dtype=object)
+
+    def _check_settings(self) -> None:
+        check_name("unseen", self.unseen, get_args(Unseen))
+        check_name("missing", self.missing, get_args(Missing))
+        if not isinstance(self.scale, bool | np.bool_) and self.scale != "robust":
+            raise InputError(f"scale is True, False or 'robust', got {self.scale!r}.")
 
     def _accept(self, x: Any) -> pd.DataFrame:
         frame = match_columns(as_frame(x, self.schema_.names), self.schema_.names)
@@ -285,7 +290,13 @@ class Encoder(TransformerMixin, BaseEstimator):
             numbers, same = column.decode_like(z, precision, own[1])
         if not column.feature.is_category:
             numbers = numbers if own is None else np.where(same, own[1], numbers)
-            return restore_numbers(numbers, column.dtype, whole=column.feature.kind == "integer")
+            restored = restore_numbers(numbers, column.dtype, whole=column.feature.kind == "integer")
+            if own is None or narrow_type(column.dtype) is None:
+                return restored
+            # Rows may come in more digits than those of the training; a cell that did not change keeps them.
+            held = to_float(restored)
+            kept = np.where(same, own[1], held)
+            return restored if np.array_equal(held, kept, equal_nan=True) else pd.Series(kept)
         # The unseen category is missing; a Series keeps levels that are tuples.
         levels = pd.Series([*column.feature.levels, np.nan], dtype=object).to_numpy()
         values = levels[np.where(numbers == UNSEEN, len(levels) - 1, numbers).astype(int)]

@@ -123,6 +123,13 @@ class Feature:
             low, high = (None if low is None else math.ceil(low)), (None if high is None else math.floor(high))
         return (-math.inf if low is None else float(low)), (math.inf if high is None else float(high))
 
+    @property
+    def named(self) -> tuple[Any, ...] | None:
+        """The numbers that advice may name, if they are listed: those allowed that are multiples of the step."""
+        if self.allowed is None or self.step is None:
+            return self.allowed
+        return tuple(value for value in self.allowed if _is_multiple(value, self.step))
+
     def coded(self, numbers: np.ndarray) -> np.ndarray:
         """Mask ``(n, k)``: which of the k special codes each number is.
 
@@ -218,6 +225,10 @@ class Feature:
         low, high = self.limits
         if math.isfinite(low) and math.ceil(low / step - 1e-9) * step > high * (1 + 1e-12):
             raise ConstraintError(f"No multiple of the step {step:g} lies in the domain of {self.name!r}.")
+        if self.allowed is not None and not any(_is_multiple(value, step) for value in self.allowed):
+            raise ConstraintError(
+                f"No allowed value of {self.name!r} is a multiple of its step {step:g}: {show(self.allowed)}."
+            )
         return step
 
     def _max_change(self) -> float:
@@ -275,6 +286,11 @@ def show(values: Sequence[Any], limit: int = 8) -> str:
 def plain(value: Any) -> Any:
     """A numpy scalar as the Python object it stands for."""
     return value.item() if isinstance(value, np.generic) else value
+
+
+def _is_multiple(value: float, step: float) -> bool:
+    # 0.3 / 0.1 is not 3 in binary.
+    return abs(value - round(value / step) * step) <= 1e-12 * abs(value)
 
 
 def _plain_tuple(values: Any, what: str) -> tuple[Any, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -12,13 +14,17 @@ from counterfactual_training.constraints.relations import ELSEWHERE
 from counterfactual_training.errors import ConstraintError
 from counterfactual_training.tabular.column import Column
 from counterfactual_training.tabular.feature import Feature
+from counterfactual_training.tabular.limits import against, held_ends, outside, precision_of, too_far
 from counterfactual_training.tabular.relations import Follows, Linear, RelationBook
 
 # float32 codes of columns that are not rounded are known to this share of a standard deviation.
 _CODE = 1e-6
 # A strict inequality keeps this far from its bound, in standard deviations.
 _STRICT = 1e-4
+# What follows others is rounded from a result that is off by about this share.
+_SUMS = 1e-12
 Numbers = Mapping[str, np.ndarray]
+Masks = Mapping[str, np.ndarray]
 
 
 # ---- before any data -------------------------------------------------------------------------------------------------
@@ -148,50 +154,112 @@ def _code(
 # ---- numbers ---------------------------------------------------------------------------------------------------------
 
 
-def kept(book: RelationBook, columns: Mapping[str, Column], before: Numbers, after: Numbers) -> np.ndarray:
+@dataclass(frozen=True, eq=False)
+class Broken:
+    """A relation, and the mask ``(n,)`` of the rows that break it."""
+
+    text: str
+    columns: tuple[str, ...]
+    rows: np.ndarray
+
+
+def kept(
+    book: RelationBook,
+    columns: Mapping[str, Column],
+    before: Numbers,
+    after: Numbers,
+    filled: Masks = MappingProxyType({}),
+) -> np.ndarray:
     """Mask ``(n,)`` of rows that keep every relation after a change, or break it no more than before.
 
     Args:
         before, after: by column, numbers ``(n,)`` in the user's units; positions of categories.
+        filled: by column that follows, mask ``(n,)`` of rows that did not match before only because of
+            blanks, all of which are filled now; by default none.
     """
     fine = np.ones(len(next(iter(before.values()))), dtype=bool)
+    for broken in worsened(book, columns, before, after, filled):
+        fine &= ~broken.rows
+    for follows in book.follows:
+        fine &= _follows_allowed(columns[follows.column], before, after)
+    return fine
+
+
+def worsened(
+    book: RelationBook,
+    columns: Mapping[str, Column],
+    before: Numbers,
+    after: Numbers,
+    filled: Masks = MappingProxyType({}),
+) -> list[Broken]:
+    """Every relation, with the rows that break it more than before; arguments as in :func:`kept`."""
+    found = []
     # Rows may break a rule from the start; advice must not make it worse.
     for rule in book.linear:
         then, noise = rule.breach(before)
         now, _ = rule.breach(after)
         if rule.sign == "=":
-            noise = noise + sum(abs(w) * _uncertain(columns[name], after[name]) for name, w in rule.weights.items())
-            fine &= (now <= noise) | (now <= then + noise)
+            chosen = [abs(w) * _uncertain(columns[name], after[name]) for name, w in rule.weights.items()]
+            noise = noise + sum(chosen)
+            worse = (now > noise) & (now > then + noise)
         else:
-            fine &= ~rule.broken(after) | (now <= then)
+            worse = rule.broken(after) & (now > then)
+        found.append(Broken(rule.text, rule.columns, worse))
     for needs in book.requires:
-        fine &= ~needs.broken(after) | needs.broken(before)
+        found.append(Broken(needs.text, needs.columns, needs.broken(after) & ~needs.broken(before)))
     for follows in book.follows:
-        fine &= _follows_allowed(follows, columns[follows.column].feature, before, after)
-    return fine
+        blanks = filled.get(follows.column, False)
+        strayed = _strayed(follows, columns[follows.column], before, after, blanks)
+        found.append(Broken(follows.text, follows.columns, strayed))
+    return found
+
+
+def _moved(rule: Follows, before: Numbers, after: Numbers) -> np.ndarray:
+    """Mask ``(n,)`` of rows in which something that a column follows has changed."""
+    return np.any([after[name] != before[name] for name in rule.expression.columns], axis=0)
 
 
 def _uncertain(column: Column, v: np.ndarray) -> np.ndarray:
-    """How exactly a printed number of an equation can be chosen: to all digits, unless it is not rounded."""
+    """How exactly a printed number can be chosen: to all digits, unless it is not rounded."""
     if column.grid is not None and column.grid / column.scale >= _CODE:
         return np.zeros_like(v)
     return _CODE * (np.abs(v - column.center) + column.scale)
 
 
-def _follows_allowed(rule: Follows, feature: Feature, before: Numbers, after: Numbers) -> np.ndarray:
-    """Mask ``(n,)``: what follows can be computed, and stays within the rules of its own column."""
-    own, now = before[rule.column], after[rule.column]
-    moved = np.any([after[name] != before[name] for name in rule.expression.columns], axis=0)
-    fine = ~moved | np.isfinite(rule.value(after))
-    low, high = feature.limits
-    fine &= ((now >= low) | (now >= own)) & ((now <= high) | (now <= own))
-    if feature.mutability not in ("both", "increase"):
-        fine &= now <= own
-    if feature.mutability not in ("both", "decrease"):
-        fine &= now >= own
+def _follows_allowed(column: Column, before: Numbers, after: Numbers) -> np.ndarray:
+    """Mask ``(n,)``: what follows stays within the rules of its own column."""
+    feature = column.feature
+    own, now = before[feature.name], after[feature.name]
+    wrong = against(feature, own, now) | outside(*held_ends(feature, column.dtype), own, now)
     if feature.max_change is not None:
-        fine &= np.abs(now - own) <= feature.max_change * (1 + 1e-9)
-    return fine
+        wrong |= too_far(feature.max_change, own, now, precision_of(column.dtype))
+    return ~wrong
+
+
+def followed(rule: Follows, column: Column, before: Numbers, after: Numbers, filled: np.ndarray | bool) -> np.ndarray:
+    """What a column that follows others holds ``(n,)`` once these changed, before it is rounded.
+
+    Not finite where it cannot be computed, as after a division by zero. ``filled`` as in :func:`kept`.
+    """
+    computed = rule.value(after)
+    expected = rule.value(before)
+    # A factual that does not match keeps its distance: correcting it is not what a person is asked to change.
+    off = mismatched(rule, column, before) & np.isfinite(expected) & np.logical_not(filled)
+    return np.where(off, before[rule.column] + computed - expected, computed)
+
+
+def _strayed(rule: Follows, column: Column, before: Numbers, after: Numbers, filled: np.ndarray | bool) -> np.ndarray:
+    """Mask ``(n,)`` of rows whose column does not hold what it follows, but for rounding.
+
+    Where nothing changed that it follows, it stays as it was.
+    """
+    now = after[rule.column]
+    computed = followed(rule, column, before, after, filled)
+    with np.errstate(invalid="ignore"):
+        share = _SUMS + 2 * precision_of(column.dtype)
+        slack = _rounding(column) + _uncertain(column, now) + share * np.abs(computed)
+        fits = np.isfinite(computed) & (np.abs(now - computed) <= slack)
+    return ~np.where(_moved(rule, before, after), fits, now == before[rule.column])
 
 
 def breaks(

@@ -15,8 +15,8 @@ from counterfactual_training.errors import ConstraintError, unknown
 from counterfactual_training.tabular.feature import Feature
 from counterfactual_training.tabular.relation_text import Comparison, Condition, read_relation
 
-# Sums of decimals are off by about this share of their largest term.
-_NOISE = 1e-9
+# Sums of decimals are off by less than this share of their terms.
+_NOISE = 1e-12
 
 
 @dataclass(frozen=True)

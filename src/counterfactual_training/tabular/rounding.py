@@ -32,7 +32,7 @@ def round_to(values: np.ndarray, decimals: np.ndarray | int) -> np.ndarray:
 def seen_decimals(values: np.ndarray, dtype: Any) -> int | None:
     """The fewest decimals that write every value ``(n,)`` of a float column exactly; ``None`` if 15 are too few."""
     largest = float(np.abs(values).max(initial=0.0))
-    narrow = _narrow(dtype)
+    narrow = narrow_type(dtype)
     for decimals in range(_MAX_DECIMALS + 1):
         if largest * _POWERS[decimals] >= 2.0**49:
             return None
@@ -73,7 +73,7 @@ def tidy(values: np.ndarray, error: np.ndarray, decimals: int | None, dtype: Any
     coarse = np.maximum(2000.0 * error, 1e-12 * size)
     short = round_to(values, np.floor(-np.log10(coarse)).astype(np.int64))
     is_short = np.abs(short - values) <= error
-    narrow = _narrow(dtype)
+    narrow = narrow_type(dtype)
     if narrow is not None:
         held = values.astype(narrow)
         near = (np.abs(held - values) <= error) & (2000.0 * error <= np.spacing(np.abs(held)))
@@ -87,6 +87,6 @@ def tidy(values: np.ndarray, error: np.ndarray, decimals: int | None, dtype: Any
     return np.where(is_short, short, np.where(noisy, round_to(values, digits), values))
 
 
-def _narrow(dtype: Any) -> Any:
-    """The numpy type of a column stored in fewer bits than float64."""
+def narrow_type(dtype: Any) -> Any:
+    """The numpy type of a column stored in fewer bits than float64; ``None`` of any other."""
     return {"float32": np.float32, "float16": np.float16}.get(str(dtype).lower())
