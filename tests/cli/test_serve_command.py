@@ -1,7 +1,6 @@
-"""``ct serve`` as a process: it starts, refuses what it cannot serve, survives kill −9, and stops with grace."""
+"""``ct serve``: what it says and serves, what it refuses; as a process, it survives kill −9, and stops with grace."""
 
 import contextlib
-import http.client
 import json
 import os
 import signal
@@ -9,8 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-import urllib.error
 import urllib.request
 
 import numpy as np
@@ -18,12 +15,19 @@ import pandas as pd
 import pytest
 
 from counterfactual_training.cli import main
+from counterfactual_training.cli import serve as command
+from counterfactual_training.cli.saved_models import open_model
 from counterfactual_training.estimator import CounterfactualClassifier
-from counterfactual_training.estimator.file import Origin, save_classifier
+from counterfactual_training.estimator.file import Origin
 from counterfactual_training.models import mlp
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
+
+from counterfactual_training.serve.receipt import make_receipt
+
+# Seconds: what hangs still fails, and a busy machine does not matter.
+PATIENCE = 300
 
 
 @pytest.fixture(scope="module")
@@ -33,146 +37,141 @@ def files(tmp_path_factory):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"debt": rng.uniform(0, 50, 300).round(1), "years": rng.integers(0, 20, 300)})
     y = pd.Series(np.where(frame["debt"] - frame["years"] < 15, "yes", "no"), dtype=object)
-    classifier = CounterfactualClassifier(epochs=10, random_state=0, progress=False, mutability={}).fit(frame, y)
-    save_classifier(folder / "model.safetensors", classifier, Origin("granted", "yes"))
+    classifier = CounterfactualClassifier(
+        model="linear", learning_rate=0.1, epochs=10, random_state=0, progress=False, mutability={}, gate="none"
+    )
+    classifier.fit(frame, y)
+    classifier.origin_ = Origin("granted", "yes")
+    classifier.save(folder / "model.safetensors")
     frame.assign(granted=y).to_csv(folder / "people.csv", index=False)
     return folder
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+# ---- what is served --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def served(files, monkeypatch):
+    """Call the command, but run no server: what it would have served, and how."""
+    calls = []
+
+    def remember(model, address, **settings):
+        calls.append((model, settings))
+
+    monkeypatch.setattr("counterfactual_training.serve.server.run_server", remember)
+
+    def serve(*words):
+        assert main(["serve", str(files / "model.safetensors"), "--port", "0", *words]) == 0
+        return calls.pop()
+
+    return serve
+
+
+def test_without_data_nobodys_row_is_shown(served, capsys):
+    model, settings = served("--no-open")
+    port = settings["listener"].getsockname
+    assert model.rows is None and model.against is None and model.model.wanted == "yes"
+    assert settings["access"].token is None and settings["key"] is None
+    said = capsys.readouterr()
+    assert said.out.startswith("Open http://127.0.0.1:") and said.out.endswith("/ to look; Ctrl-C ends it.\n")
+    with pytest.raises(OSError, match="Bad file descriptor"):  # closed when the server has ended
+        port()
+
+
+def test_without_a_browser_the_address_is_told(served, capsys, monkeypatch):
+    class Now:
+        """A timer that does not wait."""
+
+        def __init__(self, seconds, act, arguments):
+            self.start = lambda: act(*arguments)
+
+    monkeypatch.setattr(command.threading, "Timer", Now)
+    monkeypatch.setattr("counterfactual_training.serve.server.open_browser", lambda url: False)
+    served()
+    said = capsys.readouterr()
+    url = said.out.split()[1]
+    assert f"no browser found: open {url} yourself" in said.err
+
+
+def test_rows_beyond_the_limit_are_told_and_the_first_ones_shown(served, files, capsys, monkeypatch):
+    monkeypatch.setenv("CT_TOKEN", "t" * 20)
+    model, settings = served("--data", str(files / "people.csv"), "--max-people", "20", "--no-open")
+    assert model.document()["data"] == {
+        "name": "people.csv", "rows": 20, "total": 300, "labelled": True, "truncated": True,
+        "columns": ["debt", "years"],
+    }  # fmt: skip
+    assert settings["access"].token == "t" * 20
+    said = capsys.readouterr()
+    assert "people.csv has 300 rows; the first 20 are shown: --max-people shows more" in said.err
+    assert f"/#token={'t' * 20} to look" in said.out and "asks for the token" in said.out
+
+
+# ---- processes -------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def serving(files, port, *options, **environment):
-    """A server that answers; its process."""
-    command = [sys.executable, "-m", "counterfactual_training.cli", "serve", str(files / "model.safetensors")]
-    command += ["--port", str(port), "--workers", "1", *options]
-    with started(command, port, **environment) as process:
-        yield process
+def serving(files, port, log):
+    """A server that answers: its process, and its port."""
+    words = [str(files / "model.safetensors"), "--data", str(files / "people.csv"), "--no-open", "--port", str(port)]
+    command = [sys.executable, "-m", "counterfactual_training.cli", "serve", *words, "--workers", "1"]
+    environment = {**os.environ, "CT_RECEIPT_KEY": "k" * 32}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment) as process:
+        try:
+            # Whoever asks now waits at the socket until the server is ready.
+            url = process.stdout.readline().split()[1]
+            assert ask(url, "health")["status"] == "ok"
+            yield process, url
+        finally:
+            process.kill()
 
 
-@contextlib.contextmanager
-def started(command, port, **environment):
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
-    )
-    try:
-        for _ in range(300):
-            with contextlib.suppress(OSError):
-                get(port, "/health")
-                break
-            assert process.poll() is None, process.stderr.read()
-            time.sleep(0.1)
-        yield process
-    finally:
+def ask(url, path, **body):
+    content = json.dumps(body).encode() if body else None
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{url}{path}", content, headers)  # noqa: S310
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:  # noqa: S310 - our own address
+        return json.load(answer)
+
+
+@pytest.mark.check
+def test_a_receipt_outlives_kill_9_and_a_server_that_is_told_to_stop_first_answers(files, tmp_path):
+    with (tmp_path / "log").open("w+") as log, serving(files, 0, log) as (process, url):
+        row = ask(url, "api/rows", decision="no", limit=1)["rows"][0]["values"]
+        plan = ask(url, "api/explain", rows=[row])["answers"][0]["plans"][0]
+        receipt = ask(url, "api/receipt", row=row, plan=plan["values"])["receipt"]
         process.kill()
         process.wait()
-
-
-def get(port, path, **headers):
-    with urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=headers)) as answer:
-        return json.load(answer)
-
-
-def post(port, path, body, **headers):
-    headers = {"Content-Type": "application/json", **headers}
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/api/v1/{path}", json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request) as answer:  # noqa: S310 - our own address
-        return json.load(answer)
-
-
-def test_a_receipt_made_before_kill_9_verifies_after_the_restart(files, tmp_path, capsys, monkeypatch):
-    port, data, key = free_port(), ("--data", str(files / "people.csv"), "--no-open"), {"CT_RECEIPT_KEY": "k" * 32}
-    with serving(files, port, *data, **key) as process:
-        row = post(port, "rows", {"decision": "no", "limit": 1})["rows"][0]["values"]
-        plan = post(port, "explain", {"rows": [row]})["answers"][0]["plans"][0]
-        receipt = post(port, "receipt", {"row": row, "plan": plan["values"]})["receipt"]
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-    with serving(files, port, *data, **key):
-        assert post(port, "verify", {"receipt": receipt})["valid"]
+    port = url.rstrip("/").rpartition(":")[2]
+    with (tmp_path / "log").open("w+") as log, serving(files, port, log) as (process, url):
+        assert ask(url, "api/verify", receipt=receipt)["valid"]
         # The same question has the same answer.
-        assert post(port, "explain", {"rows": [row]})["answers"][0]["plans"][0] == plan
-    file = tmp_path / "receipt.json"
-    file.write_text(json.dumps(receipt))
-    monkeypatch.setenv("CT_RECEIPT_KEY", "k" * 32)
-    assert main(["verify", str(file), "--model", str(files / "model.safetensors")]) == 0
-    assert "ok  signature" in capsys.readouterr().out
-    file.write_text(json.dumps({**receipt, "plan": row}))
-    assert main(["verify", str(file), "--model", str(files / "model.safetensors"), "--json"]) == 2
-    assert json.loads(capsys.readouterr().out)["valid"] is False
-
-
-def test_a_server_that_is_told_to_stop_first_answers(files):
-    port = free_port()
-    with serving(files, port, "--no-open") as process:
+        assert ask(url, "api/explain", rows=[row])["answers"][0]["plans"][0] == plan
         answers = []
-        row = {"debt": 49.0, "years": 1}
-        body = {"rows": [row] * 40, "options": 5}
-        asking = threading.Thread(target=lambda: answers.append(post(port, "explain", body)))
+        asking = threading.Thread(
+            target=lambda: answers.append(ask(url, "api/explain", rows=[row] * 8, options=3, lock=["years"]))
+        )
         asking.start()
-        time.sleep(0.3)
+        while _number(url, "ct_batches_total") < 2:
+            assert asking.is_alive() or answers
         process.send_signal(signal.SIGTERM)
-        asking.join(60)
-        process.wait(60)
-        log = [json.loads(line) for line in process.stderr.read().splitlines() if line.startswith("{")]
-    assert len(answers[0]["answers"]) == 40 and log[-1]["event"] == "stopped"
+        asking.join(PATIENCE)
+        process.wait(PATIENCE)
+        log.seek(0)
+        lines = [json.loads(line) for line in log if line.startswith("{")]
+    assert len(answers[0]["answers"]) == 8 and lines[-1]["event"] == "stopped"
 
 
-def test_a_connection_that_never_ends_its_headers_is_closed(files):
-    port = free_port()
-    quick = "import counterfactual_training.serve.connection as c; c.HEADER_SECONDS = 1.0; "
-    words = ["serve", str(files / "model.safetensors"), "--port", str(port), "--no-open", "--workers", "1"]
-    code = f"{quick}from counterfactual_training.cli import main; main({words!r})"
-    with started([sys.executable, "-c", code], port), socket.create_connection(("127.0.0.1", port), timeout=20) as slow:
-        slow.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n")
-        assert slow.recv(100) == b""
-        patient = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-        for _ in range(2):  # on one connection
-            patient.request("GET", "/health")
-            assert json.load(patient.getresponse())["status"] == "ok"
-            time.sleep(1.5)  # the limit is for headers, not for what comes after them
-        patient.close()
-
-
-def test_without_data_nobodys_row_is_shown_and_without_a_browser_the_address_is(files):
-    port = free_port()
-    with serving(files, port, DISPLAY="", WAYLAND_DISPLAY="") as process:
-        assert get(port, "/api/model")["data"] is None
-        with pytest.raises(urllib.error.HTTPError, match="404"):
-            post(port, "rows", {})
-        time.sleep(1.5)
-        process.kill()
-        said, noted = process.communicate()
-    assert said == f"Open http://127.0.0.1:{port}/ to look; Ctrl-C ends it.\n"
-    assert f"no browser found: open http://127.0.0.1:{port}/ yourself" in noted
-
-
-def test_rows_beyond_the_limit_are_told_and_the_first_ones_shown(files):
-    port = free_port()
-    data = ("--data", str(files / "people.csv"), "--max-people", "20", "--no-open")
-    with serving(files, port, *data, CT_TOKEN="t" * 20) as process:
-        token = {"Authorization": f"Bearer {'t' * 20}"}
-        assert get(port, "/api/model", **token)["data"] == {
-            "name": "people.csv", "rows": 20, "total": 300, "labelled": True, "truncated": True,
-            "columns": ["debt", "years"],
-        }  # fmt: skip
-        with pytest.raises(urllib.error.HTTPError, match="401"):
-            get(port, "/api/model")
-        process.kill()
-        said, noted = process.communicate()
-    assert "people.csv has 300 rows; the first 20 are shown: --max-people shows more" in noted
-    assert f"Open http://127.0.0.1:{port}/#token={'t' * 20} to look" in said and "asks for the token" in said
+def _number(url, name):
+    with urllib.request.urlopen(f"{url}metrics", timeout=PATIENCE) as answer:  # noqa: S310 - our own address
+        lines = answer.read().decode().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
 # ---- what cannot be served -------------------------------------------------------------------------------------------
 
 
 def refused(capsys, *words):
-    assert main(["serve", *map(str, words), "--no-open", "--port", str(free_port())]) == 2
+    assert main(["serve", *map(str, words), "--no-open", "--port", "0"]) == 2
     return capsys.readouterr().err
 
 
@@ -207,7 +206,8 @@ def test_data_whose_columns_do_not_fit(files, tmp_path, capsys):
 
 def test_data_whose_cells_do_not_fit_are_told_before_the_page_opens(files, tmp_path, capsys):
     pd.DataFrame({"debt": ["x", "y"], "years": [1, 2]}).to_csv(tmp_path / "other.csv", index=False)
-    assert main(["serve", str(files / "model.safetensors"), "--data", str(tmp_path / "other.csv"), "--no-open"]) == 2
+    words = ["serve", str(files / "model.safetensors"), "--data", str(tmp_path / "other.csv"), "--no-open"]
+    assert main([*words, "--port", "0"]) == 2
     captured = capsys.readouterr()
     assert "Open http" not in captured.out and "debt" in captured.err and "Traceback" not in captured.err
 
@@ -238,13 +238,27 @@ def test_a_rival_of_other_columns_or_classes(files, tmp_path, capsys):
 )
 def test_options_that_make_no_sense(files, capsys, options, said):
     words = ["serve", str(files / "model.safetensors"), "--no-open", *options]
-    assert main([*words, *([] if "--port" in options else ["--port", str(free_port())])]) == 2
+    assert main([*words, *([] if "--port" in options else ["--port", "0"])]) == 2
     assert said in capsys.readouterr().err
 
 
 def test_short_tokens_are_refused(files, capsys, monkeypatch):
     monkeypatch.setenv("CT_TOKEN", "secret")
     assert "The token has 6 characters" in refused(capsys, files / "model.safetensors")
+
+
+def test_receipts_are_verified(files, tmp_path, capsys, monkeypatch):
+    model = command.as_served(open_model(files / "model.safetensors"))
+    row = {"debt": 40.0, "years": 1}
+    receipt = make_receipt(model, row, {"debt": 2.0, "years": 1}, {}, b"k" * 32)
+    words = ["verify", str(tmp_path / "receipt.json"), "--model", str(files / "model.safetensors")]
+    monkeypatch.setenv("CT_RECEIPT_KEY", "k" * 32)
+    (tmp_path / "receipt.json").write_text(json.dumps(receipt))
+    assert main(words) == 0
+    assert "ok  signature" in capsys.readouterr().out
+    (tmp_path / "receipt.json").write_text(json.dumps({**receipt, "plan": row}))
+    assert main([*words, "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["valid"] is False
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", "\udcff", '{"kind": "x"}'])

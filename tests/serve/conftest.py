@@ -1,14 +1,17 @@
 """Small models to serve, and clients that speak to the application without a network."""
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
-from serving import BASE, make_people, train
+from browser import chromium, odd_model
+from serving import BASE, app_of, make_people, running, train
 from starlette.testclient import TestClient
 
-from counterfactual_training.serve.app import make_app
+from counterfactual_training.serve.guard import Access
 from counterfactual_training.serve.served import Model, Rows, Served
 
 
@@ -33,7 +36,7 @@ def served(classifier, rival):
 @pytest.fixture(scope="session")
 def client(served):
     """The application with rows and a second model."""
-    with TestClient(make_app(served, workers=1), base_url=BASE, raise_server_exceptions=False) as client:
+    with TestClient(app_of(served), base_url=BASE, raise_server_exceptions=False) as client:
         yield client
 
 
@@ -41,7 +44,7 @@ def client(served):
 def bare(classifier):
     """The application with one model and nothing else."""
     served = Served(Model(classifier, "people.safetensors", "a" * 64))
-    with TestClient(make_app(served, workers=1), base_url=BASE, raise_server_exceptions=False) as client:
+    with TestClient(app_of(served), base_url=BASE, raise_server_exceptions=False) as client:
         yield client
 
 
@@ -50,3 +53,37 @@ def denied(served):
     """Rows of people who are denied, as the API takes them."""
     frame = served.people[served.decided[0] == 0]
     return [{str(k): v for k, v in row.items()} for row in frame.astype(object).head(30).to_dict("records")]
+
+
+# ---- a browser -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def browser():
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="session")
+def server(served, browser):
+    """A server with rows and two models."""
+    everybody = replace(served.rows, total=len(served.rows.frame))
+    with running(lambda: app_of(replace(served, rows=everybody))) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def bare_server(classifier, browser):
+    """A server without rows and without another model."""
+    model = Model(classifier, "people.safetensors", "a" * 64)
+    with running(lambda: app_of(Served(model))) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def odd(browser):
+    """A server that asks for a token, of a model with odd names."""
+    served = odd_model()
+    token = "a-token-for-tests-0123456789"  # noqa: S105
+    with running(lambda: app_of(served, access=Access(token=token)), token) as server:
+        yield server

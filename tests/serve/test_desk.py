@@ -1,225 +1,352 @@
-"""Questions that arrive together are searched together; nobody waits for ever, and nobody pays for others."""
+"""Questions that arrive together are searched together; nobody waits for ever, and nobody pays for others.
+
+Workers do what a test says, when it says so; see ``test_worker.py`` for those with processes.
+"""
 
 import asyncio
-import os
-import signal
-import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pandas as pd
 import pytest
-from serving import make_people
+from serving import Held, Here
 
 from counterfactual_training.errors import InputError
-from counterfactual_training.serve import desk as desks
 from counterfactual_training.serve.desk import Desk
 from counterfactual_training.serve.metrics import Metrics
 from counterfactual_training.serve.questions import Question
 from counterfactual_training.serve.reading import RefusedError
-from counterfactual_training.serve.served import Served
-from counterfactual_training.serve.worker import TaskError, TooLongError, Worker
+from counterfactual_training.serve.worker import DiedError, TaskError, TooLongError
+
+# Of the clock, for clients: so much that none of it matters.
+SECONDS = 3600.0
 
 
 def question(options: int = 1, **rules) -> Question:
     return Question("main", options, None, True, rules)
 
 
-@pytest.fixture(scope="module")
-def people(served):
-    return served.people[served.decided[0] == 0].head(12).reset_index(drop=True)
+def rows(*incomes: float) -> pd.DataFrame:
+    return pd.DataFrame({"income": list(incomes)})
 
 
-def run(served, work, **settings):
-    """What a coroutine returns that is given a desk, and the metrics of the desk."""
+def run(work, *workers, auditor=None, **settings):
+    """What a coroutine returns that is given a desk, and the numbers of the desk."""
 
     async def inside():
         metrics = Metrics()
-        desk = Desk(served, metrics, settings.pop("num_workers", 1), settings.pop("most_waiting", 1000), **settings)
+        desk = Desk(workers, auditor or Held(), metrics, **{"most_waiting": 1000, **settings})
         await desk.start()
         try:
-            return await work(desk), metrics
+            result = await work(desk)
         finally:
             await desk.stop()
+        return result, dict(line.rsplit(" ", 1) for line in metrics.text(0).splitlines())
 
-    return asyncio.run(inside())
-
-
-def numbers(metrics: Metrics) -> dict[str, str]:
-    return dict(line.rsplit(" ", 1) for line in metrics.text(0).splitlines())
-
-
-def one(frame: pd.DataFrame, i: int) -> pd.DataFrame:
-    return frame.iloc[[i]]
+    # In a thread: a browser that other tests share keeps a loop running in this one.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, inside()).result()
 
 
-async def ask_all(desk, people, asked):
-    questions = (desk.explain(asked, one(people, i), ["granted"], 60.0) for i in range(len(people)))
-    return await asyncio.gather(*questions)
+def asks(desk, frame: pd.DataFrame, asked: Question | None = None, seconds: float = SECONDS) -> asyncio.Task:
+    """A client who waits for an answer; it is in the queue when others next have their turn."""
+    wanted = ["granted"] * len(frame)
+    return asyncio.create_task(desk.explain(asked or question(), frame, wanted, seconds))
 
 
-def test_questions_that_arrive_together_are_one_search_with_the_same_answers(served, people):
-    together, metrics = run(served, lambda desk: ask_all(desk, people, question()))
-    assert numbers(metrics)["ct_batches_total"] == "1" and numbers(metrics)["ct_batched_requests_total"] == "12"
-    alone, metrics = run(served, lambda desk: ask_all(desk, people, question()), together=False)
-    assert numbers(metrics)["ct_batches_total"] == "12"
-    values = [[[plan["values"] for plan in answers[0]["plans"]] for answers, _, _ in way] for way in (together, alone)]
-    assert values[0] == values[1] and all(values[0])
-    assert [batch for _, _, batch in together] == [12] * 12
+async def next_call(worker: Held):
+    return await asyncio.to_thread(worker.next_call)
 
 
-def test_other_rules_make_another_batch(served, people):
+async def next_calls(worker: Held, number: int) -> list[list[float]]:
+    """Answer the next searches, and return the incomes in each."""
+    seen = []
+    for _ in range(number):
+        call = await next_call(worker)
+        seen.append(call.frame["income"].tolist())
+        call.answer()
+    return seen
+
+
+def incomes(result) -> list[float]:
+    answers, _, _ = result
+    assert [answer["row"] for answer in answers] == list(range(len(answers)))
+    return [answer["income"] for answer in answers]
+
+
+# ---- batches ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("together", "batches"), [(True, [[1.0, 2.0, 3.0]]), (False, [[1.0], [2.0], [3.0]])])
+def test_questions_that_arrive_together_are_one_search(together, batches):
+    worker = Held()
+
     async def work(desk):
-        asked = [question(lock=["job"]) if i % 2 else question() for i in range(12)]
-        return await asyncio.gather(*(desk.explain(q, one(people, i), ["granted"], 60.0) for i, q in enumerate(asked)))
+        clients = [asks(desk, rows(number)) for number in (1.0, 2.0, 3.0)]
+        seen = await next_calls(worker, len(batches))
+        return seen, await asyncio.gather(*clients)
 
-    found, metrics = run(served, work)
-    assert numbers(metrics)["ct_batches_total"] == "2" and {batch for _, _, batch in found} == {6}
+    (seen, results), numbers = run(work, worker, together=together)
+    assert seen == batches and [incomes(result) for result in results] == [[1.0], [2.0], [3.0]]
+    assert [batch for _, _, batch in results] == [len(batches[0])] * 3
+    assert numbers["ct_batches_total"] == str(len(batches)) and numbers["ct_batched_requests_total"] == "3"
 
 
-def test_a_bad_row_costs_nobody_else_an_answer(served, people):
-    bad = one(people, 0).assign(income=1e300)  # the model cannot compute with it
+def test_a_batch_has_the_answers_that_each_question_would_have_alone(served):
+    people = served.people[served.decided[0] == 0].head(3).reset_index(drop=True)
 
     async def work(desk):
-        asked = [desk.explain(question(), one(people, i), ["granted"], 60.0) for i in range(3)]
-        return await asyncio.gather(*asked, desk.explain(question(), bad, ["granted"], 60.0), return_exceptions=True)
+        return await asyncio.gather(*(asks(desk, people.iloc[[i]]) for i in range(3)))
 
-    (*good, error), _ = run(served, work)
-    assert isinstance(error, InputError) and "income" in str(error)
-    assert all(answers[0]["plans"] for answers, _, _ in good)
-
-
-def test_a_large_request_is_answered_row_by_row_in_order(served):
-    frame, _ = make_people(50, seed=3)
-    (answers, complete, _), _ = run(
-        served, lambda d: d.explain(question(), frame, ["granted"] * 50, 60.0), num_workers=2
-    )
-    told = served.model.classifier.explain(frame, "granted")
-    assert complete and [answer["row"] for answer in answers] == list(range(50))
-    assert [answer["plans"][0]["values"] for answer in answers] == told.frame.astype(object).to_dict("records")
+    together, _ = run(work, Here(served))
+    alone, _ = run(work, Here(served), together=False)
+    plans = [[answers[0]["plans"][0]["values"] for answers, _, _ in way] for way in (together, alone)]
+    assert plans[0] == plans[1] and [batch for _, _, batch in together] == [3, 3, 3]
 
 
-def test_a_hurried_client_does_not_hurry_others(served, people):
+def test_other_rules_make_another_batch():
+    worker = Held()
+
     async def work(desk):
-        patient = [desk.explain(question(), one(people, i), ["granted"], 60.0) for i in range(3)]
-        return await asyncio.gather(*patient, desk.explain(question(), one(people, 3), ["granted"], 0.5))
+        for number in range(4):
+            asks(desk, rows(number), question(lock=["job"]) if number % 2 else question())
+        return await next_calls(worker, 2)
 
-    found, _ = run(served, work)
-    assert {batch for _, _, batch in found[:3]} == {3} and all(complete for _, complete, _ in found[:3])
+    assert run(work, worker)[0] == [[0, 2], [1, 3]]
 
 
-def test_the_parts_of_a_large_request_leave_room_for_others(served, people):
+def test_a_hurried_client_does_not_hurry_others():
+    worker = Held()
+
     async def work(desk):
-        large = asyncio.create_task(desk.explain(question(), pd.concat([people] * 4), ["granted"] * 48, 60.0))
-        await asyncio.sleep(0.05)
-        small = await desk.explain(question(), one(people, 0), ["granted"], 60.0)
-        return small, large.done(), await large
+        for number, seconds in enumerate((SECONDS, SECONDS, SECONDS / 10)):
+            asks(desk, rows(number), seconds=seconds)
+        return await next_calls(worker, 2)
 
-    (small, was_done, large), metrics = run(served, work)
-    assert small[0][0]["plans"] and not was_done and len(large[0]) == 48
-    assert numbers(metrics)["ct_batches_total"] == "3"
+    assert run(work, worker)[0] == [[0, 1], [2]]
 
 
-def test_who_has_hung_up_is_not_searched_for(served, people):
+def test_a_large_request_is_answered_in_order_and_leaves_room_for_others():
+    worker = Held()
+
     async def work(desk):
-        busy = asyncio.create_task(desk.explain(question(3), people, ["granted"] * 12, 60.0))
-        await asyncio.sleep(0.1)
-        gone = asyncio.create_task(desk.explain(question(), one(people, 0), ["granted"], 60.0))
-        await asyncio.sleep(0.05)
-        gone.cancel()
-        await busy
-        return desk.waiting
+        large = asks(desk, rows(*range(40)))
+        first = await next_call(worker)
+        small = asks(desk, rows(99))
+        await asyncio.sleep(0)  # it is in the queue now, behind the other parts of the large one
+        first.answer()
+        seen = await next_calls(worker, 2)
+        return seen, await small, await large
 
-    _, metrics = run(served, work)
-    assert numbers(metrics)["ct_batches_total"] == "1"
-
-
-def test_who_waits_too_long_is_told_so(served, people):
-    async def work(desk):
-        slow = asyncio.create_task(desk.explain(question(5), people, ["granted"] * 12, 60.0))
-        await asyncio.sleep(0.1)
-        late = await desk.explain(question(2), one(people, 0), ["granted"], 0.05)
-        await slow
-        return late
-
-    (answers, complete, _), _ = run(served, work)
-    assert not complete and answers[0]["searched"] is False and answers[0]["plans"] == []
+    (seen, small, large), _ = run(work, worker)
+    assert [len(batch) for batch in seen] == [17, 8] and 99 in seen[0]
+    assert incomes(small) == [99] and incomes(large) == list(range(40))
 
 
-def test_a_full_queue_refuses_politely(served, people):
+def test_a_full_queue_refuses_politely():
     async def work(desk):
         with pytest.raises(RefusedError) as error:
-            await desk.explain(question(), people, ["granted"] * 12, 60.0)
+            await asks(desk, rows(*range(12)))
         return error.value
 
-    error, _ = run(served, work, most_waiting=11)
+    error, _ = run(work, Held(), most_waiting=11)
     assert error.status == 503 and error.code == "busy"
 
 
-# ---- processes -------------------------------------------------------------------------------------------------------
+# ---- who has gone ----------------------------------------------------------------------------------------------------
 
 
-def sleeps(served: Served, seconds: float) -> str:
-    time.sleep(seconds)
-    return "awake"
+def test_a_search_that_nobody_waits_for_ends_and_the_next_question_is_answered():
+    worker = Held()
 
-
-def dies(served: Served) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def fails(served: Served) -> None:
-    raise KeyError("a value of somebody's row")
-
-
-def test_a_task_that_takes_too_long_is_ended_and_the_next_one_is_answered(served):
-    worker = Worker(served)
-    try:
-        with pytest.raises(TooLongError, match="longer than"):
-            worker.ask(sleeps, 60.0, seconds=0.2)
-        assert worker.ask(sleeps, 0.0, seconds=30) == "awake" and worker.starts == 2
-    finally:
-        worker.stop()
-
-
-def test_a_fault_names_its_type_and_nothing_of_the_data(served):
-    worker = Worker(served)
-    try:
-        with pytest.raises(TaskError) as error:
-            worker.ask(fails, seconds=30)
-        assert str(error.value) == "KeyError" and worker.starts == 1
-    finally:
-        worker.stop()
-
-
-def test_a_process_that_was_killed_is_replaced(served, people):
     async def work(desk):
-        await desk.explain(question(), one(people, 0), ["granted"], 60.0)
-        os.kill(desk._workers[0]._process.pid, signal.SIGKILL)
-        return await ask_all(desk, people, question())
+        gone = [asks(desk, rows(number)) for number in (1, 2)]
+        search = await next_call(worker)
+        for client in gone:
+            client.cancel()
+        patient = asks(desk, rows(3))
+        # The worker waits in the first search until it learns that everybody has gone.
+        seen = await next_calls(worker, 1)
+        return search.frame["income"].tolist(), search.gone.is_set(), seen, await patient
 
-    found, metrics = run(served, work)
-    # The batch that met the dead process is asked again, part by part.
-    assert all(answers[0]["plans"] for answers, _, _ in found)
-    assert numbers(metrics)["ct_worker_restarts_total"] == "1"
-
-
-def test_a_search_that_does_not_end_is_given_up(served, people, monkeypatch):
-    monkeypatch.setattr(desks, "explain", _endless)
-    monkeypatch.setattr(desks, "GRACE", 0.2)
-    (answers, complete, _), _ = run(served, lambda d: d.explain(question(), people, ["granted"] * 12, 0.2))
-    assert not complete and not any(answer["searched"] for answer in answers)
+    (given_up, gone, seen, result), numbers = run(work, worker)
+    assert given_up == [1, 2] and gone and seen == [[3]] and incomes(result) == [3]
+    assert numbers["ct_failed_searches_total"] == "0"
 
 
-def _endless(served, *arguments):
-    time.sleep(60)
-    return [], True
+def test_a_batch_in_which_somebody_still_waits_goes_on():
+    worker = Held()
 
-
-def test_one_audit_at_a_time(served):
     async def work(desk):
-        first = asyncio.create_task(desk.audit(sleeps, 0.5, seconds=30))
-        await asyncio.sleep(0.1)
+        gone, patient = asks(desk, rows(1)), asks(desk, rows(2))
+        search = await next_call(worker)
+        gone.cancel()
+        await asyncio.wait([gone])
+        given_up = search.gone.is_set()
+        search.answer()
+        return given_up, await patient
+
+    (given_up, result), _ = run(work, worker)
+    assert not given_up and incomes(result) == [2]
+
+
+def test_who_has_hung_up_leaves_the_queue():
+    worker = Held()
+
+    async def work(desk):
+        first = asks(desk, rows(1))
+        search = await next_call(worker)
+        gone, patient = asks(desk, rows(2, 3)), asks(desk, rows(4))
+        await asyncio.sleep(0)
+        before = desk.waiting
+        gone.cancel()
+        await asyncio.wait([gone])
+        after = desk.waiting
+        search.answer()
+        seen = await next_calls(worker, 1)
+        await asyncio.gather(first, patient)
+        return before, after, seen
+
+    assert run(work, worker)[0] == (3, 1, [[4]])
+
+
+def test_the_rest_of_a_request_leaves_with_a_part_that_failed():
+    worker = Held()
+
+    async def work(desk):
+        large = asks(desk, rows(*range(40)))
+        call = await next_call(worker)
+        call.answer(InputError("income is too large."))
+        with pytest.raises(InputError):
+            await large
+        return desk.waiting
+
+    assert run(work, worker)[0] == 0
+
+
+# ---- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+def test_a_bad_row_costs_nobody_else_an_answer():
+    worker = Held()
+
+    async def work(desk):
+        clients = [asks(desk, rows(number)) for number in (1, 2)]
+        (await next_call(worker)).answer(InputError("income is too large."))
+        # Now one by one.
+        (await next_call(worker)).answer()
+        (await next_call(worker)).answer(InputError("income is too large."))
+        return await asyncio.gather(*clients, return_exceptions=True)
+
+    (good, error), _ = run(work, worker)
+    assert incomes(good) == [1] and isinstance(error, InputError) and "income" in str(error)
+
+
+def test_who_waits_too_long_is_told_so():
+    async def work(desk):
+        return await asks(desk, rows(1, 2), seconds=0.0)
+
+    (answers, complete, _), _ = run(work, Held())
+    assert not complete and [answer["searched"] for answer in answers] == [False, False]
+    assert answers[0]["plans"] == [] and "Time ran out" in answers[0]["notes"][0]
+
+
+def test_a_search_that_does_not_end_is_given_up():
+    worker = Held()
+
+    async def work(desk):
+        client = asks(desk, rows(1))
+        (await next_call(worker)).answer(TooLongError())
+        return await client
+
+    (answers, complete, _), _ = run(work, worker)
+    assert not complete and not answers[0]["searched"]
+
+
+def test_a_search_whose_process_died_is_asked_once_more():
+    worker = Held()
+
+    async def work(desk):
+        client = asks(desk, rows(1))
+        (await next_call(worker)).answer(DiedError())
+        (await next_call(worker)).answer()
+        return await client
+
+    assert incomes(run(work, worker)[0]) == [1]
+
+
+def test_a_fault_is_told_without_what_caused_it():
+    worker = Held()
+
+    async def work(desk):
+        client = asks(desk, rows(1))
+        (await next_call(worker)).answer(TaskError("KeyError"))
         with pytest.raises(RefusedError) as error:
-            await desk.audit(sleeps, 0.0, seconds=30)
-        return await first, await desk.audit(sleeps, 0.0, seconds=30), error.value.status
+            await client
+        return error.value
 
-    assert run(served, work)[0] == ("awake", "awake", 409)
+    error, numbers = run(work, worker)
+    assert error.status == 500 and "KeyError" not in str(error) and numbers["ct_failed_searches_total"] == "1"
+
+
+# ---- audits ----------------------------------------------------------------------------------------------------------
+
+
+def audits(desk, **settings) -> asyncio.Task:
+    return asyncio.create_task(desk.audit(print, "an argument", seconds=SECONDS, **settings))
+
+
+def test_one_audit_at_a_time():
+    auditor = Held()
+
+    async def work(desk):
+        first = audits(desk)
+        call = await next_call(auditor)
+        with pytest.raises(RefusedError) as error:
+            await audits(desk)
+        waiting = audits(desk, wait=True)
+        call.answer("done")
+        (await next_call(auditor)).answer("done, too")
+        return error.value.status, await first, await waiting
+
+    assert run(work, Held(), auditor=auditor)[0] == (409, "done", "done, too")
+
+
+def test_an_audit_ends_with_its_client():
+    auditor = Held()
+
+    async def work(desk):
+        gone = audits(desk)
+        call = await next_call(auditor)
+        gone.cancel()
+        await asyncio.wait([gone])
+        ended = call.gone.is_set()
+        again = audits(desk)
+        (await next_call(auditor)).answer("done")
+        return ended, await again
+
+    assert run(work, Held(), auditor=auditor)[0] == (True, "done")
+
+
+def test_audits_are_given_up_when_the_server_is_told_to_stop():
+    auditor = Held()
+
+    async def work(desk):
+        running, waiting = audits(desk), audits(desk, wait=True)
+        await next_call(auditor)
+        desk.stop_soon()
+        return await asyncio.gather(running, waiting, return_exceptions=True)
+
+    for error in run(work, Held(), auditor=auditor)[0]:
+        assert isinstance(error, RefusedError) and error.code == "stopping" and error.status == 503
+
+
+def test_an_audit_that_takes_too_long_is_told():
+    auditor = Held()
+
+    async def work(desk):
+        client = audits(desk)
+        (await next_call(auditor)).answer(TooLongError())
+        with pytest.raises(RefusedError, match="fewer people"):
+            await client
+
+    run(work, Held(), auditor=auditor)

@@ -1,9 +1,10 @@
 """People of all kinds: keyboard only, screen readers, contrast, dark mode, phones, reduced motion; on filled panels."""
 
 import pytest
-from browser import PHONE, WIDE, go, key, opened, run_browser, run_server, settled  # noqa: F401
+from browser import PHONE, WIDE, go, key, opened, settled
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
+pytestmark = pytest.mark.check
 
 PANELS = ("people", "plans", "map", "compare", "groups", "card", "receipt")
 SERIOUS = ("serious", "critical")
@@ -22,9 +23,9 @@ def filled(browser, server):
         expect(page.locator(".audit-form").get_by_label("sex")).to_be_checked()
         page.get_by_label("People to ask plans for").select_option(label="up to 100 people")
         page.locator("#run-audit").click()
-        expect(page.locator("#audit h3").first).to_be_visible(timeout=120_000)
+        expect(page.locator("#audit h3").first).to_be_visible()
         go(page, "card")
-        expect(page.locator("#panel-card h3").first).to_be_visible(timeout=120_000)
+        expect(page.locator("#panel-card h3").first).to_be_visible()
         go(page, "receipt")
         page.locator("#receipt-text").fill('{"format": 1}')
         page.get_by_role("button", name="Check the receipt").click()
@@ -168,7 +169,7 @@ def test_results_are_announced(browser, server):
         spoken = page.locator("#spoken")
         expect(spoken).to_have_attribute("aria-live", "polite")
         key(page, "ask").click()
-        expect(spoken).to_contain_text("found", timeout=15_000)
+        expect(spoken).to_contain_text("found")
         page.locator("[data-column=income] input[type=range]").press("End")
         expect(spoken).to_contain_text("With your values")
 
@@ -191,5 +192,5 @@ def test_cards_stay_where_they_are_while_one_drags(browser, server):
         slider.press("PageUp")
         expect(page.locator("#decision")).to_contain_text("With your values")
         key(page, "lock-debt").check()
-        page.wait_for_timeout(300)
+        settled(page)
         assert abs(slider.bounding_box()["y"] - before) < 2

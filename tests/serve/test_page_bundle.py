@@ -62,12 +62,14 @@ def node() -> str:
     return found
 
 
+@pytest.mark.check
 def test_sources_type_check(node):
     command = [node, "node_modules/typescript/bin/tsc", "--noEmit"]
     done = subprocess.run(command, cwd=PAGE, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.check
 def test_build_makes_the_committed_bundle(node, tmp_path):
     subprocess.run([node, "build.mjs", str(tmp_path)], cwd=PAGE, check=True, capture_output=True)
     for name in ("page.js", "page.css"):

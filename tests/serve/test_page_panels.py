@@ -5,9 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
-from browser import PHONE, ask_again, changed_columns, go, key, opened, run_browser, run_server, settled  # noqa: F401
+from browser import PHONE, ask_again, changed_columns, go, key, opened, settled
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
+pytestmark = pytest.mark.check
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_people_are_filtered_sorted_and_paged(page):
     page.get_by_label("age from").fill("40")
     page.get_by_label("age to").fill("60")
     expect(page.locator(".pager span")).not_to_contain_text("of 200")
-    page.wait_for_timeout(400)
+    settled(page)
     heads = page.locator("#people-rows thead th").all_inner_texts()
     age, job = (next(i for i, text in enumerate(heads) if text.strip().startswith(name)) for name in ("age", "job"))
     for row in rows.all():
@@ -122,7 +123,7 @@ def test_dragging_a_slider_moves_the_decision(page):
     seen = set()
     for step in range(1, 11):
         page.mouse.move(box["x"] + step * box["width"] / 10, box["y"] + box["height"] / 2)
-        page.wait_for_timeout(60)
+        settled(page)
         seen.add(live.inner_text())
     expect(live.locator(".chip")).to_have_text("granted")
     page.mouse.up()
@@ -142,7 +143,7 @@ def test_selects_and_flags_can_be_tried_too(page):
     expect(page.locator("#decision .who")).to_contain_text("1 value moved: owner")
     key(page, "value-job").select_option(label="clerk" if own != "0" else "pilot")
     expect(page.locator("#decision .who")).to_contain_text("2 values moved: job and owner")
-    page.wait_for_timeout(200)
+    settled(page)
     assert sent[-1]["rows"][1]["owner"] is True and sent[-1]["rows"][0]["owner"] is False
 
 

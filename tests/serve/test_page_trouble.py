@@ -4,44 +4,11 @@ import json
 import re
 
 import pytest
-from browser import (  # noqa: F401
-    ODD_CATEGORY,
-    ODD_CLASS,
-    ODD_NAMES,
-    PHONE,
-    Server,
-    ask_again,
-    go,
-    key,
-    odd_server,
-    opened,
-    run_browser,
-    run_server,
-    settled,
-)
-from serving import train
+from browser import ODD_CATEGORY, ODD_CLASS, ODD_NAMES, PHONE, ask_again, go, key, opened, settled
+from serving import app_of, running
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
-
-TOKEN = "a-token-for-tests-0123456789"  # noqa: S105
-
-
-@pytest.fixture(scope="module")
-def odd(tmp_path_factory, browser):
-    """A server that asks for a token, of a model with odd names."""
-    running = odd_server(tmp_path_factory.mktemp("odd"), token=TOKEN).start()
-    yield running
-    running.kill()
-
-
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory, browser):
-    """A server without rows and without another model."""
-    path = tmp_path_factory.mktemp("bare") / "people.safetensors"
-    train().save(path)
-    running = Server(path).start()
-    yield running
-    running.kill()
+pytestmark = pytest.mark.check
 
 
 def refusal(status: int, code: str, message: str) -> dict:
@@ -121,7 +88,7 @@ def test_only_the_newest_answer_counts(browser, server):
         page.on("request", lambda r: sent.append(r.url) if r.url.endswith("/predict") else None)
         for _ in range(5):
             slider.press("PageUp")
-        page.wait_for_timeout(200)
+        page.locator("html[data-timers='0']").wait_for(state="attached")
         assert len(sent) == 1, "one request at a time"
         stood = float(slider.input_value())
         with page.expect_request("**/api/v1/predict") as later:
@@ -132,8 +99,8 @@ def test_only_the_newest_answer_counts(browser, server):
 # ---- the connection --------------------------------------------------------------------------------------------------
 
 
-def test_the_page_goes_on_after_the_server_was_killed(browser, server, tmp_path):
-    with opened(browser, server) as page:
+def test_the_page_goes_on_after_the_server_was_killed(browser, served, tmp_path):
+    with running(lambda: app_of(served)) as server, opened(browser, server) as page:
         settled(page)
         key(page, "lock-debt").check()
         with page.expect_download() as waiting:
@@ -147,8 +114,8 @@ def test_the_page_goes_on_after_the_server_was_killed(browser, server, tmp_path)
         expect(page.locator("#connection")).to_be_visible()
         expect(page.locator("#connection")).to_contain_text("Connection lost")
         server.start()
-        expect(page.locator("#connection")).to_be_hidden(timeout=30_000)
-        expect(page.locator(".asked").first).to_contain_text("debt locked", timeout=30_000)
+        expect(page.locator("#connection")).to_be_hidden()
+        expect(page.locator(".asked").first).to_contain_text("debt locked")
         settled(page)
         expect(page.locator("#decision-title")).to_have_text(person)
         expect(key(page, "lock-debt")).to_be_checked()
@@ -188,16 +155,16 @@ def test_the_token_is_asked_for(browser, odd):
         page.get_by_label("Token", exact=True).fill("not the token, of course")
         page.keyboard.press("Enter")
         expect(dialog).to_contain_text("does not accept this token")
-        page.get_by_label("Token", exact=True).fill(TOKEN)
+        page.get_by_label("Token", exact=True).fill(odd.token)
         page.get_by_role("button", name="Continue").click()
         expect(dialog).to_be_hidden()
         expect(page.locator("#people-rows tbody tr").first).to_be_visible()
 
 
 def test_the_token_is_taken_from_the_address_and_removed_from_it(browser, odd):
-    with opened(browser, odd, f"#token={TOKEN}") as page:
+    with opened(browser, odd, f"#token={odd.token}") as page:
         expect(page.locator("#people-rows tbody tr").first).to_be_visible()
-        assert TOKEN not in page.url
+        assert odd.token not in page.url
         page.reload()
         expect(page.locator("#people-rows tbody tr").first).to_be_visible()
         expect(page.locator("#token-dialog")).to_be_hidden()
@@ -208,7 +175,7 @@ def test_the_token_is_taken_from_the_address_and_removed_from_it(browser, odd):
 
 @pytest.mark.parametrize("size", [{"width": 1400, "height": 900}, PHONE], ids=["wide", "phone"])
 def test_nothing_from_data_becomes_html(browser, odd, size):
-    with opened(browser, odd, f"#token={TOKEN}", size=size) as page:
+    with opened(browser, odd, f"#token={odd.token}", size=size) as page:
         settled(page)
         for name in ("people", "plans", "map"):
             link = page.locator(f"#nav a[href='#{name}'] >> visible=true")
@@ -226,7 +193,7 @@ def test_nothing_from_data_becomes_html(browser, odd, size):
 
 
 def test_many_columns_can_be_found_by_name(browser, odd):
-    with opened(browser, odd, f"#token={TOKEN}") as page:
+    with opened(browser, odd, f"#token={odd.token}") as page:
         settled(page)
         cards = page.locator("#feature-cards .feature")
         assert cards.count() <= 48
@@ -240,8 +207,8 @@ def test_many_columns_can_be_found_by_name(browser, odd):
 # ---- without data ----------------------------------------------------------------------------------------------------
 
 
-def test_without_rows_somebody_is_described(browser, bare):
-    with opened(browser, bare) as page:
+def test_without_rows_somebody_is_described(browser, bare_server):
+    with opened(browser, bare_server) as page:
         settled(page)
         expect(page.locator("#decision-title")).to_have_text("A typical person")
         for name in ("panel-people", "nav-compare", "nav-groups"):
@@ -258,4 +225,4 @@ def test_without_rows_somebody_is_described(browser, bare):
         expect(page.locator("svg.map .person")).to_be_visible()
         assert page.locator("svg.map .dot").count() == 0
         go(page, "card")
-        expect(page.locator("#panel-card h3").first).to_be_visible(timeout=60_000)
+        expect(page.locator("#panel-card h3").first).to_be_visible()

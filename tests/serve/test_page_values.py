@@ -3,10 +3,11 @@
 import json
 
 import pytest
-from browser import PHONE, WIDE, go, key, opened, run_browser, run_server, settled  # noqa: F401
+from browser import PHONE, WIDE, go, key, opened, settled
 from test_page_access import violations
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
+pytestmark = pytest.mark.check
 
 
 def alter(page, path: str, change) -> None:

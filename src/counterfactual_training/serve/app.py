@@ -10,6 +10,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+import numpy as np
+import pandas as pd
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -23,17 +25,20 @@ from counterfactual_training.serve.answers import predictions_of
 from counterfactual_training.serve.atlas import Atlas
 from counterfactual_training.serve.desk import Desk
 from counterfactual_training.serve.document import make_document
-from counterfactual_training.serve.guard import Access, Guard, Receive, Scope, Send
+from counterfactual_training.serve.guard import Access, Guard, Receive, Scope, Send, check_json
 from counterfactual_training.serve.metrics import Metrics, log
 from counterfactual_training.serve.page import make_page
 from counterfactual_training.serve.people import People
-from counterfactual_training.serve.questions import Limits, frame_of, make_bodies, question_of
+from counterfactual_training.serve.questions import Limits, Question, frame_of, make_bodies, question_of
 from counterfactual_training.serve.reading import RefusedError, parse
 from counterfactual_training.serve.receipt import make_receipt, verify_receipt
 from counterfactual_training.serve.served import API, Served
+from counterfactual_training.serve.worker import Worker, explain
 
 # Seconds in which a body has to arrive: a client that sends a byte now and then is not waited for.
 _BODY_SECONDS = 15.0
+# Seconds for rows that need no search: the least that `explain` takes.
+_NO_TIME = 1e-9
 _BY_DEFAULT = Limits()
 _ANYBODY = Access()
 
@@ -71,7 +76,8 @@ class _Application:
     ) -> None:
         self.served, self.limits, self.key = served, limits, key
         self.metrics = Metrics()
-        self.desk = Desk(served, self.metrics, workers, limits.queue, together)
+        searchers = [Worker(served) for _ in range(workers)]
+        self.desk = Desk(searchers, Worker(served), self.metrics, limits.queue, together)
         self.people, self.atlas = People(served), Atlas(served)
         self.bodies = make_bodies(served, limits)
         self._card: Any = None
@@ -136,6 +142,7 @@ class _Application:
 
     async def _body(self, request: Request) -> bytes:
         """The body, unless it is too large or takes too long."""
+        check_json(request.scope)
         most = self.limits.body
         too_large = RefusedError(f"The body is larger than {most:,} bytes.", code="too_large", status=413)
         stated = request.headers.get("content-length", "")
@@ -180,10 +187,13 @@ class _Application:
     async def _explain(self, request: Request, body: dict[str, Any]) -> Any:
         started, model = time.perf_counter(), self.served.named(body["model"])
         question = question_of(body, model)
+        if not body["rows"]:
+            return {"complete": True, "model": model.sha256, "seconds": 0.0, "batch": 0, "answers": []}
         frame, notes = frame_of(body["rows"], model.classifier)
-        targets = [plain_value(model.wanted) if body["target"] is None else body["target"]] * len(frame)
+        target = plain_value(model.wanted) if body["target"] is None else body["target"]
         now = await asyncio.to_thread(predictions_of, model, frame)
-        asked = self.desk.explain(question, frame, targets, body["seconds"])
+        there = np.array([entry["decision"] == target for entry in now])
+        asked = self._plans(question, frame, target, there, body["seconds"])
         answers, complete, batch = await _unless_gone(request, asked)
         await asyncio.to_thread(self._judge, body["model"], answers)
         for answer, own, said in zip(answers, now, notes, strict=True):
@@ -193,6 +203,34 @@ class _Application:
         request.scope["facts"] |= {"batch": batch, "complete": complete}
         seconds = round(time.perf_counter() - started, 3)
         return {"complete": complete, "model": model.sha256, "seconds": seconds, "batch": batch, "answers": answers}
+
+    async def _plans(
+        self,
+        question: Question,
+        frame: pd.DataFrame,
+        target: Any,
+        there: np.ndarray,
+        seconds: float,
+    ) -> tuple[list[dict[str, Any]], bool, int]:
+        """An answer per row, as :meth:`Desk.explain` gives them.
+
+        Rows that are ``there`` already wait for no worker.
+        """
+        at_once: list[dict[str, Any]] = []
+        searched: list[dict[str, Any]] = []
+        complete = True
+        batch = 0
+        if there.any():
+            rows = frame[there]
+            targets = [target] * len(rows)
+            work = asyncio.to_thread(explain, self.served, question, rows, targets, _NO_TIME)
+            at_once, _ = await work
+        if not there.all():
+            rows = frame[~there]
+            targets = [target] * len(rows)
+            searched, complete, batch = await self.desk.explain(question, rows, targets, seconds)
+        answers = [(at_once if is_there else searched).pop(0) for is_there in there.tolist()]
+        return [{**answer, "row": i} for i, answer in enumerate(answers)], complete, batch
 
     def _judge(self, which: str, answers: list[dict[str, Any]]) -> None:
         """Add how usual each plan is among real rows."""
@@ -291,12 +329,18 @@ async def _refuse(refused: RefusedError, scope: Scope, receive: Receive, send: S
 
 async def _http_error(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    words = {404: "There is nothing here; the API is described in /api/openapi.json.", 405: "Another method is needed."}
-    codes = {404: "not_found", 405: "method"}
-    said = words.get(status, "This request cannot be answered.")
-    response = _error(RefusedError(said, code=codes.get(status, "bad_request"), status=status))
-    response.headers.update({k: v for k, v in (getattr(error, "headers", None) or {}).items() if k.lower() == "allow"})
-    return response
+    if status == 405:
+        # Of the router, in no order.
+        headers = getattr(error, "headers", None) or {}
+        methods = ", ".join(sorted(headers.get("Allow", "").split(", ")))
+        refused = RefusedError(f"This path takes {methods}.", code="method", status=status)
+        response = _error(refused)
+        response.headers["allow"] = methods
+        return response
+    if status == 404:
+        said = "There is nothing here; the API is described in /api/openapi.json."
+        return _error(RefusedError(said, code="not_found", status=status))
+    return _error(RefusedError("This request cannot be answered.", status=status))
 
 
 async def _fault(request: Request, error: Exception) -> Response:

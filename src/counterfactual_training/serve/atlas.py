@@ -45,8 +45,6 @@ class Atlas:
         frame, _ = frame_of([row, *plans], model.classifier, places)
         if columns is None:
             return self._of_components(model, frame, size)
-        if columns[0] == columns[1]:
-            raise RefusedError("columns must name two different columns.", "columns")
         return self._of_columns(model, frame, columns, size)
 
     # ---- two columns -----------------------------------------------------------------------------------------------

@@ -2,6 +2,9 @@
 
 Questions that arrive while all workers are busy wait, and are then searched together: the more clients, the larger the
 batches, and a search of fifty rows takes a few times as long as that of one.
+
+A question leaves with the client who asked it: out of the queue, or out of its worker, if nobody
+else waits for the same batch.
 """
 
 from __future__ import annotations
@@ -9,10 +12,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -21,8 +26,14 @@ from counterfactual_training.errors import CounterfactualTrainingError
 from counterfactual_training.serve.metrics import Metrics
 from counterfactual_training.serve.questions import Question
 from counterfactual_training.serve.reading import RefusedError
-from counterfactual_training.serve.served import Served
-from counterfactual_training.serve.worker import DiedError, TaskError, TooLongError, Worker, explain
+from counterfactual_training.serve.worker import (
+    DiedError,
+    GoneError,
+    TaskError,
+    TooLongError,
+    Worker,
+    explain,
+)
 
 # Rows of one search. More would not be faster per row, and others would wait longer.
 _BATCH = 64
@@ -76,19 +87,26 @@ class Desk:
     """The queue and its workers; for one event loop.
 
     Args:
-        num_workers: processes that search.
+        workers: search.
+        auditor: a worker for what takes minutes, so that nobody's plan waits for an audit.
         most_waiting: rows; further ones are refused with "busy".
         together: ``False`` searches every request alone, to measure what batches are worth.
     """
 
     def __init__(
-        self, served: Served, metrics: Metrics, num_workers: int, most_waiting: int, together: bool = True
+        self,
+        workers: Sequence[Worker],
+        auditor: Worker,
+        metrics: Metrics,
+        most_waiting: int,
+        together: bool = True,
     ) -> None:
-        self._workers = [Worker(served) for _ in range(num_workers)]
-        # Audits take minutes: they have a process of their own, so that nobody's plan waits for one.
-        self._auditor, self._auditing = Worker(served), asyncio.Lock()
-        self._stopping = asyncio.Event()
-        self._threads = ThreadPoolExecutor(num_workers + 1, thread_name_prefix="desk")
+        self._workers = workers
+        self._auditor = auditor
+        self._auditing = asyncio.Lock()
+        self._audit_gone = threading.Event()
+        self._stopping = False
+        self._threads = ThreadPoolExecutor(len(workers) + 1, thread_name_prefix="desk")
         self._waiting: list[Part] = []
         self._arrived = asyncio.Condition()
         self._most_waiting, self._together, self._metrics = most_waiting, together, metrics
@@ -106,10 +124,11 @@ class Desk:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        # First the processes: threads that wait for one of them end with it.
+        self.stop_soon()
+        # First the threads, which wait for nobody any more: one at a time may use a worker.
+        await asyncio.to_thread(self._threads.shutdown)
         for worker in (*self._workers, self._auditor):
             worker.stop()
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
     @property
     def waiting(self) -> int:
@@ -133,19 +152,31 @@ class Desk:
         async with self._arrived:
             self._waiting.extend(parts)
             self._arrived.notify(len(parts))
-        found = await asyncio.gather(*(part.done for part in parts))
+        try:
+            found = await asyncio.gather(*(part.done for part in parts))
+        finally:
+            # Nobody waits for the rest of a request whose client has gone, or of which a part failed.
+            for part in parts:
+                part.done.cancel()
+            self._waiting = [part for part in self._waiting if part.owner is not owner]
         answers: list[dict[str, Any]] = []
-        for part in found:
-            answers += [{**answer, "row": len(answers) + i} for i, answer in enumerate(part[0])]
-        return answers, all(part[1] for part in found), max(part[2] for part in found)
+        for result in found:
+            answers += [{**answer, "row": len(answers) + i} for i, answer in enumerate(result[0])]
+        return answers, all(result[1] for result in found), max(result[2] for result in found)
 
     async def audit(self, task: Callable[..., Any], *arguments: Any, seconds: float, wait: bool = False) -> Any:
         """A task that takes long, in its own process; one at a time."""
         if self._auditing.locked() and not wait:
             raise RefusedError("Another audit is running; try again when it has ended.", code="busy", status=409)
         async with self._auditing:
+            self._audit_gone = threading.Event()
             try:
-                return await self._unless_stopping(task, *arguments, seconds=seconds)
+                if self._stopping:
+                    raise GoneError
+                gone = self._audit_gone
+                return await self._ask(self._auditor, gone, task, *arguments, seconds=seconds)
+            except GoneError:
+                raise RefusedError("The server is stopping.", code="stopping", status=503) from None
             except TooLongError:
                 said = f"This took longer than {seconds:.0f} s and was given up; ask for fewer people or groups."
                 raise RefusedError(said, code="too_long", status=503) from None
@@ -155,21 +186,32 @@ class Desk:
 
     def stop_soon(self) -> None:
         """The server is told to stop: audits, which take minutes, are given up at once."""
-        self._stopping.set()
+        self._stopping = True
+        self._audit_gone.set()
 
-    async def _unless_stopping(self, task: Callable[..., Any], *arguments: Any, seconds: float) -> Any:
+    async def _ask(
+        self,
+        worker: Worker,
+        gone: threading.Event,
+        task: Callable[..., Any],
+        *arguments: Any,
+        seconds: float,
+    ) -> Any:
+        """What a task comes to.
+
+        Its worker gives it up once ``gone`` is set, or whoever called this is cancelled.
+        """
         loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(self._threads, lambda: self._auditor.ask(task, *arguments, seconds=seconds))
-        stop = asyncio.create_task(self._stopping.wait())
+        ask = partial(worker.ask, task, *arguments, seconds=seconds, gone=gone)
+        work = loop.run_in_executor(self._threads, ask)
         try:
-            await asyncio.wait((work, stop), return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                raise RefusedError("The server is stopping.", code="stopping", status=503)
-            return work.result()
+            await asyncio.wait([work])
         finally:
-            stop.cancel()
-            # Nobody waits for it any more: its process is about to end, and it with it.
-            work.add_done_callback(lambda done: done.cancelled() or done.exception())
+            gone.set()
+            # Only now is the worker free for others, also where nobody reads what came of this.
+            await asyncio.wait([work])
+            work.exception()
+        return work.result()
 
     # ---- batches ---------------------------------------------------------------------------------------------------
 
@@ -178,13 +220,13 @@ class Desk:
         answered = 0
         while True:
             batch = await self._take(answered)
-            answered = sum(len(part.frame) for part in batch)
             starts = worker.starts
             try:
                 await self._answer(worker, batch)
             except Exception:  # whatever happens, nobody waits for an answer that never comes
                 for part in batch:
                     self._give_up(part)
+            answered = sum(len(part.frame) for part in batch if not part.done.cancelled())
             self._metrics.restarted(max(0, worker.starts - max(starts, 1)))
 
     async def _take(self, answered: int) -> list[Part]:
@@ -198,8 +240,6 @@ class Desk:
         rest: list[Part] = []
         rows = 0
         for part in sorted(self._waiting, key=lambda part: part.order):
-            if part.done.done():  # its client has gone
-                continue
             # With everybody in it, not only the first: of one request, only one part at a time, so that others get in.
             fits = not batch or (self._together and rows + len(part.frame) <= most)
             if fits and all(part.goes_with(other) for other in batch):
@@ -233,12 +273,14 @@ class Desk:
         seconds = max(_LEAST, min(part.left for part in batch))
         self._metrics.searched(len(frame), len(batch))
         self._searching += len(frame)
-        loop = asyncio.get_running_loop()
+        gone = _when_all_are_done(batch)
+        question = batch[0].question
         try:
-            found, complete = await loop.run_in_executor(
-                self._threads,
-                lambda: worker.ask(explain, batch[0].question, frame, targets, seconds, seconds=seconds + GRACE),
+            found, complete = await self._ask(
+                worker, gone, explain, question, frame, targets, seconds, seconds=seconds + GRACE
             )
+        except GoneError:
+            return
         except (CounterfactualTrainingError, OSError) as error:
             return await self._apart(worker, batch, error)
         finally:
@@ -276,6 +318,19 @@ class Desk:
             for i, target in enumerate(part.targets)
         ]
         _settle(part, (nothing, False, len(part.frame)))
+
+
+def _when_all_are_done(batch: Sequence[Part]) -> threading.Event:
+    """Set when nobody waits for a batch any more: it is answered, or all clients have gone."""
+    gone = threading.Event()
+
+    def look(done: object) -> None:
+        if all(part.done.done() for part in batch):
+            gone.set()
+
+    for part in batch:
+        part.done.add_done_callback(look)
+    return gone
 
 
 def _settle(part: Part, result: tuple[list[dict[str, Any]], bool, int]) -> None:

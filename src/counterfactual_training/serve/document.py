@@ -43,6 +43,7 @@ _STATUS = {
     "401": "a token is needed",
     "403": "another host or page asks",
     "404": "not there, such as rows without --data",
+    "405": "another method is needed; the header Allow names it",
     "408": "the body did not arrive in time",
     "409": "another audit is running",
     "413": "the body is too large",

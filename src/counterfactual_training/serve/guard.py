@@ -3,7 +3,8 @@
 * The ``Host`` must be one that the server is known by. A page of somebody else whose name was pointed to this machine
   (DNS rebinding) sends its own.
 * A browser says where a request comes from, in ``Origin`` and ``Sec-Fetch-Site``: only our own page may ask.
-* Bodies are JSON and nothing else: what a form of another page can send is refused, so no request can be forged.
+* Bodies are JSON and nothing else (:func:`check_json`): what a form of another page can send is
+  refused, so no request can be forged.
 * With a token, the API answers only to who has it.
 """
 
@@ -77,9 +78,6 @@ class Access:
         names = [name for name, _ in headers]
         if "content-length" in names and "transfer-encoding" in names:
             raise RefusedError("A body has a length or comes in chunks, not both.", code="bad_request", status=400)
-        kind = (_only(headers, "content-type") or "").partition(";")[0].strip().lower()
-        if scope["method"] == "POST" and kind != "application/json":
-            raise RefusedError("Send JSON, with Content-Type: application/json.", code="content_type", status=415)
 
     def _host(self, headers: list[tuple[str, str]]) -> str:
         host = _only(headers, "host")
@@ -93,6 +91,14 @@ class Access:
         scheme, _, token = (given or "").partition(" ")
         # Compared in constant time, as bytes: text that is no ASCII would raise an error.
         return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), (self.token or "").encode())
+
+
+def check_json(scope: Scope) -> None:
+    """Raise :class:`RefusedError` unless a body is said to be JSON; for paths that read one."""
+    kind = (_only(_headers(scope), "content-type") or "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        said = "Send JSON, with Content-Type: application/json."
+        raise RefusedError(said, code="content_type", status=415)
 
 
 def route_of(scope: Scope) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +19,7 @@ from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.serve.reading import (
     Anything,
     ByName,
+    Either,
     Fields,
     Flag,
     Kind,
@@ -82,13 +85,52 @@ class Grouping:
         return text
 
     def schema(self) -> dict[str, Any]:
-        return {"type": "string", "description": f"one of {list(self.columns)!r}, or two joined by *"}
+        names = "|".join(re.sub(r"([\\^$.*+?()\[\]{}|/])", r"\\\1", name) for name in self.columns)
+        pattern = rf"^(?:{names})(?:\*(?:{names}))?$"
+        return {"type": "string", "maxLength": Text().longest, "pattern": pattern}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value of one column, as a model takes it; null, if the model fills in what is missing."""
+
+    value: Kind
+    imputed: bool
+
+    def read(self, value: Any, where: str) -> Any:
+        if value is not None:
+            return self.value.read(value, where)
+        if not self.imputed:
+            raise RefusedError(f"{where} is null; this model needs a value in every column.", where)
+        return None
+
+    def schema(self) -> dict[str, Any]:
+        return Maybe(self.value).schema() if self.imputed else self.value.schema()
+
+
+def _cell(feature: Feature, classifier: CounterfactualClassifier) -> Cell:
+    value: Kind = Number(-_LARGEST, _LARGEST, whole=feature.kind == "integer")
+    if feature.is_category:
+        value = OneOf([plain_value(level) for level in feature.levels], "category")
+        # Real rows may hold categories that training never saw: for the model, none of its own.
+        if classifier.unseen != "error":
+            value = Either([value, Text(_LONGEST_CATEGORY)])
+    return Cell(value, classifier.missing == "impute")
+
+
+def _row(served: Served) -> Fields:
+    """A row with all columns, as one of the models takes it."""
+    models = [served.model] if served.against is None else [served.model, served.against]
+    classifiers = [model.classifier for model in models]
+    names = served.model.classifier.schema_.names
+    cells = {name: Either([_cell(c.schema_[name], c) for c in classifiers]) for name in names}
+    return Fields(cells, names)
 
 
 def make_bodies(served: Served, limits: Limits) -> dict[str, Fields]:
     """The fields of each request with a body, by the name of its path."""
     names = list(served.model.classifier.schema_.names)
-    row: Kind = ByName(names, Scalar())
+    row = _row(served)
     model = OneOf(["main", "against"] if served.against is not None else ["main"])
     rules = rule_fields(names, served.model.classes)
     rows = Many(row, limits.rows, 1)
@@ -100,7 +142,9 @@ def make_bodies(served: Served, limits: Limits) -> dict[str, Fields]:
     }
     pair = Many(Maybe(Number()), 2, 2)
     filters = Fields(
-        {"column": OneOf(names, "column"), "between": pair, "in": Many(Scalar(), _MOST_VALUES)}, ["column"]
+        {"column": OneOf(names, "column"), "between": pair, "in": Many(Scalar(), _MOST_VALUES)},
+        ["column"],
+        one_of=["between", "in"],
     )
     page: dict[str, Kind] = {
         "offset": Number(0, 1e9, whole=True),
@@ -115,11 +159,11 @@ def make_bodies(served: Served, limits: Limits) -> dict[str, Fields]:
     return {
         "rows": Fields(page, defaults={"offset": 0, "limit": 50, "sort": "row", "descending": False, "filters": []}),
         "predict": Fields({"rows": rows, "model": model}, ["rows"], main),
-        "explain": Fields({"rows": rows, **rules, **asked}, ["rows"],
+        "explain": Fields({"rows": Many(row, limits.rows), **rules, **asked}, ["rows"],
                           {**main, "options": 1, "seconds": limits.seconds}),
         "map": Fields(
-            {"row": row, "columns": Maybe(Many(OneOf(names, "column"), 2, 2)), "plans": Many(row, limits.options),
-             "model": model, "size": Number(2, 80, whole=True)},
+            {"row": row, "columns": Maybe(Many(OneOf(names, "column"), 2, 2, unique=True)),
+             "plans": Many(row, limits.options), "model": model, "size": Number(2, 80, whole=True)},
             ["row"], {**main, "plans": [], "size": 40},
         ),
         "audit": Fields(
@@ -139,7 +183,7 @@ def rule_fields(names: Sequence[str], classes: Sequence[Any]) -> dict[str, Kind]
     return {
         "target": Maybe(OneOf(classes)),
         "confidence": Maybe(Number(1e-6, 1.0)),
-        "vary": Maybe(Many(OneOf(names, "column"), len(names))),
+        "vary": Maybe(Many(OneOf(names, "column"), len(names), 1)),
         "lock": Maybe(Many(OneOf(names, "column"), len(names))),
         "locks": Maybe(Many(OneOf(names, "column"), len(names))),  # the same, as many would write it
         "ranges": Maybe(ByName(names, Many(Scalar(), _MOST_VALUES, 1))),
@@ -190,8 +234,7 @@ def rules_of(body: Mapping[str, Any], classifier: CounterfactualClassifier) -> d
     """Arguments of ``explain`` for the rules that a request states."""
     given = {"domain" if name == "ranges" else name: body.get(name) for name in _RULES}
     given["lock"] = list(dict.fromkeys([*(body.get("lock") or ()), *(body.get("locks") or ())]))
-    # An empty list of columns that may vary is a rule, too: a mistake, which the library tells.
-    rules = {name: value for name, value in given.items() if value or (name == "vary" and value is not None)}
+    rules = {name: value for name, value in given.items() if value}
     if "domain" in rules:
         rules["domain"] = {name: _range(classifier.schema_[name], ends) for name, ends in rules["domain"].items()}
     return rules
@@ -239,26 +282,17 @@ def frame_of(
             raise RefusedError(f"{place} lacks {', '.join(map(repr, absent[:5]))}: every column is needed.", place)
     columns = {}
     for feature in classifier.schema_:
-        cells = [
-            _cell(feature, row[feature.name], f"{place}.{feature.name}", classifier, said)
-            for row, place, said in zip(rows, places, notes, strict=True)
-        ]
-        columns[feature.name] = pd.Series(cells, dtype=object if feature.is_category else None)
+        name = feature.name
+        cell = _cell(feature, classifier)
+        cells = zip(rows, places, strict=True)
+        values = [cell.read(row[name], f"{place}.{name}") for row, place in cells]
+        if not feature.is_category:
+            columns[name] = pd.Series([math.nan if value is None else value for value in values])
+            continue
+        levels = {plain_value(level): level for level in feature.levels}
+        columns[name] = pd.Series([levels.get(value, value) for value in values], dtype=object)
+        for value, note in zip(values, notes, strict=True):
+            if value is not None and value not in levels:
+                said = f"{name} {value!r} did not occur in training"
+                note.append(f"{said}: it counts as none of the known categories.")
     return pd.DataFrame(columns), notes
-
-
-def _cell(feature: Feature, value: Any, where: str, classifier: CounterfactualClassifier, notes: list[str]) -> Any:
-    if value is None:
-        if classifier.missing != "impute":
-            raise RefusedError(f"{where} is null; this model needs a value in every column.", where)
-        return None if feature.is_category else float("nan")
-    if not feature.is_category:
-        return Number(-_LARGEST, _LARGEST, whole=feature.kind == "integer").read(value, where)
-    try:
-        return _level(feature, value, where)
-    except RefusedError:
-        # Real rows may hold categories that training never saw; the model then takes them as none of its own.
-        if classifier.unseen == "error" or not isinstance(value, str) or len(value) > _LONGEST_CATEGORY:
-            raise
-        notes.append(f"{feature.name} {value!r} did not occur in training: it counts as none of the known categories.")
-        return value

@@ -152,7 +152,7 @@ class Scalar:
         return Text().read(value, where)
 
     def schema(self) -> dict[str, Any]:
-        return {"type": ["string", "number", "boolean", "null"]}
+        return Either([Number(), Text(), Maybe(Flag())]).schema()
 
 
 @dataclass(frozen=True)
@@ -173,12 +173,36 @@ class OneOf:
 
 
 @dataclass(frozen=True)
+class Either:
+    """What any of several kinds takes."""
+
+    kinds: Sequence[Kind]
+
+    def read(self, value: Any, where: str) -> Any:
+        errors = []
+        for kind in self.kinds:
+            try:
+                return kind.read(value, where)
+            except RefusedError as error:
+                errors.append(error)
+        raise errors[0]
+
+    def schema(self) -> dict[str, Any]:
+        schemas: list[dict[str, Any]] = []
+        for kind in self.kinds:
+            schema = kind.schema()
+            schemas += [] if schema in schemas else [schema]
+        return {"anyOf": schemas} if len(schemas) > 1 else schemas[0]
+
+
+@dataclass(frozen=True)
 class Many:
-    """A list of at most so many entries of one kind."""
+    """A list of at most so many entries of one kind; with ``unique``, of different ones."""
 
     entry: Kind
     most: int
     least: int = 0
+    unique: bool = False
 
     def read(self, value: Any, where: str) -> list[Any]:
         if not isinstance(value, list):
@@ -187,10 +211,15 @@ class Many:
             span = f"at most {self.most}" if self.least == 0 else f"{self.least} to {self.most}"
             code = "too_many" if len(value) > self.most else "bad_request"
             raise RefusedError(f"{where} must have {span} entries, got {len(value)}.", where, code)
-        return [self.entry.read(entry, f"{where}[{i}]") for i, entry in enumerate(value)]
+        entries = [self.entry.read(entry, f"{where}[{i}]") for i, entry in enumerate(value)]
+        if self.unique and len(set(entries)) < len(entries):
+            raise RefusedError(f"{where} must hold different entries, got one twice.", where)
+        return entries
 
     def schema(self) -> dict[str, Any]:
-        return {"type": "array", "items": self.entry.schema(), "minItems": self.least, "maxItems": self.most}
+        different = {"uniqueItems": True} if self.unique else {}
+        size = {"minItems": self.least, "maxItems": self.most}
+        return {"type": "array", "items": self.entry.schema(), **size, **different}
 
 
 @dataclass(frozen=True)
@@ -244,11 +273,12 @@ class Anything:
 
 @dataclass(frozen=True)
 class Fields:
-    """An object with these fields and no others."""
+    """An object with these fields and no others; and with exactly one of those in ``one_of``."""
 
     kinds: Mapping[str, Kind]
     required: Sequence[str] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    one_of: Sequence[str] = ()
 
     def read(self, value: Any, where: str = "") -> dict[str, Any]:
         """The fields by name; those that are absent have their default, or ``None``."""
@@ -264,6 +294,8 @@ class Fields:
         for name in self.required:
             if name not in value:
                 raise RefusedError(f"{at}{name} is missing.", f"{at}{name}")
+        if self.one_of and sum(name in value for name in self.one_of) != 1:
+            raise RefusedError(f"{where} must have either {' or '.join(self.one_of)}.", where)
         return {
             name: kind.read(value[name], f"{at}{name}") if name in value else self.defaults.get(name)
             for name, kind in self.kinds.items()
@@ -274,4 +306,6 @@ class Fields:
         for name, value in self.defaults.items():
             properties[name] = {**properties[name], "default": value}
         required = {"required": list(self.required)} if self.required else {}
-        return {"type": "object", "properties": properties, "additionalProperties": False, **required}
+        one_of = {"oneOf": [{"required": [name]} for name in self.one_of]} if self.one_of else {}
+        fields = {"type": "object", "properties": properties, "additionalProperties": False}
+        return {**fields, **required, **one_of}

@@ -22,7 +22,7 @@ from counterfactual_training.errors import InputError
 from counterfactual_training.serve.app import make_app
 from counterfactual_training.serve.connection import ImpatientProtocol
 from counterfactual_training.serve.desk import GRACE
-from counterfactual_training.serve.guard import LOOPBACK, Access, host_name, is_loopback
+from counterfactual_training.serve.guard import LOOPBACK, Access, Guard, host_name, is_loopback
 from counterfactual_training.serve.metrics import log_to_stderr
 from counterfactual_training.serve.questions import Limits
 from counterfactual_training.serve.served import Served
@@ -123,6 +123,11 @@ def run_server(
     access = address.access() if access is None else access
     listener = address.listen() if listener is None else listener
     app = make_app(served, access=access, limits=limits, workers=workers, key=key, together=together)
+    make_server(app, limits, root_path).run(sockets=[listener])
+
+
+def make_server(app: Guard, limits: Limits, root_path: str = "") -> uvicorn.Server:
+    """A web server around the application, to be run on a socket."""
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -137,7 +142,7 @@ def run_server(
         timeout_graceful_shutdown=int(limits.seconds + GRACE) + 5,
         h11_max_incomplete_event_size=32_768,
     )
-    _Server(config, app.stopping).run(sockets=[listener])
+    return _Server(config, app.stopping)
 
 
 class _Server(uvicorn.Server):

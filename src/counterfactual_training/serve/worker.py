@@ -1,13 +1,16 @@
 """A process that searches: it holds the models, takes one task at a time and sends back plain values.
 
 Searches run here, so that the process that talks to clients always answers, and so that a search that takes far too
-long can be ended by ending its process.
+long, or that nobody waits for any more, can be ended by ending its process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import signal
+import threading
+import time
 import warnings
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
@@ -23,12 +26,20 @@ from counterfactual_training.serve.served import Served
 
 # Seconds to wait for a process that was asked to end.
 _PATIENCE = 2.0
+# Seconds after which a thread that waits for a process looks whether it still should.
+_GLANCE = 0.05
 # A fork of a server that has already imported torch starts in milliseconds; Windows can only spawn.
 _METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+# What a task comes to: a result, or an error.
+Reply = tuple[Any, Exception | None]
 
 
 class TooLongError(CounterfactualTrainingError):
     """A task did not end in time, and its process was ended."""
+
+
+class GoneError(CounterfactualTrainingError):
+    """Nobody waits for a task any more, and its process was ended."""
 
 
 class DiedError(CounterfactualTrainingError):
@@ -61,22 +72,42 @@ class Worker:
         theirs.close()
         self.starts += 1
 
-    def ask(self, task: Callable[..., Any], *arguments: Any, seconds: float) -> Any:
-        """``task(served, *arguments)`` in the process, which is ended after so many seconds (:class:`TooLongError`)."""
+    def ask(
+        self,
+        task: Callable[..., Any],
+        *arguments: Any,
+        seconds: float,
+        gone: threading.Event,
+    ) -> Any:
+        """``task(served, *arguments)`` in the process.
+
+        The process is ended after so many seconds (:class:`TooLongError`), and once ``gone`` is
+        set, because nobody waits for the answer any more (:class:`GoneError`).
+        """
         self.start()
-        assert self._pipe is not None  # noqa: S101 - `start` made it
         try:
-            self._pipe.send((task, arguments))
-            if not self._pipe.poll(seconds):
-                self.stop()
-                raise TooLongError(f"This took longer than {seconds:.0f} s and was given up.")
-            result, error = self._pipe.recv()
+            result, error = self._reply((task, arguments), seconds, gone)
         except (EOFError, OSError):
             self.stop()
             raise DiedError("The process that worked on this ended unexpectedly.") from None
+        except (TooLongError, GoneError):
+            self.stop()
+            raise
         if error is not None:
             raise error
         return result
+
+    def _reply(self, work: Any, seconds: float, gone: threading.Event) -> Reply:
+        assert self._pipe is not None  # noqa: S101 - `start` made it
+        until = time.monotonic() + seconds
+        self._pipe.send(work)
+        while not self._pipe.poll(_GLANCE):
+            if gone.is_set():
+                raise GoneError("Nobody waits for this any more.")
+            if time.monotonic() > until:
+                raise TooLongError(f"This took longer than {seconds:.0f} s and was given up.")
+        reply: Reply = self._pipe.recv()
+        return reply
 
     def stop(self) -> None:
         """End the process, whatever it does."""
@@ -85,6 +116,8 @@ class Worker:
         if self._process is not None:
             self._process.kill()
             self._process.join(_PATIENCE)
+            with contextlib.suppress(ValueError):  # it does not end; the system has to
+                self._process.close()
         self._process = self._pipe = None
 
 
@@ -99,7 +132,7 @@ def _work(pipe: Connection, served: Served) -> None:
             task, arguments = pipe.recv()
         except (EOFError, OSError):
             return
-        reply: tuple[Any, Exception | None]
+        reply: Reply
         try:
             reply = task(served, *arguments), None
         except CounterfactualTrainingError as error:

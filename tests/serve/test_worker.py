@@ -1,0 +1,96 @@
+"""Processes that search: ended when a task takes too long or nobody waits for it, replaced when they die."""
+
+import multiprocessing
+import os
+import signal
+import threading
+
+import pytest
+from serving import PATIENCE
+
+from counterfactual_training.serve.served import Served
+from counterfactual_training.serve.worker import DiedError, GoneError, TaskError, TooLongError, Worker
+
+pytestmark = pytest.mark.check
+
+
+def answers(served: Served) -> str:
+    return "an answer"
+
+
+def never_ends(served: Served) -> None:
+    threading.Event().wait()
+
+
+def says_so_and_never_ends(served: Served, address: str) -> None:
+    with multiprocessing.connection.Client(address):
+        threading.Event().wait()
+
+
+def dies(served: Served) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fails(served: Served) -> None:
+    raise KeyError("a value of somebody's row")
+
+
+def ask(worker: Worker, task, *arguments, seconds: float = PATIENCE, gone: threading.Event | None = None):
+    return worker.ask(task, *arguments, seconds=seconds, gone=gone or threading.Event())
+
+
+@pytest.fixture(scope="module")
+def started(served):
+    worker = Worker(served)
+    yield worker
+    worker.stop()
+
+
+@pytest.fixture
+def worker(started):
+    """A worker with a process; whatever happens to that, the next task is answered."""
+    assert ask(started, answers) == "an answer"
+    yield started
+    assert ask(started, answers) == "an answer"
+
+
+def test_a_task_that_takes_too_long_is_ended(worker):
+    process = worker._process
+    with pytest.raises(TooLongError, match="longer than"):
+        ask(worker, never_ends, seconds=0.0)
+    with pytest.raises(ValueError, match="closed"):  # it has ended, and holds nothing any more
+        process.is_alive()
+
+
+def test_a_task_that_nobody_waits_for_is_ended(worker, tmp_path):
+    gone = threading.Event()
+    with multiprocessing.connection.Listener(str(tmp_path / "socket")) as listener:
+
+        def hang_up() -> None:
+            with listener.accept() as process:
+                gone.set()
+                # Closed by the end of the process: the test hangs, and fails, if it goes on.
+                with pytest.raises(EOFError):
+                    process.recv()
+
+        client = threading.Thread(target=hang_up)
+        client.start()
+        with pytest.raises(GoneError):
+            ask(worker, says_so_and_never_ends, str(tmp_path / "socket"), gone=gone)
+        client.join(PATIENCE)
+        assert not client.is_alive()
+
+
+def test_a_process_that_dies_is_replaced(worker):
+    before = worker.starts
+    with pytest.raises(DiedError):
+        ask(worker, dies)
+    ask(worker, answers)
+    assert worker.starts == before + 1
+
+
+def test_a_fault_names_its_type_and_nothing_of_the_data(worker):
+    before = worker.starts
+    with pytest.raises(TaskError) as error:
+        ask(worker, fails)
+    assert str(error.value) == "KeyError" and worker.starts == before
