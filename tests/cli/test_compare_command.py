@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from counterfactual_training.cli import compare as command
-from counterfactual_training.cli import main
+from counterfactual_training.cli import main, make_parser
 from counterfactual_training.experiments.truth.caps import Caps
 from counterfactual_training.reports.arena_figures import front
 
@@ -19,7 +19,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(command, "_CAPS", Caps(rows=300, individuals=30, judge_rows=150, epochs=2))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.check
 def test_one_table_one_page_and_pictures(tmp_path, capsys):
     out, runs = tmp_path / "out", tmp_path / "runs"
     what = ["--data", "linearly-separable", "--regimes", "pgd,gated", "--generators", "generic", "--seeds", "2"]
@@ -61,14 +61,28 @@ def test_the_front_holds_what_nothing_beats_in_both():
     assert front(cost, gain).tolist() == [True, True, False, False, True]
 
 
-def test_a_csv_file_of_ones_own(tmp_path, capsys):
+@pytest.fixture
+def people(tmp_path):
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"age": rng.integers(18, 80, 300), "debt": rng.normal(5, 2, 300).round(1)})
+    frame = pd.DataFrame({"age": rng.integers(18, 80, 120), "debt": rng.normal(5, 2, 120).round(1)})
     path = tmp_path / "people.csv"
     frame.assign(granted=np.where(frame["age"] > 10 * frame["debt"], "yes", "no")).to_csv(path, index=False)
+    return str(path)
+
+
+def test_a_csv_file_of_ones_own_is_a_data_set(people, tmp_path, capsys):
+    words = ["compare", "--data", people, "--target", "granted", "--test-share", "0.25"]
+    (data,) = command._data(make_parser(words).parse_args(words))
+    assert (data.name, data.class_names, data.num_features) == ("people", ("no", "yes"), 2)
+    assert (len(data.y_train), len(data.y_test)) == (90, 30)
+    out = ["--out", str(tmp_path / "out"), "--runs", str(tmp_path / "runs")]
+    assert main(["compare", "--data", "LS", "--target", "granted", *out]) == 2
+    assert "--target is for CSV files" in capsys.readouterr().err
+
+
+@pytest.mark.check
+def test_a_csv_file_of_ones_own_is_compared_on(people, tmp_path, capsys):
     out = ["--workers", "1", "--out", str(tmp_path / "out"), "--runs", str(tmp_path / "runs")]
     what = ["--regimes", "conventional", "--generators", "generic", "--seeds", "1"]
-    assert main(["compare", "--data", str(path), "--target", "granted", *what, *out]) == 0
+    assert main(["compare", "--data", people, "--target", "granted", *what, *out]) == 0
     assert "people" in capsys.readouterr().out
-    assert main(["compare", "--data", "LS", "--target", "granted", *what, *out]) == 2
-    assert "--target is for CSV files" in capsys.readouterr().err

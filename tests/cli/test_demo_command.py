@@ -15,6 +15,8 @@ from counterfactual_training.reports import write_demo
 pytest.importorskip("matplotlib", reason="figures need the extra 'report'")
 pytest.importorskip("jinja2", reason="pages need the extra 'report'")
 
+pytestmark = pytest.mark.check
+
 METRICS = {"accuracy", "implausibility", "implausibility_mmd", "cost", "validity", "robust_accuracy", "share_mature"}
 
 
@@ -49,7 +51,6 @@ def test_it_prints_one_document_and_writes_a_page_and_figures(by_command):
     assert len(document["advice"]) == 3 and document["advice"][0]["conventional"].endswith(".")
 
 
-@pytest.mark.exhaustive
 def test_python_code_writes_what_the_command_writes(by_command, tmp_path):
     _, out = by_command
     files = write_demo(run_demo(quick=True), tmp_path)

@@ -1,4 +1,4 @@
-"""``ct export onnx``: models of tables and of named data sets, and what it refuses."""
+"""``ct export``: models of tables and of named data sets, and what it refuses."""
 
 import hashlib
 import json
@@ -14,6 +14,8 @@ from counterfactual_training.experiments.trained import Recipe, TrainedClassifie
 
 ort = pytest.importorskip("onnxruntime", reason="export needs the extra 'onnx'")
 
+pytestmark = pytest.mark.check
+
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
@@ -26,7 +28,7 @@ def tiny(tmp_path_factory):
 
 
 def run(capsys, *words):
-    code = main(["export", "onnx", *map(str, words)])
+    code = main(["export", *map(str, words)])
     printed = capsys.readouterr()
     return code, printed.out, printed.err
 
@@ -39,7 +41,7 @@ def probabilities(file, x):
 
 def test_a_model_of_a_table(tiny, tmp_path, capsys):
     path, classifier, frame = tiny
-    code, out, err = run(capsys, path, "--out", tmp_path / "new" / "tiny.onnx", "--json")
+    code, out, err = run(capsys, path, tmp_path / "new" / "tiny.onnx", "--json")
     document = json.loads(out)
     assert code == 0 and err == "" and document["classes"] == classifier.classes_.tolist()
     assert document["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
@@ -56,15 +58,15 @@ def test_a_model_of_a_named_data_set(tmp_path, capsys):
     TrainedClassifier(model.eval(), Recipe("linearly-separable"), {}).save(path)
     code, out, _ = run(capsys, path)
     assert code == 0 and "2 columns in 2 inputs, 2 classes" in out
-    with torch.no_grad():  # without --out, the file stands beside the model
+    with torch.no_grad():  # without a name, the file stands beside the model
         assert np.allclose(probabilities(tmp_path / "ls.onnx", data.x_test), model(data.x_test).softmax(-1), atol=1e-6)
 
 
 def test_a_file_that_is_no_model(tmp_path, capsys):
     (tmp_path / "notes.safetensors").write_text("dear diary")
-    code, _, err = run(capsys, tmp_path / "notes.safetensors", "--out", tmp_path / "x.onnx")
+    code, _, err = run(capsys, tmp_path / "notes.safetensors", tmp_path / "x.onnx")
     assert code == 2 and "is not a file of this package, or is damaged" in err
-    code, _, err = run(capsys, tmp_path / "nothing.safetensors", "--out", tmp_path / "x.onnx")
+    code, _, err = run(capsys, tmp_path / "nothing.safetensors", tmp_path / "x.onnx")
     assert code == 2 and "There is no file" in err and not (tmp_path / "x.onnx").exists()
 
 
@@ -75,12 +77,12 @@ def test_the_model_is_not_overwritten(tiny, tmp_path, capsys, link):
     out = tmp_path / "m.onnx" if link else path
     if link:  # the default name, which leads back to the model
         out.symlink_to(path)
-    code, _, err = run(capsys, path, *(() if link else ("--out", out)))
+    code, _, err = run(capsys, path, *([] if link else [out]))
     assert code == 2 and "would overwrite" in err and path.read_bytes() == before
 
 
 def test_a_network_of_ones_own_is_exported_from_python(points_and_own, tmp_path, capsys):
-    code, _, err = run(capsys, points_and_own, "--out", tmp_path / "x.onnx")
+    code, _, err = run(capsys, points_and_own, tmp_path / "x.onnx")
     assert code == 2 and "a model of your own" in err and "load(path, model=…)" in err
 
 
@@ -95,16 +97,16 @@ def points_and_own(tmp_path):
 def test_numbers_are_not_exported(tmp_path, capsys):
     x = np.random.default_rng(0).normal(size=(60, 2))
     ct.CounterfactualRegressor(epochs=1, gate="none").fit(x, x[:, 0]).save(tmp_path / "number.safetensors")
-    code, _, err = run(capsys, tmp_path / "number.safetensors", "--out", tmp_path / "x.onnx")
+    code, _, err = run(capsys, tmp_path / "number.safetensors", tmp_path / "x.onnx")
     assert code == 2 and "holds a regressor" in err
 
 
 def test_where_nothing_can_be_written(tiny, tmp_path, capsys):
-    code, _, err = run(capsys, tiny[0], "--out", tmp_path)
+    code, _, err = run(capsys, tiny[0], tmp_path)
     assert code == 2 and "is a folder; name a file" in err
 
 
 def test_without_the_extra(tiny, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
-    code, _, err = run(capsys, tiny[0], "--out", tmp_path / "x.onnx")
+    code, _, err = run(capsys, tiny[0], tmp_path / "x.onnx")
     assert code == 2 and 'pip install "counterfactual-training[onnx]"' in err

@@ -129,6 +129,7 @@ def test_baselines_alone_and_grids_without_an_axis_are_reported(file, capsys, mo
     assert main(["grid", "run", str(file), "--workers", "1"]) == 0
 
 
+@pytest.mark.check
 def test_models_that_train_alone_are_reported_with_their_command(file, capsys):
     file.write_text(
         TINY.replace('title = "Tiny"', 'title = "Tiny"\nalone = true').replace('["ecco", "generic"]', '"ecco"')

@@ -1,9 +1,8 @@
 """``ct COMMAND --help`` and mistakes that the parser sees answer at once: they load none of the heavy packages."""
 
+import json
 import subprocess
 import sys
-
-import pytest
 
 from counterfactual_training import defaults
 from counterfactual_training.cli import COMMANDS
@@ -14,47 +13,52 @@ from counterfactual_training.tuning import OBJECTIVES
 HEAVY = {"torch", "pandas", "numpy", "sklearn", "scipy", "optuna", "matplotlib", "ray"}
 ACTIONS = [["data", action] for action in ("list", "info", "fetch")]
 ACTIONS += [["grid", action] for action in ("run", "status", "report", "list")]
-# Runs one command and prints its exit code and whatever was loaded.
+MISTAKES = (
+    ["train", "moons", "--epoch-count", "3"],
+    ["train", "moons", "--generator", "none"],
+    ["tune", "moons", "--trials", "0"],
+    ["reproduce", "everything"],
+    ["grid", "run"],
+)
+# Runs commands and prints, as JSON, their exit codes, what they print and what is loaded after them.
 SCRIPT = """
-import sys
+import contextlib, io, json, sys
 from counterfactual_training.cli import main
-try:
-    main(sys.argv[1:])
-except SystemExit as stop:
-    print("exit", stop.code)
-print("loaded", *sorted(name for name in sys.modules if "." not in name))
+results = []
+for words in json.loads(sys.argv[1]):
+    code = None
+    with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(printed):
+        try:
+            main(words)
+        except SystemExit as stop:
+            code = stop.code
+    loaded = sorted(name for name in sys.modules if "." not in name)
+    results.append([code, printed.getvalue(), loaded])
+print(json.dumps(results))
 """
 
 
-def ask(*words: str) -> tuple[str, set[str]]:
-    """What a command prints, and the packages that it loads, in a fresh process."""
-    run = subprocess.run([sys.executable, "-c", SCRIPT, *words], check=True, capture_output=True, text=True, timeout=60)
-    said, _, loaded = run.stdout.rpartition("loaded ")
-    return said + run.stderr, set(loaded.split())
+def run_fresh(commands: list[list[str]]) -> list[tuple[int, str, set[str]]]:
+    """Exit code, output and loaded packages after each of these commands, in one fresh process."""
+    argv = [sys.executable, "-c", SCRIPT, json.dumps(commands)]
+    run = subprocess.run(argv, check=True, capture_output=True, text=True)
+    return [(code, text, set(loaded)) for code, text, loaded in json.loads(run.stdout)]
 
 
-@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS), *ACTIONS], ids=" ".join)
-def test_help_loads_nothing_heavy(command):
-    said, loaded = ask(*command, "--help")
-    assert f"usage: {' '.join(['ct', *command])} " in said and "exit 0" in said
-    assert not loaded & HEAVY
+def test_help_loads_nothing_heavy():
+    commands = [[], *([name] for name in COMMANDS), *ACTIONS]
+    results = run_fresh([[*command, "--help"] for command in commands])
+    for command, (code, text, loaded) in zip(commands, results, strict=True):
+        assert f"usage: {' '.join(['ct', *command])} " in text
+        assert code == 0
+        assert not loaded & HEAVY, command
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["train", "moons", "--epoch-count", "3"],
-        ["train", "moons", "--generator", "none"],
-        ["tune", "moons", "--trials", "0"],
-        ["reproduce", "everything"],
-        ["grid", "run"],
-    ],
-    ids=" ".join,
-)
-def test_a_mistake_that_the_parser_sees_loads_nothing_heavy(words):
-    said, loaded = ask(*words)
-    assert "exit 2" in said and "--help)" in said
-    assert not loaded & HEAVY
+def test_a_mistake_that_the_parser_sees_loads_nothing_heavy():
+    for words, (code, text, loaded) in zip(MISTAKES, run_fresh([*MISTAKES]), strict=True):
+        assert code == 2, words
+        assert "--help)" in text
+        assert not loaded & HEAVY, words
 
 
 def test_names_shown_are_those_of_the_rooms():

@@ -55,7 +55,7 @@ def test_the_id_is_left_out_and_rules_hold(people, capsys):
     assert classifier.schema_.names == ("age", "sex", "debt", "late", "home")
     may = {feature.name: feature.mutability for feature in classifier.schema_}
     assert (may["age"], may["sex"], may["debt"], may["home"]) == ("none", "none", "decrease", "both")
-    document = ask(capsys, "explain", model, "--data", csv, "--rows", "0-29", "--options", "3")
+    document = ask(capsys, "explain", model, "--data", csv, "--rows", "0-9", "--options", "2")
     assert {row["target"] for row in document["rows"]} == {"no"}  # what --positive named
     moved = {name for row in document["rows"] for name in row["changes"]}
     assert moved and moved <= {"debt", "late", "home"}
@@ -72,9 +72,20 @@ def test_the_first_rows_are_explained_if_none_are_named(people, capsys, tmp_path
         assert said.count("Row ") >= min(num, 3) and ("3 of 7 rows; --rows 0-6 explains all." in said) == (num == 7)
 
 
+def test_a_file_without_rows_has_no_advice(people, capsys, tmp_path):
+    csv, model = people
+    file = tmp_path / "nobody.csv"
+    file.write_text(Path(csv).read_text(encoding="utf-16").splitlines()[0] + "\n")
+    assert ask(capsys, "explain", model, "--data", str(file))["rows"] == []
+    assert main(["explain", model, "--data", str(file)]) == 0
+    assert "Explanation of 0 rows" in capsys.readouterr().out
+    assert main(["train", str(file), *OPTIONS]) == 2
+    assert "names of columns, but no rows" in capsys.readouterr().err
+
+
 def test_rules_of_a_question_are_flags(people, capsys):
     csv, model = people
-    question = ["explain", model, "--data", csv, "--rows", "0-29"]
+    question = ["explain", model, "--data", csv, "--rows", "0-9"]
     rules = ["--domain", "debt=500:", "home=own", "--step", "debt=50", "--max-change", "debt=9000", "--relations"]
     document = ask(capsys, *question, *rules, "late <= 1 + debt", "--difficulty", "late=9")
     debts = [row["changes"]["debt"] for row in document["rows"] if "debt" in row["changes"]]
@@ -88,6 +99,13 @@ def test_rules_of_a_question_are_flags(people, capsys):
     ):
         assert main([*question, flag, value]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_a_model_that_was_loaded_and_saved_still_knows_its_rows(people, tmp_path):
+    csv, model = people
+    copy = str(tmp_path / "copy.safetensors")
+    CounterfactualClassifier.load(model).save(copy)
+    assert open_model(copy).labelled(csv, None).said.startswith("30 rows held out of training (of 150 in")
 
 
 def test_evaluate_measures_the_rows_that_were_held_out(people, capsys, tmp_path):
@@ -123,9 +141,11 @@ def test_evaluate_tells_new_rows_from_rows_trained_on(people, capsys, tmp_path):
     assert "All 120 rows of" in (said := capsys.readouterr().err) and "--all-rows" in said
 
 
-def test_a_model_that_python_saved_is_measured_on_all_rows_and_says_so(people, tmp_path):
+def test_a_model_that_does_not_know_its_rows_is_measured_on_all_and_says_so(people, tmp_path):
     _, model = people
-    CounterfactualClassifier.load(model).save(tmp_path / "m")
+    classifier = CounterfactualClassifier.load(model)
+    classifier.origin_ = None  # as if Python had trained it
+    classifier.save(tmp_path / "m")
     make_people().replace(-9, np.nan).to_csv(tmp_path / "p.csv", index=False)
     found = open_model(str(tmp_path / "m")).labelled(str(tmp_path / "p.csv"), "default")
     assert len(found.frame) == 150 and "does not say which" in found.said
@@ -181,6 +201,34 @@ def test_a_draft_can_be_trained_with_even_if_it_describes_the_class(people, caps
     rules.write_text("[agee]\nkind = 'integer'\n")
     assert main([*command, "--schema", str(rules), "--out", str(tmp_path / "m")]) == 2
     assert "Did you mean 'age'" in capsys.readouterr().err
+
+
+def test_columns_that_stay_text_are_remembered_by_the_model(tmp_path, capsys):
+    people = make_people(60)[["debt", "default"]]
+    people["branch"] = np.resize(["007", "010", "NA"], len(people))
+    csv = str(tmp_path / "p.csv")
+    model = str(tmp_path / "m")
+    people.to_csv(csv, index=False)
+    command = ["train", csv, "--target", "default", "--hidden", "--epochs", "1", "--gate", "none"]
+    assert main([*command, "--text", "branch", "--out", model]) == 0
+    assert "--text" not in capsys.readouterr().err
+    opened = open_model(model)
+    assert opened.classifier.schema_["branch"].categories == ("007", "010", "NA")
+    assert opened.rows(csv)["branch"].tolist()[:3] == ["007", "010", "NA"]
+    assert main([*command, "--text", "brunch", "--out", model]) == 2
+    assert "column in --text 'brunch'. Did you mean 'branch'?" in capsys.readouterr().err
+    assert main(["schema", csv, "--target", "default", "--text", "branch"]) == 0
+    assert 'categories = ["007", "010", "NA"]' in capsys.readouterr().out
+
+
+def test_codes_of_a_model_that_python_fitted_are_read_as_it_knows_them(tmp_path):
+    people = make_people(60)[["debt", "default"]]
+    people["branch"] = np.resize(["007", "010", "NA"], len(people))
+    classifier = CounterfactualClassifier(model="linear", epochs=1, gate="none", mutability={})
+    classifier.fit(people[["debt", "branch"]], people["default"]).save(tmp_path / "m")
+    people.to_csv(tmp_path / "p.csv", index=False)
+    rows = open_model(str(tmp_path / "m")).rows(str(tmp_path / "p.csv"))
+    assert rows["branch"].tolist()[:3] == ["007", "010", "NA"]
 
 
 # ---- what a table may hold that cannot be learned from ---------------------------------------------------------------
@@ -243,7 +291,7 @@ def test_a_column_with_a_comma_can_be_locked(tmp_path, capsys):
     csv, model = str(tmp_path / "p.csv"), str(tmp_path / "m")
     people.to_csv(csv, index=False)
     assert main(["train", csv, "--target", "default", "--positive", "no", "--epochs", "5", "--out", model]) == 0
-    question = ["explain", model, "--data", csv, "--rows", "0-19"]
+    question = ["explain", model, "--data", csv, "--rows", "0-9"]
     capsys.readouterr()
     rows = ask(capsys, *question, "--lock", "x,y")["rows"]
     assert not any("x,y" in row["changes"] for row in rows)

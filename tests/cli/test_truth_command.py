@@ -28,7 +28,7 @@ def tiny(monkeypatch):
     monkeypatch.setitem(GENERATORS, "line", lambda: ct.generic(lambda_cost=0.0, learning_rate=0.1, max_steps=60))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.check
 def test_tables_are_printed_and_written_and_made_once(tmp_path, capsys):
     out, runs = tmp_path / "out", tmp_path / "runs"
     what = ["--data", "LS", "--seeds", "2", "--methods", "BL rescaled,CT"]
@@ -54,7 +54,7 @@ def test_tables_are_printed_and_written_and_made_once(tmp_path, capsys):
     assert document["rows"] == "tuning" and document["failures"] == {} and printed.err == ""
 
 
-@pytest.mark.exhaustive
+@pytest.mark.check
 def test_one_command_writes_tables_pictures_and_the_page(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(gains, "AS_PUBLISHED", Caps(rows=300, individuals=40, judge_rows=150, epochs=2))
     out, page = tmp_path / "results" / "truth", tmp_path / "docs" / "gains.md"
@@ -74,6 +74,7 @@ def test_one_command_writes_tables_pictures_and_the_page(tmp_path, capsys, monke
     assert "is a folder" in capsys.readouterr().err
 
 
+@pytest.mark.check
 def test_a_failure_is_told_after_the_tables(tmp_path, capsys, monkeypatch):
     def broken(fit):
         raise InputError("no room to move")

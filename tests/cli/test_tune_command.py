@@ -10,7 +10,6 @@ import pytest
 from counterfactual_training.cli import main
 from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.tuning import RANGES
-from covering import repeats
 
 pytest.importorskip("optuna", reason="tuning needs the extra 'tune'")
 pytest.importorskip("matplotlib", reason="figures need the extra 'report'")
@@ -25,9 +24,10 @@ def ranges(tmp_path):
     return str(path)
 
 
+@pytest.mark.check
 def test_a_study_from_start_to_confirmation(tmp_path, ranges, capsys):
     out = tmp_path / "tuned"
-    command = ["tune", "loan", "--trials", "2", "--batch", "2", "--epochs", "6", "--space", ranges, "--out", str(out)]
+    command = ["tune", "loan", "--trials", "2", "--batch", "2", "--epochs", "2", "--space", ranges, "--out", str(out)]
     assert main([*command, "--at-most-lost", "90"]) == 0
     printed = capsys.readouterr()
     assert "2 trials" in printed.out and "published" in printed.out and "lambda_reg" in printed.out
@@ -46,8 +46,8 @@ def test_a_study_from_start_to_confirmation(tmp_path, ranges, capsys):
     assert "was made for something else: goal" in capsys.readouterr().err
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("confirm", [False, *repeats(True)])  # tests/experiments/test_tune.py confirms a gate, too
+@pytest.mark.check
+@pytest.mark.parametrize("confirm", [False])  # tests/experiments/test_tune.py confirms a gate, too
 def test_a_gate_is_tuned_and_named_in_the_grid_file(tmp_path, capsys, confirm):
     space, out = tmp_path / "space.toml", tmp_path / "tuned"
     space.write_text("\n".join([*(f'{name} = "published"' for name in RANGES), 'gate = ["none", "density"]']))
@@ -72,7 +72,11 @@ def test_a_gate_is_tuned_and_named_in_the_grid_file(tmp_path, capsys, confirm):
         (["loan", "--minimise", "costt"], "Did you mean 'cost'"),
         (["loan", "--objectives", "ip,ip"], "different"),
         (["loan", "--space", "no-such-file.toml"], "cannot be read"),
-        (["loan", "--storage", "postgresql://a:secret@127.0.0.1:1/b"], "does not answer"),
+        pytest.param(
+            ["loan", "--storage", "postgresql://a:secret@127.0.0.1:1/b"],
+            "does not answer",
+            marks=pytest.mark.check,  # needs psycopg
+        ),
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(tmp_path, capsys, options, message):
@@ -81,7 +85,7 @@ def test_bad_input_is_refused_in_a_sentence(tmp_path, capsys, options, message):
     assert message in said and "secret" not in said and "Traceback" not in said
 
 
-@pytest.mark.exhaustive
+@pytest.mark.check
 def test_a_csv_file_is_tuned_like_a_named_data_set(tmp_path, capsys):
     rng = np.random.default_rng(0)
     people = pd.DataFrame(

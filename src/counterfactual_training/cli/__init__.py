@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import counterfactual_training
 from counterfactual_training.cli.flags import in_flags
 from counterfactual_training.cli.options import add_common
-from counterfactual_training.cli.output import note
+from counterfactual_training.cli.output import note, notes_once
 from counterfactual_training.errors import CounterfactualTrainingError
 
 COMMANDS = {
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser(words).parse_args(words)
     arguments.command_line = shlex.join(["ct", *words])
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), notes_once():
             warnings.showwarning = _one_line
             arguments.run(arguments)
             # Here, because a pipe that was closed would otherwise show only when Python ends.

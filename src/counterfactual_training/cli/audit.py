@@ -104,19 +104,18 @@ class People:
 
 def people_of(opened: DatasetModel | TableModel, data: str | None, column: str | None, all_rows: bool) -> People:
     """The rows that a model is measured on; shared with `ct card`."""
-    from counterfactual_training.cli.csv_file import read_table
     from counterfactual_training.cli.saved_models import DatasetModel, wanted
 
     if isinstance(opened, DatasetModel):
         if data is not None and is_file_name(data):
-            frame = read_table(data)
+            frame = opened.table(data)
             wanted(frame, opened.data.schema.names, data)
             return People(frame, None, f"{len(frame):,} rows of {data}, whose classes are not known")
         frame = opened.rows(data).reset_index(drop=True)
         labels = [opened.data.class_names[i] for i in opened.data.y_test.tolist()]
         return People(frame, labels, f"{len(frame):,} test rows of {opened.name}")
     file = opened._file(data)
-    whole = read_table(file, opened.reading)
+    whole = opened.table(file)
     if column is None and (opened.origin is None or opened.origin.target not in whole.columns):
         note(f"{file} does not hold the class: measures of wrong decisions are left out")
         wanted(whole, opened.classifier.schema_.names, file)

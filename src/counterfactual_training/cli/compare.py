@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from counterfactual_training.datasets.dataset import Dataset
 
 _CAPS = Caps()
-_CSV_ONLY = ("target", "separator", "na", "drop", "keep", "schema", "missing", "test_share")
+_CSV_ONLY = ("target", "separator", "na", "text", "drop", "keep", "schema", "missing", "test_share")
 DESCRIPTION = """Train every regime on the same rows with at most as many input gradients, search counterfactuals that \
 end just past τ, and judge them by models fitted to other rows. Writes one table, pictures of what plausibility costs, \
 and one page. You can stop at any time: the same command resumes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 from pandas.api import types
 
-from counterfactual_training.cli.csv_format import NUMBER, CsvFormat, csv_format
+from counterfactual_training.cli.csv_format import BLANKS, NUMBER, CsvFormat, csv_format
 from counterfactual_training.cli.output import note
+from counterfactual_training.cli.parsing import pasted
 from counterfactual_training.errors import InputError
 
 # "1.234,5" and "1234,5"; a column of which every cell is one, and some have a comma, holds decimal commas.
@@ -21,6 +22,8 @@ _THOUSANDS = r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
 _POINTED_THOUSANDS = r"[+-]?\d{1,3}(?:\.\d{3})*"
 # A text column with this share of numbers is told.
 _MOSTLY = 0.8
+# A note names at most this many columns.
+_SHOWN = 5
 
 
 class Reading(NamedTuple):
@@ -29,96 +32,210 @@ class Reading(NamedTuple):
     Attributes:
         separator: of the cells; ``None`` finds out.
         na: texts that mean that nothing is known, besides blanks, ``NA`` and the like.
+        text: columns whose cells stay as they are written: 007 is no number, and NA no blank.
     """
 
     separator: str | None = None
     na: Sequence[str] = ()
+    text: Sequence[str] = ()
 
 
-def read_table(spec: str | Path, reading: Reading | None = None) -> pd.DataFrame:
-    """The rows of a CSV file, numbered from 0. An unnamed first column and blank rows are left out, and told."""
-    path, reading = Path(spec), reading or Reading()
-    form = csv_format(path, reading.separator)
+def read_table(
+    spec: str | Path,
+    reading: Reading | None = None,
+    form: CsvFormat | None = None,
+    flags: bool = True,
+    empty: bool = False,
+) -> pd.DataFrame:
+    """The rows of a CSV file, numbered from 0. What is left out or changed is told.
+
+    Args:
+        form: of the file, if it was looked at before.
+        flags: whether the command has ``--na`` and ``--text``; otherwise no note names them.
+        empty: whether a file without rows is taken; otherwise it is refused.
+    """
+    path = Path(spec)
+    reading = reading or Reading()
+    form = form or csv_format(path, reading.separator)
     try:
-        frame = _read(path, form, skipinitialspace=form.separator != " ", na_values=list(reading.na), low_memory=False)
+        frame = _read(path, form, reading, low_memory=False)
     except (ValueError, OverflowError, MemoryError) as error:
-        raise InputError(f"{path} cannot be read as a table: {' '.join(str(error).split())}") from error
-    for j in _text_columns(frame):
-        stripped = frame[j].str.strip()  # pandas compares cells with words for blanks before it strips them
-        frame[j] = stripped.where(~stripped.isin(("", *reading.na)))
-    said = [] if form.encoding.startswith("utf-8") else [f"read as {form.encoding.upper()}"]
-    said += _understand_numbers(path, form, frame)
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path} cannot be read as a table: {reason}") from error
+    notes = [*form.notes]
+    if not form.encoding.startswith("utf-8"):
+        notes.append(f"read as {form.encoding.upper()}")
+    _strip(frame, _as_written(form, reading), reading)
+    notes += _understand_numbers(path, form, frame, reading, flags)
     _refuse_infinity(path, form, frame)
-    frame, told = _without_blanks(path, frame, form)
-    for text in (*said, *told):
-        note(f"{path.name}: {text}")
+    if flags:
+        notes += _about_loss(form, frame, reading)
+    frame, left_out = _without_blanks(path, frame, form)
+    for line in (*notes, *left_out):
+        note(f"{path.name}: {line}")
+    if len(frame) == 0 and not empty:
+        raise InputError(f"{path} has names of columns, but no rows.")
     return frame
 
 
-def _read(path: Path, form: CsvFormat, **options: Any) -> pd.DataFrame:
-    """The cells, with columns numbered: pandas would rename some names, and take the first column for an index."""
+def _as_written(form: CsvFormat, reading: Reading) -> dict[int, type]:
+    """The columns that stay text, as pandas wants to be told."""
+    text = set(reading.text)
+    return {j: str for j, name in enumerate(form.names) if name in text}
+
+
+def _read(path: Path, form: CsvFormat, reading: Reading, **options: Any) -> pd.DataFrame:
+    """The cells, with columns numbered: pandas would take the first column for an index."""
+    as_written = _as_written(form, reading)
+    blanks: Any = ["", *BLANKS, *reading.na]
+    if as_written:
+        stated = ["", *reading.na]
+        blanks = {j: stated if j in as_written else blanks for j in range(len(form.names))}
     with path.open(encoding=form.encoding, newline="") as file:
         # Not by skiprows, which counts a name with a line break as one line.
         for _ in range(form.skipped):
             next(file)
-        return pd.read_csv(
-            file, sep=form.separator, header=None, names=list(range(len(form.names))), index_col=False, **options
-        )
+        columns = list(range(len(form.names)))
+        try:
+            return pd.read_csv(
+                file,
+                sep=form.separator,
+                header=None,
+                names=columns,
+                index_col=False,
+                skipinitialspace=form.separator != " ",
+                keep_default_na=False,
+                na_values=blanks,
+                **{"dtype": as_written, **options},
+            )
+        except pd.errors.EmptyDataError:  # names of columns alone
+            return pd.DataFrame(columns=columns)
+
+
+def _strip(frame: pd.DataFrame, as_written: Container[int], reading: Reading) -> None:
+    """Take spaces off the ends of texts, in place; pandas looks for blanks before that."""
+    for j in _text_columns(frame):
+        blanks = {"", *reading.na} if j in as_written else {"", *BLANKS, *reading.na}
+        stripped = frame[j].str.strip()
+        is_blank = stripped.isin(blanks)
+        frame[j] = stripped.where(~is_blank)
+        # A number beside " NA " was text for pandas.
+        if is_blank.any() and j not in as_written and _are_numbers(frame[j]):
+            frame[j] = pd.to_numeric(frame[j])
+
+
+def _are_numbers(column: pd.Series) -> bool:
+    present = column.dropna()
+    return len(present) > 0 and not pd.to_numeric(present, errors="coerce").isna().any()
 
 
 def _text_columns(frame: pd.DataFrame) -> list[int]:
     """Columns of text; those that hold nothing, or yes and no only, are none."""
-    return [j for j in range(frame.shape[1]) if types.infer_dtype(frame[j], skipna=True) == "string"]
+    # Looking at the type of a column first takes a tenth of the time, in tables with many columns.
+    others = [j for j, dtype in enumerate(frame.dtypes) if not types.is_numeric_dtype(dtype)]
+    return [j for j in others if types.infer_dtype(frame[j], skipna=True) == "string"]
 
 
 def _without_blanks(path: Path, frame: pd.DataFrame, form: CsvFormat) -> tuple[pd.DataFrame, list[str]]:
     """The frame with its names, without blank rows and unnamed columns, and what to tell."""
-    said = []
+    notes = []
     blank = frame.isna().all(axis=1)
     if blank.any():
-        said.append(f"{int(blank.sum())} blank row(s) left out")
+        notes.append(f"{int(blank.sum())} blank row(s) left out")
         frame = frame[~blank].reset_index(drop=True)
     unnamed = [j for j, name in enumerate(form.names) if not name]
     for j in unnamed:
         if frame[j].isna().all():
-            said.append(f"column {j + 1} has neither a name nor a value and is left out")
+            notes.append(f"column {j + 1} has neither a name nor a value and is left out")
         elif j == 0:
-            said.append("its first column has no name and is taken for the number of the row: left out")
+            notes.append("its first column has no name and is taken for the number of the row: left out")
         else:
             raise InputError(f"Column {j + 1} of {path} has no name; give it one in the first line.")
     frame = frame.drop(columns=unnamed)
-    return frame.set_axis([name for j, name in enumerate(form.names) if j not in unnamed], axis=1), said
+    return frame.set_axis([name for name in form.names if name], axis=1), notes
 
 
-# ---- numbers that pandas took for text -------------------------------------------------------------------------------
+# ---- what a table of numbers cannot keep ---------------------------------------------------------
 
 
-def _understand_numbers(path: Path, form: CsvFormat, frame: pd.DataFrame) -> list[str]:
+def _about_loss(form: CsvFormat, frame: pd.DataFrame, reading: Reading) -> list[str]:
+    """What to tell of 00123, which became 123, and of the category NA, which became a blank."""
+    kept = {*reading.na, ""}
+    as_written = _as_written(form, reading)
+    texts = set(_text_columns(frame))
+    zeros = {
+        form.names[j]: cell
+        for j, cell in sorted(form.zeros.items())
+        if cell not in kept and j not in as_written and types.is_numeric_dtype(frame[j].dtype)
+    }
+    words = {
+        form.names[j]: cell
+        for j, cell in sorted(form.words.items())
+        if cell not in kept and j not in as_written and j in texts
+    }
+    zeros.pop("", None)
+    words.pop("", None)
+    notes = []
+    if zeros:
+        example = next(iter(zeros.values()))
+        notes.append(
+            f"zeros before a number are lost in {_columns(zeros)} ({example} is {int(example)}); "
+            f"{_keep(zeros)} keeps such cells as written"
+        )
+    if words:
+        shown = " and ".join(sorted(set(words.values())))
+        notes.append(f"{shown} in {_columns(words)} is taken for a blank; {_keep(words)} keeps it as a text")
+    return notes
+
+
+def _columns(names: Iterable[str]) -> str:
+    quoted = [repr(name) for name in names]
+    more = f" and {len(quoted) - _SHOWN} more" if len(quoted) > _SHOWN else ""
+    return ", ".join(quoted[:_SHOWN]) + more
+
+
+def _keep(names: Mapping[str, str]) -> str:
+    """The flag that leaves columns as they are, as a shell takes it."""
+    return pasted("--text", list(names)[:_SHOWN]) + (" …" if len(names) > _SHOWN else "")
+
+
+# ---- numbers that pandas took for text -----------------------------------------------------------
+
+
+def _understand_numbers(path: Path, form: CsvFormat, frame: pd.DataFrame, reading: Reading, flags: bool) -> list[str]:
     """Turn text into numbers, in place, in columns where every cell is one; returns what to tell."""
-    said, commas = [], False
+    notes = []
+    decimal_commas = False
+    as_written = _as_written(form, reading)
     for j in _text_columns(frame):
+        if j in as_written:
+            continue
         kind = _comma_means(frame[j].dropna(), form.separator)
         if kind == "thousands":
             frame[j] = pd.to_numeric(frame[j].str.replace(",", "", regex=False))
         elif kind == "decimals":
-            commas = True
+            decimal_commas = True
             plain = frame[j].str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
             frame[j] = pd.to_numeric(plain)
-        elif (told := _mostly_numbers(frame[j], form.names[j])) is not None:
-            said.append(told)
-    if commas:
-        said.append("a comma is taken for the decimal sign")
-        for j in (j for j in range(len(form.names)) if types.is_float_dtype(frame[j].dtype)):
-            frame[j] = _pointed_thousands(path, form, frame, j)
-    return said
+        elif (mostly := _mostly_numbers(frame[j], form.names[j], flags)) is not None:
+            notes.append(mostly)
+    if decimal_commas:
+        notes.append("a comma is taken for the decimal sign")
+        for j in range(len(form.names)):
+            if types.is_float_dtype(frame[j].dtype):
+                frame[j] = _pointed_thousands(path, form, frame, reading, j)
+    return notes
 
 
 def _refuse_infinity(path: Path, form: CsvFormat, frame: pd.DataFrame) -> None:
     for j, name in enumerate(form.names):
-        if types.is_float_dtype(frame[j].dtype) and (count := int(np.isinf(frame[j].to_numpy()).sum())):
+        if not types.is_float_dtype(frame[j].dtype):
+            continue
+        count = int(np.isinf(frame[j].to_numpy()).sum())
+        if count:
             raise InputError(
-                f"{path}: {name!r} holds infinity in {count} row(s). Correct these cells; if they mean 'not known', "
-                "leave them blank."
+                f"{path}: {name!r} holds infinity in {count} row(s). Correct these cells; if they "
+                "mean 'not known', leave them blank."
             )
 
 
@@ -126,32 +243,40 @@ def _comma_means(text: pd.Series, separator: str) -> str:
     """What the commas of a column of numbers are: ``thousands``, ``decimals``, or nothing if a cell is no number."""
     if not text.str.contains(",", regex=False).any():
         return ""
-    decimals, thousands = (bool(text.str.fullmatch(pattern).all()) for pattern in (_COMMA, _THOUSANDS))
+    decimals = bool(text.str.fullmatch(_COMMA).all())
+    thousands = bool(text.str.fullmatch(_THOUSANDS).all())
     # "1,234" may be either. Files that are separated by commas come from where commas group thousands.
     if thousands and (separator == "," or not decimals):
         return "thousands"
     return "decimals" if decimals else ""
 
 
-def _pointed_thousands(path: Path, form: CsvFormat, frame: pd.DataFrame, j: int) -> pd.Series:
+def _pointed_thousands(path: Path, form: CsvFormat, frame: pd.DataFrame, reading: Reading, j: int) -> pd.Series:
     """Where commas are decimal signs, the points of a column such as 1.200, 950, 12.000 group thousands."""
     # As text, because pandas has already read 1.200 as a number of three decimals.
-    text = _read(path, form, usecols=[j], dtype=str)[j].str.strip()
-    present = text.dropna()
-    pointed = present.str.contains(".", regex=False).any() and present.str.fullmatch(_POINTED_THOUSANDS).all()
-    if not pointed or len(text) != len(frame):
+    text = _read(path, form, reading, usecols=[j], dtype=str)[j].str.strip()
+    present = text[~text.isin(reading.na)].dropna()
+    pointed = present.str.contains(".", regex=False).any()
+    if not pointed or not present.str.fullmatch(_POINTED_THOUSANDS).all():
         return frame[j]
-    return pd.to_numeric(text.str.replace(".", "", regex=False)).where(frame[j].notna())
+    if len(text) != len(frame):
+        return frame[j]
+    numbers = present.str.replace(".", "", regex=False)
+    return pd.to_numeric(numbers).reindex(frame.index).where(frame[j].notna())
 
 
-def _mostly_numbers(column: pd.Series, name: str) -> str | None:
+def _mostly_numbers(column: pd.Series, name: str, flags: bool) -> str | None:
     """A sentence about a text column that was probably meant to hold numbers."""
     text = column.dropna().astype(str)
     numbers = text.str.fullmatch(NUMBER.pattern)
     others = text[~numbers].unique()
     if len(others) == 0 or numbers.mean() < _MOSTLY:
         return None
-    shown = f"{others[0]!r}" + (f" and {len(others) - 1} more such texts" if len(others) > 1 else "")
-    # Commas part the texts after --na.
-    helps = "leave such cells blank" if "," in others[0] else f"add --na={shlex.quote(others[0])}"
+    shown = repr(others[0])
+    if len(others) > 1:
+        shown += f" and {len(others) - 1} more such texts"
+    helps = f"add --na={shlex.quote(others[0])}"
+    # Commas part the texts after --na, and a saved model has its own.
+    if "," in others[0] or not flags:
+        helps = "leave such cells blank"
     return f"{name!r} is read as text because of {shown}; if that means 'not known', {helps}"

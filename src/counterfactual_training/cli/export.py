@@ -6,7 +6,6 @@ import argparse
 import hashlib
 from pathlib import Path
 
-from counterfactual_training.cli.options import add_common
 from counterfactual_training.cli.output import emit, not_over, writable
 from counterfactual_training.errors import need_extra
 
@@ -15,25 +14,27 @@ search for advice follows, and in its metadata how rows are encoded and where ad
 advises with it by onnxruntime and numpy alone; examples/onnx_service.py shows how."""
 EPILOG = """\
 examples:
-  ct export onnx people.safetensors --out people.onnx
-  ct export onnx loan.safetensors --json
+  ct export people.safetensors
+  ct export loan.safetensors models/loan.onnx --json
 
 A density gate stores encoded training rows: they are in the ONNX file, as they are in the model file."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    onnx = add_common(actions.add_parser("onnx", help="one ONNX file, for services without torch"))
-    onnx.set_defaults(run=write_onnx)
-    onnx.add_argument("model", metavar="MODEL", help="a file saved by `ct train` or CounterfactualClassifier.save")
-    onnx.add_argument("--out", metavar="FILE", help="the ONNX file (default: beside the model, ending in .onnx)")
+    model = "a file saved by `ct train` or CounterfactualClassifier.save"
+    parser.add_argument("model", metavar="MODEL", help=model)
+    out = "the ONNX file (default: beside the model, ending in .onnx)"
+    parser.add_argument("out", metavar="OUT", nargs="?", help=out)
 
 
-def write_onnx(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> None:
     # First of all: a missing package or a folder without rights is told before anything is loaded.
     need_extra("onnx", "onnx")
-    out = writable(str(Path(arguments.model).with_suffix(".onnx")) if arguments.out is None else arguments.out)
-    not_over(out, arguments.model)
+    out = arguments.out
+    if out is None:
+        out = str(Path(arguments.model).with_suffix(".onnx"))
+    writable(out, "OUT")
+    not_over(out, arguments.model, option="OUT")
     from counterfactual_training.cli.saved_models import open_model
     from counterfactual_training.export import export_onnx
 
@@ -41,7 +42,8 @@ def write_onnx(arguments: argparse.Namespace) -> None:
     file = Path(arguments.model)
     source = {"name": file.name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
     described = export_onnx(opened.classifier, out, wanted=opened.positive, source=source)
-    size, columns = Path(out).stat().st_size, described["columns"]
+    size = Path(out).stat().st_size
+    columns = described["columns"]
     document = {
         "model": arguments.model,
         "out": out,

@@ -18,8 +18,8 @@ VARIANTS = "default (the paper's rows), as_run (with the quirks of the published
 
 # Options that only CSV files have; --test-share is none of them, because it has a default.
 _CSV_ONLY = (
-    "target", "positive", "separator", "na", "drop", "keep", "increase", "decrease", "mutability", "domain", "schema",
-    "missing", "special", "gate",
+    "target", "positive", "separator", "na", "text", "drop", "keep", "increase", "decrease",
+    "mutability", "domain", "schema", "missing", "special", "gate",
 )  # fmt: skip
 
 
@@ -60,6 +60,8 @@ def add_columns(group: Any) -> None:
     group.add_argument("--separator", metavar="CHAR", help="what separates cells (default: found out)")
     na = "texts that mean 'not known', besides blanks and NA, such as ?,unknown"
     group.add_argument("--na", metavar="TEXTS", help=na)
+    text = "columns to keep as written, such as codes: 00123 is no number, and NA a category"
+    group.add_argument("--text", **several("COLUMNS"), help=text)
     group.add_argument("--drop", **several("COLUMNS"), help="columns to leave out, such as id,name")
     keep = "columns to use although they look like the number or the name of a row"
     group.add_argument("--keep", **several("COLUMNS"), help=keep)

@@ -7,11 +7,16 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 from counterfactual_training.errors import InputError
+
+# What the running command has printed about progress and problems.
+_printed: ContextVar[set[str] | None] = ContextVar("printed", default=None)
 
 
 def emit(arguments: argparse.Namespace, document: Mapping[str, Any], text: str) -> None:
@@ -21,8 +26,23 @@ def emit(arguments: argparse.Namespace, document: Mapping[str, Any], text: str) 
     sys.stdout.write(text + "\n")
 
 
+@contextmanager
+def notes_once() -> Iterator[None]:
+    """While a command runs: it may read a file several times, but tells each thing once."""
+    token = _printed.set(set())
+    try:
+        yield
+    finally:
+        _printed.reset(token)
+
+
 def note(message: str) -> None:
     """Print a line about progress or problems."""
+    printed = _printed.get()
+    if printed is not None:
+        if message in printed:
+            return
+        printed.add(message)
     sys.stderr.write(f"ct: {message}\n")
     sys.stderr.flush()
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.cli.csv_file import Reading, read_table
+from counterfactual_training.cli.csv_format import BLANKS, NUMBER
 from counterfactual_training.cli.output import note
 from counterfactual_training.cli.parsing import is_file_name
 from counterfactual_training.cli.table import need_target
@@ -22,7 +24,7 @@ from counterfactual_training.datasets import load_dataset
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.errors import FileError, InputError, lookup
 from counterfactual_training.estimator import CounterfactualClassifier
-from counterfactual_training.estimator.file import Origin, load_origin, row_marks
+from counterfactual_training.estimator.file import row_marks
 from counterfactual_training.experiments.trained import (
     TrainedClassifier,
     as_classifier,
@@ -30,6 +32,7 @@ from counterfactual_training.experiments.trained import (
 )
 from counterfactual_training.models import describe, in_words
 from counterfactual_training.search import make_generator
+from counterfactual_training.tabular.schema import Schema
 
 Measurable = tuple[nn.Module, Tensor, Tensor, Constraints, str]
 
@@ -40,7 +43,7 @@ def open_model(path: str) -> DatasetModel | TableModel:
         return DatasetModel(path, TrainedClassifier.load(path))
     except FileError as first:
         try:
-            return TableModel(path, CounterfactualClassifier.load(path), load_origin(path))
+            return TableModel(path, CounterfactualClassifier.load(path))
         except FileError as second:
             if "of your own" in str(second):
                 raise FileError(f"{second} A command cannot: use Python, as docs/how-to/serve.md shows.") from None
@@ -77,10 +80,14 @@ class DatasetModel:
         generator = make_generator(name, data.x_train, data.y_train, decision_threshold=threshold)
         return as_classifier(self.trained.model, data, generator, self.trained.recipe.protected)
 
+    def table(self, file: str, empty: bool = False) -> pd.DataFrame:
+        """All columns of a CSV file, which may be ``empty`` but for their names."""
+        return read_table(file, Reading(text=_codes(self.data.schema)), flags=False, empty=empty)
+
     def rows(self, data: str | None) -> pd.DataFrame:
         """Rows to explain, in the user's units."""
         if data is not None and is_file_name(data):
-            return wanted(read_table(data), self.data.schema.names, data)
+            return wanted(self.table(data, empty=True), self.data.schema.names, data)
         self._same(data)
         return self.data.frame_test
 
@@ -142,20 +149,29 @@ class TableModel:
 
     name = "csv"
 
-    def __init__(self, path: str, classifier: CounterfactualClassifier, origin: Origin | None) -> None:
-        self.path, self.classifier, self.origin = path, classifier, origin
+    def __init__(self, path: str, classifier: CounterfactualClassifier) -> None:
+        self.path = path
+        self.classifier = classifier
+        origin = classifier.origin_
+        self.origin = origin
         self.positive = origin.positive if origin is not None else None
         # Files are read as that of the training was.
-        self.reading = Reading(**(origin.reading if origin is not None else {}))
+        reading = _reading(path, {} if origin is None else origin.reading)
+        text = (*reading.text, *_codes(classifier.schema_))
+        self.reading = reading._replace(text=text)
+
+    def table(self, file: str, empty: bool = False) -> pd.DataFrame:
+        """All columns of a CSV file, which may be ``empty`` but for their names."""
+        return read_table(file, self.reading, flags=False, empty=empty)
 
     def rows(self, data: str | None) -> pd.DataFrame:
         file = self._file(data)
-        return wanted(read_table(file, self.reading), self.classifier.schema_.names, file)
+        return wanted(self.table(file, empty=True), self.classifier.schema_.names, file)
 
     def labelled(self, data: str | None, target: str | None, all_rows: bool = False) -> LabelledRows:
         """Rows with their classes: those that training did not see, unless all are asked for."""
         file = self._file(data)
-        frame = read_table(file, self.reading)
+        frame = self.table(file)
         if target is None and self.origin is not None:
             target = self.origin.target
         target = need_target(Path(file), frame, target)
@@ -190,7 +206,7 @@ class TableModel:
     ) -> tuple[pd.DataFrame, pd.Series | None, np.ndarray | None]:  # fmt: skip
         """Rows to show, their classes if they are known, and which of them were trained on, if anybody knows."""
         file = self._file(data)
-        frame = read_table(file, self.reading)
+        frame = self.table(file)
         rows = wanted(frame, self.classifier.schema_.names, file)
         target = target or (self.origin.target if self.origin is not None else None)
         if target is None or (target not in frame.columns and self.origin is not None):
@@ -263,3 +279,24 @@ def wanted(frame: pd.DataFrame, names: Sequence[str], file: str) -> pd.DataFrame
         shown = ", ".join(map(repr, absent[:5])) + (", …" if len(absent) > 5 else "")
         raise InputError(f"{file} lacks {len(absent)} column(s) that the model needs: {shown}{hint}.")
     return frame[list(names)]
+
+
+def _codes(schema: Schema) -> tuple[str, ...]:
+    """Columns with categories that a table would take for numbers or blanks, such as 007 and NA."""
+    columns = [feature for feature in schema if feature.is_category]
+    return tuple(column.name for column in columns if any(map(_is_code, column.levels)))
+
+
+def _is_code(level: Any) -> bool:
+    return isinstance(level, str) and (level in BLANKS or NUMBER.fullmatch(level) is not None)
+
+
+def _reading(path: str, stated: Mapping[str, Any]) -> Reading:
+    """How a model file says that tables are read."""
+    separator = stated.get("separator")
+    lists = [stated.get("na", ()), stated.get("text", ())]
+    listed = all(isinstance(texts, (list, tuple)) for texts in lists)
+    sound = separator is None or isinstance(separator, str)
+    if not sound or not listed or not all(isinstance(text, str) for texts in lists for text in texts):
+        raise FileError(f"{path!r} is damaged or was altered: it does not say how its table was read.")
+    return Reading(separator, *lists)

@@ -39,14 +39,13 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from counterfactual_training.cli.csv_file import read_table
-    from counterfactual_training.cli.table import chosen_reading, need_target, usable
+    from counterfactual_training.cli.table import need_target, read_as_asked, usable
     from counterfactual_training.tabular.infer import infer_feature
     from counterfactual_training.tabular.schema_file import feature_to_dict, toml_key
     from counterfactual_training.tabular.unchangeable import cannot_change
 
     path = Path(arguments.data)
-    frame = read_table(path, chosen_reading(arguments))
+    frame, _ = read_as_asked(arguments)
     if arguments.target is not None:
         need_target(path, frame, arguments.target)
     frame, left_out = usable(path, frame, arguments.target, arguments)

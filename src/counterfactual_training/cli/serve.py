@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -18,7 +19,9 @@ from counterfactual_training.errors import InputError, need_extra
 
 if TYPE_CHECKING:
     from counterfactual_training.cli.saved_models import DatasetModel, TableModel
+    from counterfactual_training.serve.guard import Access
     from counterfactual_training.serve.served import Model, Rows
+    from counterfactual_training.serve.server import Address
 
 DESCRIPTION = """Open a page where people see, ask and compare: who is decided how, what would have to change, what if \
 a value were another one, a map, groups, the model card. Everything stays on this machine, and works offline. The page \
@@ -71,10 +74,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     for package in ("starlette", "uvicorn", "jinja2"):
         need_extra(package, "serve")
-    from counterfactual_training.cli.saved_models import open_model
-    from counterfactual_training.serve.questions import Limits
-    from counterfactual_training.serve.served import Served
-    from counterfactual_training.serve.server import Address, open_browser, run_server, url_of
+    from counterfactual_training.serve.server import Address
 
     if arguments.max_waiting < arguments.max_rows:
         raise InputError("--max-waiting must be at least --max-rows, or a large request could never be answered.")
@@ -83,7 +83,16 @@ def run(arguments: argparse.Namespace) -> None:
     address = Address(arguments.host, arguments.port, tuple(arguments.allow_host), os.environ.get("CT_TOKEN") or None)
     access = address.access()
     # Before anything is loaded: a port in use is told at once.
-    listener = address.listen()
+    with address.listen() as listener:
+        _serve(arguments, address, access, listener)
+
+
+def _serve(arguments: argparse.Namespace, address: Address, access: Access, listener: socket.socket) -> None:
+    from counterfactual_training.cli.saved_models import open_model
+    from counterfactual_training.serve.questions import Limits
+    from counterfactual_training.serve.served import Served
+    from counterfactual_training.serve.server import open_browser, run_server, url_of
+
     opened = open_model(arguments.model)
     model = as_served(opened, arguments.target)
     other = None if arguments.against is None else as_served(open_model(arguments.against), arguments.target)

@@ -16,6 +16,7 @@ import torch
 from pandas.api import types
 
 from counterfactual_training.cli.csv_file import Reading, read_table
+from counterfactual_training.cli.csv_format import csv_format
 from counterfactual_training.cli.options import names
 from counterfactual_training.cli.output import note
 from counterfactual_training.cli.parsing import RANGE, assignments, columns, interval, numbers, pasted, pick_label
@@ -69,14 +70,18 @@ class TrainingTable:
         return Origin(self.target, self.positive, self.reading._asdict(), marks[train], marks[held_out])
 
 
-def chosen_reading(arguments: argparse.Namespace) -> Reading:
-    return Reading(arguments.separator, tuple(names(arguments.na) or ()))
+def read_as_asked(arguments: argparse.Namespace) -> tuple[pd.DataFrame, Reading]:
+    """The rows of the file that ``arguments.data`` names, and how the options say to read it."""
+    form = csv_format(Path(arguments.data), arguments.separator)
+    text = columns(arguments.text, form.names, "--text")
+    reading = Reading(arguments.separator, tuple(names(arguments.na) or ()), tuple(text))
+    return read_table(arguments.data, reading, form), reading
 
 
 def training_table(arguments: argparse.Namespace) -> TrainingTable:
     """Read the file that ``arguments.data`` names, as the options of :func:`add_table` say."""
-    reading, path = chosen_reading(arguments), Path(arguments.data)
-    frame = read_table(path, reading)
+    path = Path(arguments.data)
+    frame, reading = read_as_asked(arguments)
     target = need_target(path, frame, arguments.target)
     frame, left_out = usable(path, frame, target, arguments)
     rows = frame[target].notna()

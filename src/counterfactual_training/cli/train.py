@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from counterfactual_training import defaults
@@ -31,6 +32,8 @@ _SHARED = ("objective", "generator", "hidden", "epochs", "learning_rate", "burn_
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATASET", help="a name from `ct data list`, or a CSV file")
     parser.add_argument("--out", default="model.safetensors", metavar="FILE", help="the model")
+    checkpoint = "save to this file while training, and resume from it: the same command goes on where it was killed"
+    parser.add_argument("--checkpoint", metavar="FILE", help=checkpoint)
     parser.add_argument(
         "--objective",
         choices=list(defaults.OBJECTIVES),
@@ -57,8 +60,13 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     refuse_other_options(arguments)
     not_over(writable(arguments.out), arguments.data, arguments.schema)
+    if arguments.checkpoint is not None:
+        checkpoint = writable(arguments.checkpoint, "--checkpoint")
+        not_over(checkpoint, arguments.data, arguments.schema, arguments.out, option="--checkpoint")
     arguments.hidden = None if arguments.hidden is None else tuple(arguments.hidden)
     document = _train_csv(arguments) if is_file_name(arguments.data) else _train_named(arguments)
+    if arguments.checkpoint is not None:
+        Path(arguments.checkpoint).unlink(missing_ok=True)  # the model is saved
     # NaN, the only number that differs from itself, where nothing was held out or no counterfactual was made.
     tested, which = document["accuracy"], "held-out" if is_file_name(arguments.data) else "test"
     said = "" if tested != tested else f"accuracy {tested:.3f} on {document['test_rows']:,} {which} rows, "
@@ -80,7 +88,7 @@ def _train_named(arguments: argparse.Namespace) -> dict[str, Any]:
     )
     chosen = {name: getattr(arguments, name) for name in (*_SHARED, "seed") if getattr(arguments, name) is not None}
     recipe = Recipe(data=data.name, variant=data.variant, protected=tuple(protected), **chosen)
-    trained = fit(recipe, data)
+    trained = fit(recipe, data, checkpoint=arguments.checkpoint)
     trained.save(arguments.out)
     return {
         "data": data.name,
@@ -99,7 +107,6 @@ def _train_named(arguments: argparse.Namespace) -> dict[str, Any]:
 def _train_csv(arguments: argparse.Namespace) -> dict[str, Any]:
     from counterfactual_training.cli.table import rules, training_table
     from counterfactual_training.estimator import CounterfactualClassifier
-    from counterfactual_training.estimator.file import save_classifier
 
     if arguments.protect == []:
         raise InputError("--immutable needs names of columns if the data are a CSV file.")
@@ -115,8 +122,9 @@ def _train_csv(arguments: argparse.Namespace) -> dict[str, Any]:
         **{name: getattr(arguments, name) for name in _SHARED},
     )
     train, held_out = table.split(arguments.test_share, arguments.seed)
-    classifier.fit(table.frame.iloc[train], table.labels.iloc[train])
-    save_classifier(arguments.out, classifier, table.origin(train, held_out))
+    classifier.fit(table.frame.iloc[train], table.labels.iloc[train], checkpoint=arguments.checkpoint)
+    classifier.origin_ = table.origin(train, held_out)
+    classifier.save(arguments.out)
     note(f"columns as understood:\n{classifier.schema_}")
     scored = len(held_out) > 0
     tested = classifier.score(table.frame.iloc[held_out], table.labels.iloc[held_out]) if scored else float("nan")

@@ -151,7 +151,6 @@ def _table_job(arguments: argparse.Namespace, effort: TuningEffort) -> _Job:
 
     from counterfactual_training.cli.table import rules, training_table
     from counterfactual_training.estimator import CounterfactualClassifier
-    from counterfactual_training.estimator.file import save_classifier
     from counterfactual_training.estimator.fit import checked_space
     from counterfactual_training.experiments.tune import held_out_rows, table_task
 
@@ -173,7 +172,8 @@ def _table_job(arguments: argparse.Namespace, effort: TuningEffort) -> _Job:
     def save(tuning: Tuning, out: Path) -> str:
         path = str(out / "model.safetensors")
         best = clone(classifier).set_params(**tuning.best.settings).fit(frame, labels)
-        save_classifier(path, best, table.origin(train, held_out))
+        best.origin_ = table.origin(train, held_out)
+        best.save(path)
         return path
 
     return _Job(table.path.stem, task, space, test, save)
