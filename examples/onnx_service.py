@@ -1,6 +1,6 @@
 """Decide and advise with an exported model: onnxruntime and numpy alone, no torch, pandas or counterfactual_training.
 
-    ct export onnx people.safetensors --out people.onnx
+    ct export people.safetensors
     python examples/onnx_service.py people.onnx '{"age": 35, "debt": 21.5, ...}' [TARGET]
 
 Copy this file into your service. The graph in the ONNX file computes probabilities, plausibility and the gradient of
@@ -45,7 +45,7 @@ class Service:
         return [self._number(column, row[column["name"]]) for column in self.columns]
 
     def _number(self, column, value):
-        if value is None or value != value:
+        if is_missing(value):
             if self.spec["missing"] == "impute":
                 return column["fill"]
             raise ValueError(f"{column['name']!r} is missing")
@@ -106,8 +106,26 @@ class Service:
             found = search.best()
             if found is not None:
                 status = "implausible" if self.spec["gate"] and not gated else "found"
-                return {**answer, "status": status, **self._told(row, own, found), "cost": search.cost(found)}
+                told = {**answer, "status": status, **self._told(row, own, found), "cost": search.cost(found)}
+                # The search keeps the rules; should it ever not, no advice is better.
+                if not self.broken(row, told["row"], lock):
+                    return told
         return {**answer, "status": "not found"}
+
+    def broken(self, row, plan, lock=()):
+        """The columns in which a plan breaks a rule, compared as they are written: nothing is encoded or rounded."""
+        before, after = self.read(row), self.read(plan)
+        cells = zip(self.columns, before, after, strict=True)
+        return [
+            column["name"]
+            for column, old, new in cells
+            if not same(row[column["name"]], plan[column["name"]])
+            and (
+                column["name"] in lock
+                or is_missing(plan[column["name"]])
+                or (forbidden_category if "may" in column else forbidden_number)(column, old, new)
+            )
+        ]
 
     def _told(self, row, own, found):
         new, said = dict(row), []
@@ -137,8 +155,7 @@ class Search:
     def _may_change(self, column, value):
         if "may" in column:
             return set(column["may"][value]) != {value}  # −1 reads the last entry, for categories never seen
-        held = any(abs(value - code) <= 1e-7 * abs(code) for code in column["special"])  # a code stays
-        return column["move"] != "none" and not held
+        return column["move"] != "none" and not is_code(column, value)  # a code stays
 
     def interval(self, j):
         """Where a number may go: domain, direction and largest change; an outlier may stay where it is."""
@@ -258,6 +275,43 @@ class Search:
 
 def changed(point, j, value):
     return [*point[:j], value, *point[j + 1 :]]
+
+
+def is_missing(value):
+    return value is None or value != value
+
+
+def same(old, new):
+    """Whether two cells are the same; two categories never seen may differ."""
+    return old == new or (is_missing(old) and is_missing(new))
+
+
+def forbidden_category(column, old, new):
+    """Whether a category, by its position, may not become another; −1 reads the line of those never seen."""
+    return new not in column["may"][old]
+
+
+def forbidden_number(column, old, new):
+    """Whether a number may not become another. Sums and multiples are off by units in the last place, nothing else."""
+    units = 8 * 2.0**-52 * max(abs(old), abs(new))
+    low, high = column["low"], column["high"]
+    move, most, grid = column["move"], column["max_change"], column["grid"]
+    return (
+        is_code(column, old)
+        or is_code(column, new)
+        or move == "none"
+        or (move == "increase" and new < old)
+        or (move == "decrease" and new > old)
+        or (low is not None and new < min(low, old))
+        or (high is not None and new > max(high, old))
+        or (most is not None and abs(new - old) > most + units)
+        or (bool(column["values"]) and new not in column["values"])
+        or (not column["values"] and grid is not None and abs(new - round(new / grid) * grid) > units)
+    )
+
+
+def is_code(column, value):
+    return any(abs(value - code) <= 1e-7 * abs(code) for code in column["special"])
 
 
 def main():

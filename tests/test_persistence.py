@@ -138,7 +138,7 @@ STATES = st.recursive(
 )
 
 
-@on_examples(50, 150, STATES)
+@on_examples(20, 150, STATES)
 def test_unflatten_is_the_inverse_of_flatten(state):
     """Whatever the keys: also where they hold slashes, or 1 and "1" stand side by side."""
     tensors, plain = flatten_state({"state": state})

@@ -105,7 +105,7 @@ def blaming_file(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except FileError:  # already says what is wrong
         raise
-    except (InputError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+    except (InputError, KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
         raise FileError(f"{str(path)!r} is damaged or was altered: {error}") from error
 
 

@@ -32,13 +32,13 @@ def told():
 
 
 @pytest.fixture(scope="session")
-def book(loans, make_quick, schema):
+def book(loans, make_quick, schema, share):
     """A gated classifier, a conventional one, the rows they were trained on, and rows with a column more."""
     frame, y = loans
     rng = np.random.default_rng(1)
     rules = {"mutability": {"age": "none", "owner": "none", "debt": "decrease"}, "domain": {"debt": (0, None)}}
     trained, rest = (frame.iloc[:160], y[:160]), frame.iloc[160:]
-    gated = make_quick(schema=schema, **rules).fit(*trained)
-    plain = make_quick(schema=schema, gate="none", **rules).fit(*trained)
+    gated = share("audited", lambda: make_quick(schema=schema, **rules).fit(*trained))
+    plain = share("audited-plain", lambda: make_quick(schema=schema, gate="none", **rules).fit(*trained))
     people = rest.assign(sex=np.where(rng.random(len(rest)) < 0.5, "f", "m"))
     return SimpleNamespace(gated=gated, plain=plain, trained=trained, people=people, labels=y[160:])

@@ -115,6 +115,7 @@ def test_a_cap_is_told(book):
     assert any("denied people were explained" in note for note in found.notes)
 
 
+@pytest.mark.check
 def test_the_same_seed_gives_the_same_audit(book):
     one, two = (
         audit(book.gated, book.people, book.labels, ["sex"], "granted", people=20, resamples=50, seed=4)
@@ -218,6 +219,7 @@ def test_a_rival_of_other_classes_or_columns(book, make_quick):
         audit(book.gated, book.people, book.labels, [], "granted", against=wider)
 
 
+@pytest.mark.check
 def test_polars_frames_are_taken(book):
     polars = pytest.importorskip("polars")
     rows = polars.DataFrame({name: column.tolist() for name, column in book.people.items()})

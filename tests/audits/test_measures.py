@@ -52,6 +52,7 @@ def test_burden_of_the_same_people_leaves_out_whom_one_model_helps_alone(told):
     assert found[0, 0, "burden_same"][0] == 2.0 and found[1, 0, "burden_same"][0] == 5.0
 
 
+@pytest.mark.check
 def test_groups_equal_those_of_fairlearn(told):
     metrics = pytest.importorskip("fairlearn.metrics")
     rng = np.random.default_rng(3)
@@ -142,6 +143,7 @@ def test_intervals_cover(told):
     assert all(105 <= count <= 120 for count in hits.values())  # 114 expected
 
 
+@pytest.mark.check
 def test_gaps_of_equal_groups_are_rarely_clear(told):
     rng = np.random.default_rng(0)
     grouping = Grouping("g", "categories", np.arange(400) % 5, tuple("abcde"), ("g",))
@@ -217,3 +219,11 @@ def test_people_of_one_kind_are_drawn_together_like_one_by_one():
     assert (drawn[:, 0] == 60).all()
     assert drawn[:, 1].mean() == pytest.approx(by_hand.mean(), rel=0.02)
     assert drawn[:, 1].std() == pytest.approx(by_hand.std(), rel=0.06)
+
+
+def test_a_sample_prices_all_who_are_wrongly_denied(told):
+    """Three of four denied are wrongly so; of the two explained, who stand for two each, one is."""
+    sample = told([1, 1, 1, 1], [1, 1, 1, 0], [5.0, 0, 0, 9.0], weight=[2, 0, 0, 2])
+    found = values(sample, everybody(4))
+    assert found["social_burden", "everybody"] == pytest.approx(3 * 5.0)
+    assert found["social_burden_per_person", "everybody"] == pytest.approx(3 / 4 * 5.0)

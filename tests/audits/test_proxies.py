@@ -1,10 +1,20 @@
 """Whether groups can be guessed: a planted proxy, pure noise, ties, and AUC like scikit-learn's."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from counterfactual_training.audits.proxies import Draws, macro_auc, out_of_fold, shared_information, weighted_auc
+from counterfactual_training.audits.groups import Grouping, everybody
+from counterfactual_training.audits.proxies import (
+    Draws,
+    free_columns,
+    macro_auc,
+    out_of_fold,
+    shared_information,
+    weighted_auc,
+)
 
 DRAWS = Draws(0, 200, 0.95)
 
@@ -58,3 +68,11 @@ def test_information_is_one_for_a_copy_and_near_zero_for_noise():
     # Nearly all rows are equal, as advice is: the rest still tells.
     rare = np.where(codes & (rng.random(1000) < 0.1), 3.0, 0.0)
     assert shared_information(rare[:, None], codes) > 0.02
+
+
+def test_a_group_is_not_guessed_from_its_own_columns():
+    features = [("age", "none"), ("sex", "both"), ("job", "both"), ("debt", "decrease")]
+    schema = [SimpleNamespace(name=name, mutability=mutability) for name, mutability in features]
+    crossed = Grouping("sex*job", "crossed", np.zeros(3, dtype=int), ("f, clerk",), ("sex", "job"))
+    assert free_columns(SimpleNamespace(schema=schema), crossed) == ["debt"]
+    assert free_columns(SimpleNamespace(schema=schema), everybody(3)) == ["sex", "job", "debt"]

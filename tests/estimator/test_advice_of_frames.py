@@ -36,6 +36,7 @@ def refused(model: ct.CounterfactualClassifier, frame: pd.DataFrame, num: int = 
     return frame[model.predict(frame) == "refused"].head(num)
 
 
+@pytest.mark.check
 def test_one_option_is_the_cheapest_of_several_also_where_a_column_follows(derived):
     rows = refused(derived, people()[0])
     one = derived.explain(rows, target="granted")
@@ -44,6 +45,7 @@ def test_one_option_is_the_cheapest_of_several_also_where_a_column_follows(deriv
     assert (one.summary["cost"] <= first.loc[rows.index] + 1e-6).all()
 
 
+@pytest.mark.check
 def test_a_blank_that_advice_fills_in_is_no_broken_relation():
     frame, y = people()
     frame = frame.astype({"income": float})
@@ -66,6 +68,7 @@ def test_a_wished_confidence_that_is_missed_is_not_reached(derived):
     assert "below the 0.9999 asked for); nothing needs to change for it" in told.changes()[int(below.argmax())]
 
 
+@pytest.mark.check
 def test_a_domain_that_ends_at_usual_numbers_leaves_them_usual():
     frame, y = people()
     model = ct.CounterfactualClassifier(gate="none", **QUICK).fit(frame, y)

@@ -118,6 +118,7 @@ def test_frames_in_cross_validation(loans, make_quick, schema):
     assert cross_val_score(make_quick(schema=schema), frame, y, cv=3).mean() > 0.75
 
 
+@pytest.mark.check
 def test_clones_copies_and_pickles(loans, fitted):
     frame, _ = loans
     fresh = clone(fitted)

@@ -14,8 +14,10 @@ from counterfactual_training.estimator.networks import MODELS
 from counterfactual_training.models import Quantiles
 from counterfactual_training.models.embeddings import PiecewiseLinear
 from counterfactual_training.persistence import load_file, save_file
+from covering import by_default, repeats
 
 KIND = "counterfactual classifier"
+RANKED = [name for name in MODELS if name != "counternet"]  # which refuses ranks
 NEW = ("neurotree", "mlp-plr", "mlp-ple", "tabm")
 # Nobody can change an age: said, so that no test is told.
 pytestmark = pytest.mark.filterwarnings("ignore:.*nobody can change")
@@ -32,7 +34,7 @@ def heavy(n=600):
     return pd.DataFrame({"income": income, "ratio": ratio, "late": late}), np.where(risk > 1, "bad", "good")
 
 
-@pytest.mark.parametrize("model", NEW)
+@pytest.mark.parametrize("model", by_default(NEW, "mlp-plr"))
 def test_fit_explain_save_and_load(model, loans, make_quick, tmp_path):
     frame, y = loans
     classifier = make_quick(model=model, hidden=(16, 16), **RULES).fit(frame, y)
@@ -47,7 +49,9 @@ def test_fit_explain_save_and_load(model, loans, make_quick, tmp_path):
     assert again.explain(denied, target="granted").changes() == found.changes()
 
 
-@pytest.mark.parametrize("changes", [{"n_restarts": 2}, {"preset": "as_run"}, {"regime": "pgd"}, {"gate": "none"}])
+@pytest.mark.parametrize(
+    "changes", [{"regime": "pgd"}, *repeats({"n_restarts": 2}, {"preset": "as_run"}, {"gate": "none"})]
+)
 def test_restarts_presets_and_regimes(changes, loans, make_quick):
     frame, y = loans
     classifier = make_quick(model="mlp-ple", hidden=(8,), **{"epochs": 3} | changes).fit(frame, y)
@@ -147,7 +151,7 @@ def test_an_ensemble_is_neither_chosen_from_nor_gone_on_with(loans, make_quick):
 # ---- ranks as inputs -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", [name for name in MODELS if name != "counternet"])  # which refuses ranks
+@pytest.mark.parametrize("model", by_default(RANKED, "linear"))
 def test_quantile_scaling_keeps_rules_relations_and_steps_in_the_users_units(model, make_quick, tmp_path):
     frame, y = heavy()
     frame["debt"] = np.round(frame["income"] * 0.5)
@@ -178,8 +182,8 @@ def test_bends_lie_in_the_scores_that_the_layer_sees(make_quick):
 # ---- heavy tails -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", ["mlp-ple", "neurotree"])
-@pytest.mark.parametrize("gate", ["none", "density"])
+@pytest.mark.parametrize("model", ["mlp-ple", *repeats("neurotree")])
+@pytest.mark.parametrize("gate", ["none", *repeats("density")])
 def test_advice_stays_within_the_bulk_of_heavy_tails(model, gate, make_quick):
     frame, y = heavy()
     classifier = make_quick(model=model, gate=gate, epochs=30).fit(frame, y)

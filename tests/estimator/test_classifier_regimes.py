@@ -11,12 +11,13 @@ from sklearn.base import clone
 import counterfactual_training as ct
 from counterfactual_training.errors import InputError
 from counterfactual_training.training.regimes import RECIPES, REGIMES, trades
+from covering import by_default
 
 LOAN = ct.loan(400)
 QUICK = {"epochs": 3, "random_state": 0, "progress": False, "mutability": {"age": "none"}}
 
 
-@pytest.mark.parametrize("name", REGIMES)
+@pytest.mark.parametrize("name", by_default(REGIMES, "pgd"))
 def test_a_classifier_trains_by_any_regime(name, tmp_path):
     model = clone(ct.CounterfactualClassifier(regime=name, **QUICK)).fit(LOAN.frame, LOAN.labels)
     assert model.score(LOAN.frame, LOAN.labels) > 0.6
@@ -29,7 +30,7 @@ def test_a_classifier_trains_by_any_regime(name, tmp_path):
     np.testing.assert_array_equal(again.predict_proba(LOAN.frame), model.predict_proba(LOAN.frame))
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", by_default(RECIPES, "trades"))
 def test_a_regime_changes_the_network(name):
     """It is no name that nobody reads; the first epochs of MISOB are conventional."""
     params = {**QUICK, "mutability": {}, "burn_in": 0.0, "max_steps": 100, "epochs": 5}
@@ -50,6 +51,7 @@ def test_a_regime_of_ones_own_is_passed_again(tmp_path):
     np.testing.assert_array_equal(again.predict(LOAN.frame), model.predict(LOAN.frame))
 
 
+@pytest.mark.check
 def test_an_ensemble_of_a_regime_is_that_regime_with_several_seeds(tmp_path):
     named = ct.CounterfactualClassifier(regime="ensemble of pgd", **QUICK).fit(LOAN.frame, LOAN.labels)
     stated = ct.CounterfactualClassifier(regime="pgd", n_ensemble=5, **QUICK)
@@ -86,6 +88,7 @@ def test_bad_input_is_named():
         ct.CounterfactualClassifier(regime={"epsilon": 0.2}, **QUICK).fit(LOAN.frame, LOAN.labels)
 
 
+@pytest.mark.check
 def test_the_numbers_of_a_regime_are_tuned_and_saved(tmp_path):
     start = ct.CounterfactualClassifier(regime={"name": "pgd", "steps": 2}, gate="none", **QUICK)
     space = {"epsilon": [0.1, 0.3], "learning_rate": "published"}

@@ -1,6 +1,7 @@
 """Training, ``tune`` and ``n_restarts``: what is chosen is chosen by rows held out."""
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -54,6 +55,7 @@ def tuned(loans):
 
 
 class TestTune:
+    @pytest.mark.check
     def test_a_new_classifier_is_fitted_with_the_best_settings(self, tuned, small):
         before, after = tuned
         best = after.tuning_[after.tuning_["best"]].iloc[0]
@@ -62,6 +64,7 @@ class TestTune:
         assert after.predict(small[0]).shape == (120,)
         assert after.explain(small[0].iloc[:2]).status is not None
 
+    @pytest.mark.check
     def test_a_gate_is_a_setting_like_others(self, small):
         pytest.importorskip("optuna", reason="tuning needs the extra 'tune'")
         space = {**dict.fromkeys(RANGES, "published"), "gate": ["none", "density"]}
@@ -104,12 +107,14 @@ class TestTune:
         with pytest.raises(InputError, match=message):
             CounterfactualClassifier(**{**QUICK, **params}).tune(*small, **options)
 
+    @pytest.mark.check
     def test_the_default_preset_is_tuned_with_an_objective_that_has_weights(self, small):
         pytest.importorskip("optuna", reason="tuning needs the extra 'tune'")
         classifier = CounterfactualClassifier(**{**QUICK, "preset": "default"}, objective="full")
         tuned = classifier.tune(*small, n_trials=2, batch=2, space=SPACE)
         assert tuned.tuning_["lambda_reg"].iloc[0] == 0.1 and tuned.gate_ is not None
 
+    @pytest.mark.check
     def test_trials_train_as_fit_does(self, small):
         """With early stopping, and the callbacks of the user: else trials would choose for another model."""
         pytest.importorskip("optuna", reason="tuning needs the extra 'tune'")
@@ -142,6 +147,7 @@ class TestTune:
         with pytest.raises(InputError, match="'lambda_sparse' is not a parameter of the classifier"):
             CounterfactualClassifier(**QUICK, generator=own).tune(*small, space={"lambda_sparse": (0.1, 1.0)})
 
+    @pytest.mark.check
     def test_a_ready_made_generator_keeps_its_weights(self, small):
         pytest.importorskip("optuna", reason="tuning needs the extra 'tune'")
         classifier = CounterfactualClassifier(**QUICK, generator=ecco(lambda_energy=2.0))
@@ -196,6 +202,7 @@ class TestRestarts:
         assert len(rows) == 96 and len(held_out) == 24
         assert (torch.cdist(held_out, rows) > 1e-4).all()  # the loan book holds nobody twice
 
+    @pytest.mark.check
     def test_restarts_are_repeatable_and_saved(self, small, tmp_path):
         first = CounterfactualClassifier(**QUICK, n_restarts=2).fit(*small)
         second = CounterfactualClassifier(**QUICK, n_restarts=2).fit(*small)
@@ -220,6 +227,8 @@ def test_every_class_is_on_both_sides_of_the_split():
     assert set(y[train].tolist()) == set(y[held_out].tolist()) == {0, 1, 2}
     assert sorted([*train.tolist(), *held_out.tolist()]) == list(range(62))
     assert y[held_out].bincount().tolist() == [10, 2, 1]
+    train, held_out = validation_split(y, 0.9, seed=0)
+    assert y[train].bincount().tolist() == [5, 1, 1]  # never all of them are held out
 
 
 def test_settings_are_measured_on_rows_that_no_trial_trains_on(small, monkeypatch):
@@ -295,3 +304,31 @@ def test_class_weights_go_by_label():
         share({"yess": 2.0})
     with pytest.raises(InputError, match="'balanced' or one number per class"):
         share("fair")
+
+
+def test_the_seed_of_a_fit_is_that_of_its_gate(small):
+    params = CounterfactualClassifier(model="linear", gate="density", mutability={}).get_params()
+    first, again, other = (prepare(params, *small, seed) for seed in (0, 0, 1))
+    gates = [made.fit_gate(made.model) for made in (first, again, other)]
+    assert torch.equal(gates[0].centres, gates[1].centres)
+    assert not torch.equal(gates[0].centres, gates[2].centres)
+
+
+def test_going_on_classes_keep_the_order_of_the_outputs(small):
+    frame, labels = small
+    params = CounterfactualClassifier(model="linear", mutability={}).get_params()
+    first = prepare(params, frame, labels, 0)
+    start = fit.Start(first.encoder, np.array(["granted", "denied"]), first.model, first.setting.generator)
+    on = prepare(params, frame, labels, 0, start=start)
+    assert on.classes.tolist() == ["granted", "denied"]
+    assert (on.classes[on.y.numpy()] == labels).all()
+
+
+def test_a_restart_without_counterfactuals_is_the_last_choice(small, monkeypatch):
+    """Its implausibility is NaN, which is neither more nor less than any number."""
+    prepared = prepare(CounterfactualClassifier(model="linear", mutability={}).get_params(), *small, 0)
+    measured = [{"accuracy": 0.9, "implausibility": value} for value in (np.nan, 2.0, 1.0)]
+    results = [SimpleNamespace(model=name, history=None) for name in ("none", "far", "near")]
+    monkeypatch.setattr(fit, "Fleet", lambda members: SimpleNamespace(train=lambda *rows, **options: results))
+    monkeypatch.setattr(fit, "Measure", lambda *rows: lambda models: measured)
+    assert fit.best_restart(prepared, 3, False)[0] == "near"

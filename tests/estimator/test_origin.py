@@ -1,11 +1,15 @@
 """Rows are recognised by their content, however a file writes them."""
 
+import copy
+import pickle
+
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
 
 from counterfactual_training import CounterfactualClassifier, loan
-from counterfactual_training.estimator.file import Origin, load_origin, row_marks, save_classifier
+from counterfactual_training.estimator.file import Origin, row_marks
 
 
 def table(n: int = 60) -> tuple[pd.DataFrame, pd.Series]:
@@ -43,20 +47,50 @@ def test_held_out_rows_are_found_again_among_identical_ones():
     assert origin.held(np.array([8, 5])).tolist() == [False, False]  # never seen, but not held out either
 
 
-def test_a_file_remembers_its_rows(tmp_path):
-    sample = loan(60)
-    classifier = CounterfactualClassifier(epochs=1, random_state=0).fit(sample.frame, sample.labels)
+@pytest.fixture(scope="module")
+def sample():
+    return loan(60)
+
+
+@pytest.fixture
+def classifier(sample):
+    """A classifier that knows its rows."""
+    simple = {"model": "linear", "gate": "none", "epochs": 1, "random_state": 0, "mutability": {}}
+    classifier = CounterfactualClassifier(**simple).fit(sample.frame, sample.labels)
+    assert classifier.origin_ is None
     marks = row_marks(sample.frame, sample.labels)
-    origin = Origin("decision", "loan granted", {"na": ["?"]}, marks[:40], marks[40:])
-    save_classifier(tmp_path / "m", classifier, origin)
-    found = load_origin(tmp_path / "m")
-    assert (found.target, found.positive, found.reading) == ("decision", "loan granted", {"na": ["?"]})
-    assert (found.trained == marks[:40]).all() and (found.held_out == marks[40:]).all()
-    assert (
-        CounterfactualClassifier.load(tmp_path / "m").predict(sample.frame) == classifier.predict(sample.frame)
-    ).all()
-    classifier.save(tmp_path / "plain")
-    assert load_origin(tmp_path / "plain") is None
+    classifier.origin_ = Origin("decision", "loan granted", {"na": ["?"]}, marks[:40], marks[40:])
+    return classifier
+
+
+def same(origin, other):
+    facts = [
+        (one.target, one.positive, one.reading, one.trained.tolist(), one.held_out.tolist()) for one in (origin, other)
+    ]
+    return facts[0] == facts[1]
+
+
+def test_a_file_remembers_its_rows_however_often_it_is_written(classifier, sample, tmp_path):
+    classifier.save(tmp_path / "first")
+    loaded = CounterfactualClassifier.load(tmp_path / "first")
+    assert same(loaded.origin_, classifier.origin_)
+    assert (loaded.predict(sample.frame) == classifier.predict(sample.frame)).all()
+    loaded.save(tmp_path / "second")
+    assert same(CounterfactualClassifier.load(tmp_path / "second").origin_, classifier.origin_)
+
+
+def test_copies_and_new_rules_keep_it_and_another_training_drops_it(classifier, sample, tmp_path):
+    origin = classifier.origin_
+    assert same(pickle.loads(pickle.dumps(classifier)).origin_, origin)  # noqa: S301 - our own
+    assert same(copy.deepcopy(classifier).origin_, origin)
+    classifier.set_params(mutability={"age": "none"}).save(tmp_path / "ruled")
+    assert same(CounterfactualClassifier.load(tmp_path / "ruled").origin_, origin)
+    assert not hasattr(clone(classifier), "origin_")
+    classifier.partial_fit(sample.frame, sample.labels)
+    assert classifier.origin_ is None
+    classifier.origin_ = origin
+    classifier.fit(sample.frame, sample.labels).save(tmp_path / "again")
+    assert classifier.origin_ is None and CounterfactualClassifier.load(tmp_path / "again").origin_ is None
 
 
 @pytest.mark.parametrize("n", [200_000])

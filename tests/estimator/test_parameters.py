@@ -56,6 +56,7 @@ def test_a_preset_decides_what_is_not_stated():
     assert (again.config.epochs, again.num_std) == (7, 2.0)
 
 
+@pytest.mark.check
 def test_cheap_recourse_searches_with_categories_and_keeps_its_budget(loans, make_quick):
     classifier = make_quick(preset="cheap_recourse", mutability={"age": "none"}, epochs=4)
     frame, granted = loans
@@ -96,6 +97,7 @@ def test_the_generator_is_the_presets_unless_stated():
     assert parameters.make_training_generator({**params, "generator": "ecco"}).name == "ecco"
 
 
+@pytest.mark.check
 def test_explanations_are_by_the_presets_search_unless_a_generator_was_stated(blobs):
     x, y = blobs[0].numpy(), blobs[1].numpy()
     for params, asked in (({}, None), ({"generator": "ecco"}, None), ({"decision_threshold": 0.6}, 0.6)):
@@ -138,6 +140,7 @@ def test_the_default_is_conventional_and_the_papers_preset_stays_the_papers():
     assert (stated.hidden, stated.activation, stated.validation_fraction) == ([5], "tanh", 0.3)
 
 
+@pytest.mark.check
 def test_an_outlier_moves_the_robust_model_little(make_blobs):
     x, y = (value.numpy() for value in make_blobs(n=300))
     x[0, 0] = 1e6
@@ -181,3 +184,33 @@ def test_what_is_stated_by_name_wins_over_the_schema(loans, make_quick):
             (0, 90),
             "increase",
         )
+
+
+def weights_of(**params):
+    params = CounterfactualClassifier(**params).get_params()
+    objective = make_setting(params, torch.zeros(30, 2), Constraints.build(2), 0).objective
+    return objective.lambda_div, objective.lambda_reg, objective.lambda_adv
+
+
+@pytest.mark.parametrize("preset", ["default", "cheap_recourse"])
+def test_a_divergence_that_is_switched_on_brings_its_ridge(preset):
+    assert weights_of(preset=preset) == (0.0, 0.0, 0.0)
+    assert weights_of(preset=preset, lambda_div=0.3) == (0.3, ct.Objective().lambda_reg, 0.0)
+    assert weights_of(preset=preset, lambda_div=0.3, lambda_reg=0.7) == (0.3, 0.7, 0.0)
+    assert weights_of(preset=preset, lambda_div=0.3, lambda_reg=0.0) == (0.3, 0.0, 0.0)
+    assert weights_of(preset=preset, lambda_div=0.0) == weights_of(preset=preset, lambda_adv=0.0) == (0.0, 0.0, 0.0)
+
+
+def test_a_ridge_of_zero_that_a_setting_of_ones_own_states_stays():
+    own = ct.Setting(objective=ct.Objective(lambda_reg=0.0, lambda_adv=0.0))
+    assert weights_of(preset=own, lambda_div=0.3) == (0.3, 0.0, 0.0)
+    assert weights_of(objective=ct.Objective(0.0, 0.0, 0.0, 0.0), lambda_div=0.3) == (0.3, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("lambda_reg", [0.0, 0.1])
+def test_a_divergence_without_a_ridge_is_warned_about(lambda_reg, points, make_quick, recwarn):
+    params = {"lambda_div": 0.3, "lambda_reg": lambda_reg, "num_counterfactuals": 5, "gate": "none"}
+    make_quick(model="linear", epochs=1, **params).fit(*points)
+    texts = [str(warning.message) for warning in recwarn if "without a ridge" in str(warning.message)]
+    assert len(texts) == (lambda_reg == 0)
+    assert all("lambda_div=0.3" in text and "State lambda_reg, such as the published 0.1." in text for text in texts)

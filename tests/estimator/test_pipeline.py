@@ -51,7 +51,7 @@ def test_rules_of_the_question_speak_of_the_original_columns(numbers, make_quick
     assert len(after) and (after % 2 == 0).all()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.check
 def test_a_column_transformer_that_keeps_columns(loans, make_quick):
     frame, labels = loans
     scaled = ColumnTransformer([("num", StandardScaler(), ["debt", "age"])], remainder="passthrough")
@@ -78,6 +78,7 @@ def test_categories_before_a_one_hot_encoder(loans, make_quick):
     assert set(told.differences()["after"]) <= {"MSc", "west"} and (told.changed.sum(axis=1) == 1).all()
 
 
+@pytest.mark.check
 def test_classifiers_and_explainers_are_asked_directly(fitted, rejected):
     rows = rejected.head(3)
     told = ct.explain(fitted, rows, target="granted", lock=["debt"])
@@ -100,7 +101,7 @@ def test_what_cannot_be_inverted_is_told(numbers, make_quick):
     assert (filled.predict(told.frame)[told.answered] == "granted").all() and told.answered.any()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.check
 def test_rules_that_have_no_meaning_before_the_steps(numbers, make_quick):
     frame, labels = numbers
     mixed = make_pipeline(PCA(2), make_quick(mutability={0: "none"})).fit(frame, labels)

@@ -67,6 +67,7 @@ def test_bad_rules_are_refused_when_they_are_used(own, rejected):
         own.set_params(mutability={"deb": "none"}).explain(rejected.head(2))
 
 
+@pytest.mark.check
 def test_a_saved_file_follows_the_new_rules(own, rejected, tmp_path):
     own.set_params(mutability={"debt": "none"}).save(tmp_path / "m.safetensors")
     again = CounterfactualClassifier.load(tmp_path / "m.safetensors")

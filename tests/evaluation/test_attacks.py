@@ -196,6 +196,7 @@ def case(request):
     return x, y, epsilon, Constraints.build(4, mutability, domain=box), (lower.numpy(), upper.numpy())
 
 
+@pytest.mark.check
 def test_fgsm_agrees_with_art(case):
     x, y, epsilon, constraints, box = case
     evasion = pytest.importorskip("art.attacks.evasion", reason="adversarial-robustness-toolbox absent")
@@ -207,6 +208,7 @@ def test_fgsm_agrees_with_art(case):
     np.testing.assert_allclose(fgsm(network(), x, y, epsilon, constraints).numpy(), expected, atol=1e-6)
 
 
+@pytest.mark.check
 def test_pgd_agrees_with_art(case):
     x, y, epsilon, constraints, box = case
     evasion = pytest.importorskip("art.attacks.evasion", reason="adversarial-robustness-toolbox absent")

@@ -68,6 +68,7 @@ def test_images():
 @pytest.mark.parametrize(
     ("quadrature", "method"), [("gauss_legendre", "gausslegendre"), ("midpoint", "riemann_middle")]
 )
+@pytest.mark.check
 def test_captum(model, rows, quadrature, method):
     captum = pytest.importorskip("captum.attr", reason="captum absent")
     x, y = rows

@@ -121,6 +121,7 @@ def test_the_table_of_many_models_holds_the_tables_of_each(models, data):
         assert summary[member].to_numpy() == pytest.approx(ct.summarise(alone).to_numpy(), rel=1e-3, abs=1e-4)
 
 
+@pytest.mark.check
 def test_what_would_mislead_is_said_once_for_all_members(models, data):
     with pytest.warns(MeasurementWarning, match=r"few_valid: member 4: .*1 of 5 models"):
         ct.evaluate(models, data, PROTOCOLS["published"])
@@ -169,3 +170,13 @@ def test_labels_that_do_not_fit_the_rows_are_refused(models):
     for bad in (y[:-1], y + 1, y.float()):
         with pytest.raises(InputError, match=r"label|Classes|indices"):
             counterfactual_tables([nn.Linear(3, 2) for _ in range(models)], (x, bad))
+
+
+def test_only_what_converged_is_mature(data, models):
+    def implausible(model, x, y_target, generator, constraints, diagnose=True):
+        found = ct.search(model, x, y_target, generator, constraints, diagnose=diagnose)
+        return replace(found, status=torch.full_like(found.status, int(ct.Status.IMPLAUSIBLE)))
+
+    few = replace(PROTOCOLS["paired"], num_individuals=10, lambda_energy=(0.5,), langevin_steps=0)
+    table = counterfactual_table(models[3], data, few, find=implausible)
+    assert len(table) and (table["share_mature"] == 0).all()

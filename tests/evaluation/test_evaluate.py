@@ -122,6 +122,7 @@ def test_the_published_protocol_starts_from_rows_that_the_model_puts_into_the_ot
     assert (predicted[people["row"]] == people["factual"]).all()
 
 
+@pytest.mark.check
 def test_what_would_mislead_is_said(trained):
     data, (model, _) = trained
 
@@ -152,6 +153,7 @@ def test_fewer_individuals_than_asked_for_are_counted(trained):
         ct.evaluate(Always(), data, FEW)
 
 
+@pytest.mark.check
 def test_small_groups_and_masked_gradients_are_said(trained):
     data, (model, _) = trained
     with pytest.warns(MeasurementWarning, match="small_groups"):
@@ -206,6 +208,7 @@ def test_models_in_half_precision_are_measured_in_single(trained, dtype):
     assert numbers["implausibility"] == pytest.approx(expected["implausibility"], rel=0.1)
 
 
+@pytest.mark.check
 def test_of_a_gated_model_the_classifier_is_measured_and_its_counterfactuals_are_gated(trained):
     data, (model, other) = trained
     gated = fit_gate(model, data.x_train[:1000], data.y_train[:1000])

@@ -1,5 +1,7 @@
 """Accuracy, F1 and calibration against scikit-learn and by hand."""
 
+import math
+
 import pytest
 import torch
 from sklearn.metrics import accuracy_score, f1_score
@@ -30,6 +32,13 @@ def test_calibration_error_by_hand():
     y = torch.tensor([1, 0, 1, 1])
     expected = 0.5 * abs(0.5 - 0.565) + 0.5 * abs(1.0 - 0.95)
     assert float(calibration_error(logits, y, num_bins=10)) == pytest.approx(expected)
+
+
+def test_a_confidence_at_the_edge_belongs_to_the_bin_below():
+    """Half sure and right, and sure and wrong: in one bin the two would make up for each other."""
+    logits = torch.tensor([[0.0, 0.0], [0.0, math.log(9.0)]], dtype=torch.float64)
+    expected = (0.5 + 0.9) / 2
+    assert float(calibration_error(logits, torch.tensor([0, 0]), num_bins=2)) == pytest.approx(expected)
 
 
 def test_calibration_error_against_a_loop(answers):

@@ -9,6 +9,8 @@ from counterfactual_training.evaluation.metrics import METRICS
 from counterfactual_training.evaluation.protocol import EvaluationProtocol
 from counterfactual_training.experiments.demo import debt_per_year, make_plans, measure, run_demo, run_trials
 
+pytestmark = pytest.mark.check
+
 
 @pytest.fixture(scope="module")
 def quick():

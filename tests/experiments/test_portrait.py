@@ -33,6 +33,7 @@ def portrait():
     return classifier, make_portrait(classifier, frame[120:], y[120:], "yes")
 
 
+@pytest.mark.check
 def test_accuracy_stands_beside_the_most_frequent_class(portrait):
     classifier, found = portrait
     frame, y = make_people()
@@ -73,6 +74,7 @@ def test_the_rival_of_a_gated_model_has_no_gate(portrait):
     assert found.rival_advice.cost <= found.advice.cost + 1e-6 and classifier.gate_ is not None
 
 
+@pytest.mark.check
 def test_the_rival_of_counterfactual_training_is_conventional():
     frame, y = make_people(90)
     classifier = CounterfactualClassifier(preset="as_run", epochs=2, random_state=0, progress=False).fit(frame, y)
@@ -81,6 +83,7 @@ def test_the_rival_of_counterfactual_training_is_conventional():
     assert found.rival == "trained conventionally" and 0 <= found.rival_accuracy <= 1
 
 
+@pytest.mark.check
 def test_without_a_wanted_class_everybody_is_led_elsewhere():
     frame, y = make_people(60)
     classifier = CounterfactualClassifier(epochs=2, gate="none", random_state=0, progress=False).fit(frame, y)
@@ -88,6 +91,7 @@ def test_without_a_wanted_class_everybody_is_led_elsewhere():
     assert found.target is None and found.advice.people == 10 and found.rival == ""
 
 
+@pytest.mark.check
 def test_relations_and_missing_values_are_counted_too():
     frame, y = make_people()
     frame["age"] = frame["age"].astype(float).where(np.arange(len(frame)) % 3 > 0)

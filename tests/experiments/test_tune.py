@@ -53,6 +53,7 @@ def test_the_start_is_what_the_paper_ran(data):
     assert start.config.epochs == 100 and start.config.num_counterfactuals == 1000
 
 
+@pytest.mark.check
 def test_test_rows_are_looked_at_once(held_out, tuned, tmp_path):
     task, plan, tuning = tuned
     found, first = confirm(held_out, task, tuning, plan, EFFORT, tmp_path)
@@ -82,6 +83,7 @@ def test_the_look_at_test_rows_trains_from_seeds_that_the_study_never_used(held_
     assert sorted(seeds) == sorted(3 * list(set(seeds)))  # the same for all three settings
 
 
+@pytest.mark.check
 def test_a_gate_is_confirmed_with_the_model_it_was_tuned_for(data, held_out, tmp_path):
     """Trials that differ by their gate alone: equally accurate on test rows too, and nearer to real rows."""
     effort, plan = replace(EFFORT, epochs=20), TuningPlan(2, 2, tmp_path / "study.journal", "gates")

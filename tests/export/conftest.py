@@ -49,8 +49,8 @@ def mixed():
 
 
 @pytest.fixture(scope="session")
-def mixed_classifier(mixed):
-    return quick(schema=MIXED, missing="impute", model="linear").fit(*mixed)
+def mixed_classifier(mixed, share):
+    return share("mixed", lambda: quick(schema=MIXED, missing="impute", model="linear").fit(*mixed))
 
 
 @pytest.fixture(scope="session")

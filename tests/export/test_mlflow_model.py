@@ -10,6 +10,8 @@ import torch
 import counterfactual_training as ct
 
 mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
+
+pytestmark = pytest.mark.check
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mlflow_model.py"
 
 

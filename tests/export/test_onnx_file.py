@@ -16,6 +16,8 @@ from counterfactual_training.export.traceable import RecourseGraph
 ort = pytest.importorskip("onnxruntime", reason="export needs the extra 'onnx'")
 onnx = pytest.importorskip("onnx", reason="export needs the extra 'onnx'")
 
+pytestmark = pytest.mark.check
+
 
 def told(path):
     metadata = ort.InferenceSession(str(path)).get_modelmeta().custom_metadata_map
@@ -91,7 +93,6 @@ def test_a_network_that_looks_at_values_is_refused(points, make_quick, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.exhaustive
 def test_convolutions_are_refused():
     pytest.importorskip("onnxscript", reason="export needs the extra 'onnx'")
     from counterfactual_training.export.trace import to_onnx
@@ -108,6 +109,48 @@ def test_a_graph_that_differs_is_not_written(points, make_quick, tmp_path, monke
     with pytest.raises(ModelError, match="does not compute what torch does: gradient differs by"):
         export_onnx(classifier, tmp_path / "wrong.onnx")
     assert not list(tmp_path.iterdir())
+
+
+class Session:
+    """Stands for onnxruntime, and computes what torch does."""
+
+    def __init__(self, classifier, change=None) -> None:
+        self.classifier = classifier
+        self.change = change if change is not None else {}
+
+    def __call__(self, content, providers):
+        return self
+
+    def run(self, names, feed):
+        self.feed = feed
+        outputs = onnx_file.by_autograd(self.classifier, *(torch.from_numpy(feed[name]) for name in ("x", "target")))
+        return [value.numpy() for value in outputs._replace(**self.change)]
+
+
+@pytest.fixture
+def flat(points, make_quick):
+    return make_quick(model="linear", gate="none", epochs=1).fit(*points)
+
+
+def test_a_graph_is_compared_for_every_class(flat, monkeypatch):
+    session = Session(flat)
+    monkeypatch.setattr(ort, "InferenceSession", session)
+    assert max(onnx_file.compare(b"", flat, torch.zeros(6, 2)).values()) == 0
+    assert session.feed["target"].tolist() == [0, 1] * 3
+
+
+@pytest.mark.parametrize("output", ["logits", "gradient"])
+@pytest.mark.parametrize("value", [9.0, torch.nan])
+def test_no_output_may_differ_or_be_no_number(flat, monkeypatch, output, value):
+    monkeypatch.setattr(ort, "InferenceSession", Session(flat, {output: torch.full((6, 2), value)}))
+    with pytest.raises(ModelError, match=f"does not compute what torch does: {output} differs by"):
+        onnx_file.compare(b"", flat, torch.zeros(6, 2))
+
+
+def test_an_export_holds_the_rules_that_are_stated_now(flat, tmp_path, monkeypatch):
+    monkeypatch.setattr(onnx_file, "_file", lambda classifier, described: b"")
+    flat.set_params(mutability={0: "none"})
+    assert export_onnx(flat, tmp_path / "x.onnx")["columns"][0]["move"] == "none"
 
 
 def test_relations_are_named_and_warned_about(tmp_path, make_quick):

@@ -10,6 +10,10 @@ import pandas as pd
 import pytest
 import torch
 
+from counterfactual_training.tabular.plan_judge import PlanJudge
+
+pytestmark = pytest.mark.check
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "onnx_service.py"
 # Runs the example where importing anything else fails; rows come as JSON, answers go as JSON.
 RUN = """
@@ -35,7 +39,9 @@ json.dump({"predicted": service.predict(asked["rows"]), "answers": answers}, sys
 
 
 def ask(file, frame, advise=None, target=None, confidence=None):
-    as_rows = lambda rows: json.loads(rows.to_json(orient="records", double_precision=15))  # noqa: E731
+    def as_rows(rows):  # to the last digit, which pandas' own to_json would cut off
+        return rows.astype(object).where(rows.notna(), None).to_dict("records")
+
     advised = [] if advise is None else as_rows(advise)
     asked = {"file": str(file), "rows": as_rows(frame), "advise": advised, "target": target, "confidence": confidence}
     done = subprocess.run(
@@ -52,8 +58,7 @@ def check_answers(classifier, rows, answers, target, floor=0.5, confidence=None)
     status = np.array([answer["status"] for answer in answers])
     k = list(classifier.classes_).index(target)
     x, x_cf = (classifier._encoded(frame) for frame in (rows, found))
-    broken = classifier.constraints_.to(x).violations(x_cf, x)
-    assert not broken.any(), [classifier.encoder_.names_[j] for j in broken.any(0).nonzero().flatten()]
+    assert PlanJudge(classifier.encoder_, classifier.constraints_)(rows, found) == []
     plausible = classifier.plausibility(found, given_fixed=True)[:, k]
     probability = classifier.predict_proba(found)[:, k]
     if confidence is None:
@@ -179,6 +184,44 @@ def test_locked_columns_stay(loans, fitted, loan_file):
     assert service.advise(refused, "granted", lock=("debt",))["row"]["debt"] == refused["debt"]
     everything = service.advise(refused, "granted", lock=tuple(refused))
     assert everything["status"] == "not found" and everything["row"] == refused
+
+
+LEAST = {"late": 1, "limit": 0.001, "ratio": -1e-9, "rooms": 1}
+
+
+def test_the_service_judges_plans_as_the_library_does(mixed, mixed_classifier, mixed_file):
+    """Plans with cells of somebody else, some of them shifted by the least, and categories never seen."""
+    service, rng = service_of(mixed_file), np.random.default_rng(0)
+    before = mixed[0].head(150).reset_index(drop=True)
+    before.loc[:20, ["job", "sex"]] = "unheard of"
+    after = before.copy()
+    for name in before:
+        other = before[name].sample(frac=1, random_state=1).to_numpy()
+        after[name] = np.where(rng.random(len(before)) < 0.25, other, before[name])
+    for name, least in LEAST.items():
+        after[name] = after[name] + least * (rng.random(len(before)) < 0.1)
+    after.loc[:5, "sex"] = "unheard of, too"
+    judge = PlanJudge(mixed_classifier.encoder_, mixed_classifier.constraints_)
+    named = {(violation.row, violation.column) for violation in judge(before, after)}
+    plans = enumerate(zip(before.to_dict("records"), after.to_dict("records"), strict=True))
+    found = {(place, name) for place, (row, plan) in plans for name in service.broken(row, plan)}
+    assert found == named
+    assert {name for _, name in found} == set(before.columns) - {"licence"}  # which may be anything
+    assert service.broken(before.loc[9].to_dict(), before.loc[9].to_dict(), lock=("late",)) == []
+    late = {**before.loc[30].to_dict(), "late": 7}
+    assert service.broken(late, {**late, "late": 6}, lock=("late",)) == ["late"]
+
+
+@pytest.mark.parametrize("change", [{"age": 1}, {"debt": 0.1}])
+def test_the_service_withholds_a_plan_that_breaks_a_rule(loans, fitted, loan_file, monkeypatch, change):
+    """A search gone wrong: age may not change, debt may only fall."""
+    service = service_of(loan_file)
+    refused = loans[0][fitted.predict(loans[0]) == "denied"].iloc[0].to_dict()
+    astray = {**refused, **{name: refused[name] + shift for name, shift in change.items()}}
+    assert service.broken(refused, astray) == [*change]
+    monkeypatch.setattr(service, "_told", lambda *given: {"row": astray, "changes": ["too much"]})
+    answer = service.advise(refused, "granted")
+    assert answer["status"] == "not found" and answer["row"] == refused and answer["changes"] == []
 
 
 def test_relations_are_not_searched(loan_file, loans, fitted):

@@ -95,3 +95,39 @@ def test_a_fleet_shares_a_density_and_each_member_is_searched_as_alone(generator
         assert torch.equal(together.status[i], alone.status)
         torch.testing.assert_close(together.x_cf[i], alone.x_cf, rtol=1e-3, atol=1e-3)
         torch.testing.assert_close(together.confidence[i], alone.confidence, rtol=1e-3, atol=1e-3)
+
+
+def test_an_anchor_that_misses_is_taken_if_it_comes_nearer():
+    """Two small steps lead nowhere; no real row is within reach, but the end of the domain is nearer to them."""
+    x, y = moat()
+    rules = Constraints.build(2, domain={0: (-9.0, 1.5)})
+    gated = fit_gate(slope(), x, y)
+    start = x[y == 0][:5]
+    target = torch.ones(5, dtype=torch.long)
+    short = search(gated, start, target, ecco(max_steps=2), rules)
+    led = search_gated(gated, start, target, ecco(max_steps=2), rules)
+    assert not bool(led.converged.any()) and bool((led.confidence > short.confidence).all())
+    torch.testing.assert_close(led.x_cf[:, 0], torch.full((5,), 1.5))
+
+
+def test_an_anchor_walks_back_in_numbers_and_keeps_its_category():
+    x, y = moat()
+    x = torch.cat([x, torch.nn.functional.one_hot(y, 2).to(x)], 1)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 2, bias=False)).requires_grad_(False)
+    model[0].weight.copy_(torch.tensor([[-1.0, 0, 0, 0], [1.0, 0, 0, 0]]))
+    rules = Constraints.build(4, groups=[(2, 3)])
+    gated = fit_gate(model, x, y, constraints=rules)
+    start, target = x[:10], 1 - y[:10]
+    found = towards_real(gated, start, target, rules, 0.6)
+    assert torch.equal(found[:, 2:], torch.nn.functional.one_hot(target, 2).to(x))
+    reached = gated(found).softmax(-1).gather(-1, target[:, None])
+    assert float(reached.min()) >= 0.6 and float(reached.max()) < 0.7
+
+
+def test_the_nearest_real_rows_are_the_anchors():
+    """Half of the target's rows lie as far ahead, but also far aside."""
+    x, y = moat()
+    x[(torch.arange(len(x)) % 4) == 1, 1] += 30.0
+    gated = fit_gate(slope(), x, y)
+    found = towards_real(gated, x[y == 0][:5], torch.ones(5, dtype=torch.long), Constraints.build(2), 0.6)
+    assert float(found[:, 0].min()) > 1 and float(found[:, 1].abs().max()) < 3

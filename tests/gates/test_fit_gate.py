@@ -65,7 +65,7 @@ def test_a_class_with_too_few_rows_is_named(kind, rows, said):
 def test_nothing_is_said_of_enough_rows_on_one_scale(kind):
     x, y = moat(80)  # forty of each class
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         fit_gate(slope(), x, y, kind, config=QUICK)
 
 

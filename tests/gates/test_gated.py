@@ -232,6 +232,7 @@ def test_a_model_resumed_from_a_checkpoint_gets_the_gate_of_one_never_interrupte
     assert_close(empty(x), whole(x), rtol=0, atol=0)
 
 
+@pytest.mark.check
 def test_counterfactuals_teach_the_gate():
     """Without them a gate of noise alone lets through what the search finds between the classes."""
     x, y = moat(600)

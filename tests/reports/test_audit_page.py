@@ -49,6 +49,7 @@ def test_markdown_has_all_parts(found):
         assert part in text
 
 
+@pytest.mark.check
 def test_the_worst_group_stands_in_text_markdown_and_page(found):
     pytest.importorskip("jinja2", reason="pages need the extra 'report'")
     found = replace(found, groups=found.groups.assign(few=False))  # a few people are enough here

@@ -7,7 +7,6 @@ from html.parser import HTMLParser
 import pandas as pd
 import pytest
 
-from counterfactual_training.estimator.file import Origin
 from counterfactual_training.evaluation.metrics import METRICS
 from counterfactual_training.evaluation.protocol import EvaluationProtocol
 from counterfactual_training.experiments.demo import DemoResult
@@ -44,7 +43,6 @@ def make_page(table: pd.DataFrame | None = None, run: RunInfo = RUN) -> str:
         debt_per_year={"conventional": 0.748, "counterfactual": 0.54},
         lenders={},
         applicants=pd.DataFrame(),
-        origin=Origin("decision"),
         settings={"loan": settings, "moons": settings},
         protocol=EvaluationProtocol(epsilons=(0.3,)),
     )

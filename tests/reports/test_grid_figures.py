@@ -30,6 +30,7 @@ def maturity() -> pd.DataFrame:
     return changes().rename(columns={"run": "epoch"}).assign(**{"share mature": 0.5})
 
 
+@pytest.mark.check
 def test_every_figure_draws():
     table = changes()
     assert size(overview_figure(table, AXES, "implausibility"))[0] > 1000

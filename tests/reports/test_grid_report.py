@@ -17,7 +17,7 @@ def contents(folder) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.*")}
 
 
-@pytest.mark.exhaustive
+@pytest.mark.check
 def test_python_code_writes_what_the_command_writes(tmp_path, capsys):
     file, runs, out = tmp_path / "tiny.toml", tmp_path / "runs", tmp_path / "command"
     file.write_text(TINY_GRID)

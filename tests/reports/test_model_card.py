@@ -29,6 +29,7 @@ def section(card, name):
     return next(part for part in card.to_dict()["sections"] if part["id"] == name)
 
 
+@pytest.mark.check
 def test_a_card_with_measures(fitted, tmp_path):
     classifier, frame, y = fitted
     card = make_card(classifier, frame=frame, labels=y, target="yes", facts=[("file", ODD)], sha256="ab12", people=20)
@@ -60,6 +61,7 @@ def test_without_rows_it_says_so(fitted):
     assert section(undecided, "measures")["tables"][0]["rows"]
 
 
+@pytest.mark.check
 def test_without_labels_advice_is_measured_and_the_rest_is_said(fitted):
     classifier, frame, _ = fitted
     card = make_card(classifier, frame=frame, target="yes", people=20)

@@ -68,6 +68,7 @@ def test_what_is_not_there_is_left_out(page, changes):
     assert "nan" not in html.lower().replace("explanation", "")
 
 
+@pytest.mark.check
 def test_the_command_writes_the_page(tmp_path, capsys):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"debt": rng.gamma(2, 2, 80).round(2), "age": rng.integers(20, 70, 80)})

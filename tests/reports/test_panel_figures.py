@@ -42,6 +42,7 @@ def near(image: np.ndarray, colour: str) -> int:
     return int((np.abs(image - wanted).sum(-1) < 40).sum())
 
 
+@pytest.mark.check
 def test_a_panel_shows_boundary_and_stars_in_both_themes():
     for theme in (LIGHT, DARK):
         png = draw_panels([make_panel()], theme)
@@ -52,6 +53,7 @@ def test_a_panel_shows_boundary_and_stars_in_both_themes():
         assert near(image, theme.paper) > 0.2 * image.shape[0] * image.shape[1]
 
 
+@pytest.mark.check
 def test_more_panels_make_a_taller_figure():
     one, three = (pixels(draw_panels([make_panel()] * num)).shape for num in (1, 3))
     assert three[0] > 1.5 * one[0] and three[1] == one[1]

@@ -77,17 +77,20 @@ def figures() -> dict[str, bytes]:
     }
 
 
+@pytest.mark.check
 def test_every_figure_is_a_png_of_readable_size():
     for name, png in figures().items():
         width, height = size(png)
         assert 300 < width < 3000 and 300 < height < 3000, (name, width, height)
 
 
+@pytest.mark.check
 def test_the_same_figure_is_the_same_file():
     tables = tidy(METRICS, ["reduction"]), by_seed(METRICS)
     assert draw.main_figure(*tables) == draw.main_figure(*tables)
 
 
+@pytest.mark.check
 def test_missing_numbers_and_ratios_to_almost_nothing_do_not_break_a_figure():
     main = tidy(METRICS, ["reduction"], published=float("nan"), low=float("nan"), high=float("nan"))
     main.loc[0, ["ours", "published"]] = [-400.0, -170.0]

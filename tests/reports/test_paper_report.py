@@ -15,7 +15,7 @@ def contents(folder) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.*")}
 
 
-@pytest.mark.exhaustive
+@pytest.mark.check
 @pytest.mark.filterwarnings("ignore::counterfactual_training.evaluation.findings.MeasurementWarning")
 def test_python_code_writes_what_the_command_writes(tmp_path, capsys):
     out, runs = tmp_path / "command", tmp_path / "runs"

@@ -8,6 +8,8 @@ pytest.importorskip("matplotlib", reason="figures need the extra 'report'")
 
 from counterfactual_training.reports import truth_figures as draw
 
+pytestmark = pytest.mark.check
+
 
 def overshoot(far=2.0):
     rows = [
@@ -70,9 +72,9 @@ def test_pictures_show_the_numbers(figure, table, other):
     ("figure", "table"),
     [
         (draw.gallery_figure, digits()),
-        pytest.param(draw.overshoot_figure, overshoot(), marks=pytest.mark.exhaustive),
-        pytest.param(draw.rescaled_figure, rescaled(), marks=pytest.mark.exhaustive),
-        pytest.param(draw.floor_figure, truth(), marks=pytest.mark.exhaustive),
+        pytest.param(draw.overshoot_figure, overshoot(), marks=pytest.mark.check),
+        pytest.param(draw.rescaled_figure, rescaled(), marks=pytest.mark.check),
+        pytest.param(draw.floor_figure, truth(), marks=pytest.mark.check),
     ],
 )
 def test_the_same_numbers_give_the_same_picture(figure, table):

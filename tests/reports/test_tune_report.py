@@ -44,6 +44,7 @@ def test_the_front_is_drawn(goal):
     assert width > 300 and height > 300
 
 
+@pytest.mark.check
 def test_a_lone_trial_is_drawn_too():
     assert draw_front(make(GOALS[0], num=1)) and draw_front(make(GOALS[3], num=1))
 

@@ -148,10 +148,10 @@ def with_weight_noise(
     blocks = []
     for first in range(0, total, block):
         size = min(block, total - first)
-        drawn = {
-            name: value + scale[name] * (2 * torch.rand(size, *value.shape, generator=rng).to(value) - 1)
-            for name, value in weights.items()
-        }
+        drawn = {}
+        for name, value in weights.items():
+            noise = torch.rand(size, *value.shape, generator=rng, dtype=torch.float32).to(value)
+            drawn[name] = value + scale[name] * (2 * noise - 1)
         blocks.append(decide(drawn).argmax(-1) == wanted)
     return blocks
 
@@ -184,6 +184,6 @@ def with_input_noise(told: Told, model: nn.Module, x: Tensor, wanted: int, seed:
     rng = torch.Generator().manual_seed(seed)
     accepted = []
     for _ in range(_INPUT_DRAWS):
-        noise = INPUT_NOISE * (2 * torch.rand(x.shape, generator=rng).to(x) - 1)
+        noise = INPUT_NOISE * (2 * torch.rand(x.shape, generator=rng, dtype=torch.float32).to(x) - 1)
         accepted.append((model(x + noise * moves).argmax(-1) == wanted).cpu().numpy())
     return np.stack(accepted)

@@ -18,7 +18,7 @@ from counterfactual_training.advice.answer import advice_constraints
 from counterfactual_training.advice.explains import Explains
 from counterfactual_training.advice.find import Finder
 from counterfactual_training.estimator import parameters
-from counterfactual_training.estimator.file import load_classifier, save_classifier
+from counterfactual_training.estimator.file import Origin, load_classifier, save_classifier
 from counterfactual_training.estimator.inputs import frame_of, restate, stated_rules
 from counterfactual_training.estimator.learns import Learns
 from counterfactual_training.gates import Gate
@@ -26,6 +26,7 @@ from counterfactual_training.search import Generator
 from counterfactual_training.tabular.encode import Encoder, Missing, Unseen
 from counterfactual_training.tabular.model_space import device_and_dtype, encode_rows
 from counterfactual_training.tabular.schema import Schema
+from counterfactual_training.torch_modes import in_plain_torch, with_gradients
 from counterfactual_training.training import Callback, History, Objective, Regime, Setting
 
 ModelFactory = Callable[[int, int], nn.Module]
@@ -56,7 +57,8 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
             :class:`Objective`.
         generator: of counterfactuals in training, and then of :meth:`explain`: ``"ecco"``, ``"generic"``, ``"revise"``,
             ``"line"``, a registered name or a :class:`Generator`.
-        lambda_div, lambda_reg, lambda_adv: weights of the objective (Eq. 2).
+        lambda_div, lambda_reg, lambda_adv: weights of the objective (Eq. 2). ``lambda_div`` alone brings the published
+            ridge ``lambda_reg`` with it, without which the divergence falls without end.
         lambda_cost, lambda_energy: weights of the search (Eq. 1).
         decision_threshold: τ, the probability of the target at which a search stops.
         max_steps, search_learning_rate: T and η of the searches in training; :meth:`explain` has its own T.
@@ -115,6 +117,8 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         gate_: judges how much a row looks like a real one of each class; ``None`` without a gate.
         history_: metrics by epoch; of an ensemble's first member.
         tuning_: all trials, if :meth:`tune` made this classifier.
+        origin_: of a model that ``ct train`` made, the column of the class, the class that people want, and which rows
+            it was trained on; files keep it, another ``fit`` drops it. ``None`` if nobody said.
 
     Examples:
         >>> import counterfactual_training as ct
@@ -227,6 +231,7 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         save_classifier(path, self)
 
     @classmethod
+    @with_gradients
     def load(
         cls,
         path: str | Path,
@@ -285,6 +290,8 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         self.encoder_, self.schema_, self.classes_, self.generator_ = encoder, encoder.schema_, classes, generator
         self.num_std_, self.constraints_ = num_std, advice_constraints(encoder, num_std)
         self.model_, self.history_, self.gate_ = model, history, gate
+        # Whoever trains says anew which rows these were.
+        self.origin_: Origin | None = None
         # Remembered as text, to notice what set_params changes later.
         self._stated = stated_rules(self.get_params(deep=False))
 
@@ -295,7 +302,9 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         if self._stated != stated_rules(params):
             encoder, num_std = restate(params, self._stated, self.encoder_)
             learned = (self.classes_, self.model_, self.history_)
+            origin = self.origin_
             self._adopt(encoder, *learned, num_std, self.generator_, self.gate_)
+            self.origin_ = origin
 
     def _seed(self) -> int:
         # Of a RandomState, each fit draws another seed, as scikit-learn's estimators do.
@@ -307,7 +316,7 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
     def _asked(self, rows: Any) -> pd.DataFrame:
         check_is_fitted(self, "model_")
         self._follow_rules()
-        return frame_of(self, rows)
+        return frame_of(self, rows, empty=True)
 
     def _explainer(
         self, given: str | Generator | None, confidence: float | None, max_steps: int | None
@@ -318,6 +327,7 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         check_is_fitted(self, "model_")
         return encode_rows(self.encoder_, frame_of(self, x), device_and_dtype(self.model_))
 
+    @in_plain_torch
     def _logits(self, x: Any) -> torch.Tensor:
         encoded = self._encoded(x)
         return self._finder().logits(encoded)

@@ -29,6 +29,7 @@ from counterfactual_training.tabular.frame import as_frame, match_columns
 from counterfactual_training.tabular.model_space import device_and_dtype, encode_rows
 from counterfactual_training.tabular.native import is_native
 from counterfactual_training.tabular.schema import Schema
+from counterfactual_training.torch_modes import in_plain_torch
 
 
 class Explainer(Explains):
@@ -70,6 +71,7 @@ class Explainer(Explains):
         Row 0: with debt ... lower (from 46 to ...), the decision would be 1 (confidence ...
     """
 
+    @in_plain_torch
     def __init__(
         self,
         model: Any,
@@ -118,6 +120,7 @@ class Explainer(Explains):
         background = None if self._torch else make_background(finder, x, predicted, len(self.classes_))
         self._found = Finder(module, encoder, self.constraints_, self.gate_, background=background)
 
+    @in_plain_torch
     def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803 - scikit-learn's name
         """Probabilities ``(n, k)`` that the model gives to rows X, in the order of ``classes_``."""
         return self._found.logits(self._encoded(X)).softmax(-1).numpy()
@@ -179,13 +182,14 @@ class Explainer(Explains):
     def _asked(self, rows: Any) -> pd.DataFrame:
         names = self.schema_.names
         frame = match_columns(as_frame(rows, names), names)
-        if len(frame) == 0:
-            raise InputError("The frame has 0 rows, at least 1 is needed.")
         refuse_missing(frame, self.missing == "impute")
         return frame
 
     def _encoded(self, x: Any) -> Tensor:
-        return self._found.factuals(self._asked(x)).x
+        frame = self._asked(x)
+        if len(frame) == 0:
+            raise InputError("The frame has 0 rows, at least 1 is needed.")
+        return self._found.factuals(frame).x
 
     def _finder(self) -> Finder:
         return self._found

@@ -39,8 +39,8 @@ _NAMED: Mapping[str, tuple[str, ...] | Mapping[str, Any]] = {
 }
 
 
-def save_classifier(path: str | Path, classifier: Any, origin: Origin | None = None) -> None:
-    """Write a fitted classifier and, if given, where its rows came from."""
+def save_classifier(path: str | Path, classifier: Any) -> None:
+    """Write a fitted classifier and, if that is known, where its rows came from."""
     learned = learned_by(classifier.generator_)  # such as the VAE in whose space REVISE searches
     vae = learned.pop("vae", None)
     tensors = {_MODEL + name: value for name, value in classifier.model_.state_dict().items()}
@@ -69,8 +69,8 @@ def save_classifier(path: str | Path, classifier: Any, origin: Origin | None = N
         content["members"] = len(classifier.model_.members)
     if gate is not None:
         content["gate"] = gate.describe()
-    if origin is not None:  # one mark per row: in a tensor, eight bytes each
-        marks, content["origin"] = origin.to_file()
+    if classifier.origin_ is not None:  # one mark per row: in a tensor, eight bytes each
+        marks, content["origin"] = classifier.origin_.to_file()
         tensors |= {_ORIGIN + name: value for name, value in marks.items()}
     must_be_json(content)
     save_file(path, _KIND, tensors, content)
@@ -81,15 +81,6 @@ def load_classifier(path: str | Path, cls: type, objects: Mapping[str, Any]) -> 
     tensors, content = load_file(path, _KIND)
     with blaming_file(path):
         return _assembled(tensors, content, cls, objects, str(path))
-
-
-def load_origin(path: str | Path) -> Origin | None:
-    """Where the rows of a saved classifier came from, if its file says so."""
-    tensors, content = load_file(path, _KIND)
-    try:
-        return None if "origin" not in content else Origin.from_file(under(_ORIGIN, tensors), content["origin"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FileError(f"{str(path)!r} is damaged or was altered: {error}") from error
 
 
 def _assembled(
@@ -123,6 +114,8 @@ def _assembled(
     spec = content.get("gate")  # older files have no gate
     gate = None if spec is None else _gate(spec, *sizes, under(_GATE, tensors), source)
     classifier._adopt(encoder, classes, model, history, num_std, generator, gate)
+    if "origin" in content:
+        classifier.origin_ = Origin.from_file(under(_ORIGIN, tensors), content["origin"])
     classifier.n_features_in_ = encoder.n_features_in_
     if content["named_columns"]:
         classifier.feature_names_in_ = encoder.feature_names_in_
@@ -310,7 +303,12 @@ class Origin:
     @classmethod
     def from_file(cls, tensors: Mapping[str, Tensor], content: Mapping[str, Any]) -> Origin:
         marks = {name: tensors[name].to(torch.int64).numpy() for name in ("trained", "held_out")}
-        return cls(str(content["target"]), content["positive"], dict(content["reading"]), **marks)
+        target, positive, reading = content["target"], content["positive"], content["reading"]
+        if not isinstance(target, str) or isinstance(positive, (list, dict)) or not isinstance(reading, dict):
+            raise ValueError("it does not say where its rows came from")
+        if any(mark.ndim != 1 for mark in marks.values()):
+            raise ValueError("the marks of its rows are no list")
+        return cls(target, positive, reading, **marks)
 
     def seen(self, marks: np.ndarray) -> np.ndarray:
         """Of each row of a table ``(n,)``, whether it is one of the rows trained on.

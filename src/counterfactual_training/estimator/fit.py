@@ -60,6 +60,7 @@ class PreparedFit:
         sample_weight: ``(n,)`` of the rows in the losses; ``None`` weighs all alike.
         listeners: callbacks beside early stopping.
         stopping_share: share of the rows that early stopping holds out, if there are enough; 0 without it.
+        checkpoint: a file to save to while training, and to resume from if it exists.
     """
 
     model: nn.Module
@@ -77,6 +78,7 @@ class PreparedFit:
     sample_weight: Tensor | None = None
     listeners: tuple[Callback, ...] = ()
     stopping_share: float = 0.0
+    checkpoint: str | Path | None = None
 
     def callbacks(self) -> list[Callback]:
         """Early stopping, if there is any, which restores the best epoch; and the user's own."""
@@ -112,7 +114,7 @@ class PreparedFit:
             kept = torch.ones(len(y), dtype=torch.bool, device=y.device).index_fill(0, held, False)
             options["validation"] = (x[held], y[held])
             x, y, weight = x[kept], y[kept], None if weight is None else weight[kept]
-        return x, y, options | {"sample_weight": weight}
+        return x, y, options | {"sample_weight": weight, "checkpoint": self.checkpoint}
 
     def fit_gate(self, model: nn.Module) -> Gate | None:
         """The gate of the trained model; ``None`` if it gets none."""
@@ -266,7 +268,7 @@ def best_restart(prepared: PreparedFit, num: int, progress: bool | None) -> tupl
     results = Fleet(members).train(
         x[rows], y[rows], validation=validation, class_weight=prepared.class_weight,
         sample_weight=None if prepared.sample_weight is None else prepared.sample_weight[rows],
-        callbacks=prepared.callbacks(), progress=progress,
+        callbacks=prepared.callbacks(), progress=progress, checkpoint=prepared.checkpoint,
     )  # fmt: skip
     measured = Measure(*validation, prepared.constraints)([[result.model] for result in results])
     accuracy = [metrics["accuracy"] for metrics in measured]

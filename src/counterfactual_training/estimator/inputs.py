@@ -107,12 +107,16 @@ def row_weights(given: Any, num_rows: int) -> np.ndarray | None:
     return weights
 
 
-def frame_of(estimator: Any, x: Any) -> pd.DataFrame:
-    """Frame for ``predict`` and ``explain``, its columns matched by name to those that ``fit`` saw."""
-    return _table(estimator, x, reset=False)
+def frame_of(estimator: Any, x: Any, empty: bool = False) -> pd.DataFrame:
+    """Frame for ``predict`` and ``explain``, its columns matched by name to those that ``fit`` saw.
+
+    A frame without rows is refused, as scikit-learn does, unless it may be ``empty``.
+    """
+    return _table(estimator, x, reset=False, least=0 if empty else 1)
 
 
-def _table(estimator: Any, x: Any, reset: bool) -> pd.DataFrame:
+def _table(estimator: Any, x: Any, reset: bool, least: int = 1) -> pd.DataFrame:
+    """Rows as a frame, checked; at ``least`` so many."""
     # Frames of other libraries first, so that everything below sees pandas or arrays.
     x = to_pandas(x)
     if isinstance(x, pd.Series):
@@ -121,10 +125,13 @@ def _table(estimator: Any, x: Any, reset: bool) -> pd.DataFrame:
         return as_frame(x)  # raises, and says how to make a frame
     names = None if reset else estimator.encoder_.schema_.names
     if isinstance(x, pd.DataFrame):
+        if len(x) < least:
+            raise InputError("The frame has 0 rows, at least 1 is needed.")
         frame = _frame(estimator, x, names)
     else:
         # Finite or not is checked below, where messages name columns and remedies.
-        array = validate_data(estimator, _mixed(x), "no_validation", reset=reset, dtype=None, ensure_all_finite=False)
+        checks = {"dtype": None, "ensure_all_finite": False, "ensure_min_samples": least}
+        array = validate_data(estimator, _mixed(x), "no_validation", reset=reset, **checks)
         frame = as_frame(array, names)
     refuse_missing(frame, estimator.missing == "impute")
     return frame
@@ -132,8 +139,6 @@ def _table(estimator: Any, x: Any, reset: bool) -> pd.DataFrame:
 
 def _frame(estimator: Any, x: pd.DataFrame, names: tuple[str, ...] | None) -> pd.DataFrame:
     """Columns by name where both this frame and the one of ``fit`` have names, else by position, as in scikit-learn."""
-    if len(x) == 0:
-        raise InputError("The frame has 0 rows, at least 1 is needed.")
     # Columns called 0, 1, 2 are positions, as in a frame made of an array.
     has_names = any(isinstance(name, str) for name in x.columns)
     x = as_frame(x) if has_names else x

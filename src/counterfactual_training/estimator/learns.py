@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,6 +26,7 @@ from counterfactual_training.estimator.parameters import base_setting, tuned
 from counterfactual_training.gates import Gate
 from counterfactual_training.search import Generator
 from counterfactual_training.tabular.encode import Encoder
+from counterfactual_training.torch_modes import with_gradients
 from counterfactual_training.training import History
 from counterfactual_training.tuning import Goal, TuningPlan
 
@@ -56,13 +58,22 @@ class Learns:
     def _adopt(self, *fitted: Any) -> None:
         raise NotImplementedError
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803 - scikit-learn's name
+    @with_gradients
+    def fit(
+        self,
+        X: Any,  # noqa: N803 - scikit-learn's name
+        y: Any,
+        sample_weight: Any = None,
+        checkpoint: str | Path | None = None,
+    ) -> Self:
         """Train on rows X and their classes y.
 
         Args:
             X: a pandas or polars frame, or an array ``(n, m)``. Numbers, text and categories go in as they are.
             y: ``(n,)`` the class of each row, of at least two classes.
             sample_weight: ``(n,)`` weights of the rows in the losses. Encoder, gate and rows held out ignore them.
+            checkpoint: a file to save to while training, and to resume from if it exists: a fit that was killed goes on
+                where it was, and ends as if nothing had happened.
         """
         num_restarts, num_members = self._counts()
         going_on = self.warm_start and hasattr(self, "model_")
@@ -70,7 +81,7 @@ class Learns:
             raise InputError(
                 "warm_start goes on with the weights of one model; set n_ensemble=1, n_restarts=1 or warm_start=False."
             )
-        prepared = self._prepared(X, y, sample_weight, going_on)
+        prepared = replace(self._prepared(X, y, sample_weight, going_on), checkpoint=checkpoint)
         setting, model = prepared.setting, prepared.model
         if num_restarts > 1:
             model, history = best_restart(prepared, num_restarts, self._shown)
@@ -86,6 +97,7 @@ class Learns:
         vars(self).pop("_optimizer", None)
         return self
 
+    @with_gradients
     def partial_fit(
         self,
         X: Any,  # noqa: N803
@@ -127,6 +139,7 @@ class Learns:
         self._optimizer = optimizer.state_dict()
         return self
 
+    @with_gradients
     def tune(
         self,
         X: Any,  # noqa: N803

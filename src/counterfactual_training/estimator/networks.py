@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from counterfactual_training.errors import InputError, ModelError, check_name
 from counterfactual_training.estimator.parameters import Preset, make_preset
 from counterfactual_training.models import NETWORKS, Quantiles, behind_quantiles, bend, linear, mlp, varied
+from counterfactual_training.torch_modes import single_precision
 from counterfactual_training.training.regimes import OWN_NETWORK, inner_regime
 
 MODELS = ("linear", *NETWORKS)
@@ -37,9 +38,11 @@ def make_model(params: Mapping[str, Any], num_features: int, num_classes: int, x
             raise ModelError(f"The function given as model returned {type(model).__name__}, not a torch.nn.Module.")
         return model
     check_name("model", spec, (*MODELS, "or a function (num_features, num_classes) -> nn.Module"))
-    if spec == "linear":
-        return linear(num_features, num_classes)
-    return _named(spec, preset, num_features, num_classes, x)
+    # One's own function follows torch's default; of our networks, users see neither weights nor precision.
+    with single_precision():
+        if spec == "linear":
+            return linear(num_features, num_classes)
+        return _named(spec, preset, num_features, num_classes, x)
 
 
 def network_of(params: Mapping[str, Any]) -> Any:

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from numbers import Real
 from typing import Any, Literal, get_args
 
 import torch
@@ -121,7 +123,12 @@ def base_setting(params: Params) -> Setting:
     # Constraints are in model space, which depends on the encoder that is yet to be fitted.
     if found.constraints is not None:
         raise InputError("A preset's constraints have no effect: state mutability, domain or schema, column by column.")
-    return found if params["num_std"] is None else replace(found, num_std=float(params["num_std"]))
+    wide = params["num_std"]
+    if wide is None:
+        return found
+    if not isinstance(wide, Real) or isinstance(wide, bool) or not 0 <= float(wide) < math.inf:
+        raise InputError(f"num_std must be a number of standard deviations, 0 or more, got {wide!r}.")
+    return replace(found, num_std=float(wide))
 
 
 def tuned(params: Params, setting: Setting, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,6 +217,10 @@ def usual_batch_size(num_rows: int) -> int:
 def _objective(params: Params, usual: Objective) -> Objective:
     weights = _stated(params, OF_OBJECTIVE)
     spec = usual if params["objective"] is None else params["objective"]
+    # A preset without divergence has no ridge either; whoever switches the divergence on needs the published one.
+    switched_on = spec is usual and not usual.lacks_ridge and replace(usual, **weights).lacks_ridge
+    if switched_on and "lambda_reg" not in weights:
+        weights["lambda_reg"] = Objective.lambda_reg
     if isinstance(spec, Objective):
         return replace(spec, **weights)
     # A term that the preset leaves out has weight 0 there; a named objective keeps its own weight for it.

@@ -43,6 +43,7 @@ from counterfactual_training.models.inside import Inside
 from counterfactual_training.tabular.encode import Encoder, Missing, Unseen
 from counterfactual_training.tabular.model_space import device_and_dtype, encode_rows
 from counterfactual_training.tabular.schema import Schema
+from counterfactual_training.torch_modes import in_plain_torch, with_gradients
 from counterfactual_training.training import Callback, History, Regime
 from counterfactual_training.training.regression import VALUE_REGIMES, make_value_regime
 from counterfactual_training.training.setting import OF_OBJECTIVE
@@ -140,13 +141,21 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
 
     # ---- scikit-learn ----------------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803 - scikit-learn's name
+    @with_gradients
+    def fit(
+        self,
+        X: Any,  # noqa: N803 - scikit-learn's name
+        y: Any,
+        sample_weight: Any = None,
+        checkpoint: str | Path | None = None,
+    ) -> Self:
         """Train on rows X and their numbers y.
 
         Args:
             X: a pandas or polars frame, or an array ``(n, m)``. Numbers, text and categories go in as they are.
             y: ``(n,)`` the number of each row; the name of a Series is used in sentences.
             sample_weight: ``(n,)`` weights of the rows in the losses. Encoder, gate and rows held out ignore them.
+            checkpoint: a file to save to while training, and to resume from if it exists.
         """
         members = check_count("n_ensemble", self.n_ensemble)
         frame, values, name = numeric_rows(self, X, y)
@@ -154,6 +163,7 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
         weights = row_weights(sample_weight, len(values))
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         prepared = prepare(self._as_classifier(), frame, (values - mean) / scale, seed, weights, values=True)
+        prepared = replace(prepared, checkpoint=checkpoint)
         shown = False if self.verbose and self.progress is None else self.progress
         model = prepared.model
         if members > 1:
@@ -182,6 +192,7 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
 
     # ---- questions -------------------------------------------------------------------------------------------------
 
+    @in_plain_torch
     def explain(self, X: Any, target: Any, **rules: Any) -> Explanation:  # noqa: N803
         """What would have to change for the prediction of each row of X to lie in the target interval.
 
@@ -207,6 +218,7 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
         values = self._predicted(plain.original), self._predicted(plain.frame)
         return in_kind(of_values(plain, outcome, *values, self._gates[interval]), X)
 
+    @in_plain_torch
     def plausibility(self, X: Any, target: Any, *, given_fixed: bool = False) -> np.ndarray:  # noqa: N803
         """How much each row looks like real rows whose y lies in the target interval ``(n,)``: from 0 to 1.
 
@@ -257,6 +269,7 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
         save_regressor(path, self)
 
     @classmethod
+    @with_gradients
     def load(
         cls, path: str | Path, *, model: Callable[[int, int], nn.Module] | None = None, regime: Regime | None = None
     ) -> CounterfactualRegressor:
@@ -307,9 +320,12 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
     def _asked(self, rows: Any) -> pd.DataFrame:
         check_is_fitted(self, "model_")
         self._follow_rules()
-        return frame_of(self, rows)
+        return frame_of(self, rows, empty=True)
 
+    @in_plain_torch
     def _predicted(self, frame: pd.DataFrame) -> np.ndarray:
+        if len(frame) == 0:
+            return np.zeros(0)
         encoded = encode_rows(self.encoder_, frame, device_and_dtype(self.model_))
         return in_blocks(self.model_, encoded).squeeze(-1).double().numpy() * self.y_scale_ + self.y_mean_
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from counterfactual_training.estimator.file import from_json, load_model, must_be_json, need_objects, to_json, under
+from counterfactual_training.estimator.parameters import base_setting
 from counterfactual_training.models import Ensemble, describe, make_ensemble, make_network
 from counterfactual_training.persistence import blaming_file, load_file, save_file
 from counterfactual_training.tabular.encode import Encoder
@@ -52,6 +53,7 @@ def _assembled(
     need_objects(content["params"], objects, source)
     params = {name: from_json(name, value) for name, value in content["params"].items()}
     regressor = cls(**params | {name: value for name, value in objects.items() if value is not None})
+    base_setting(regressor._as_classifier())  # raises for settings that a question would fail at
     encoder = Encoder.from_dict(content["encoder"])
     if params.get("schema") is not None:  # not written a second time: the encoder's is complete
         regressor.set_params(schema=encoder.schema_)

@@ -43,6 +43,7 @@ from counterfactual_training.evaluation.protocol import PAIRED, EvaluationProtoc
 from counterfactual_training.evaluation.recourse import cost, redundancy, sparsity, validity, validity_strict
 from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.search import Status, ecco, search
+from counterfactual_training.torch_modes import ordinary
 
 # Metrics of valid counterfactuals only.
 OF_VALID = (
@@ -158,7 +159,8 @@ def aggregate(individuals: pd.DataFrame, own: Sequence[str] = ()) -> pd.DataFram
 def unpacked(data: Data, constraints: Constraints | None) -> tuple[Tensor, Tensor, Constraints]:
     """Test rows, their classes, and the constraints: those given, the data set's, or a box inferred from the rows."""
     if isinstance(data, Dataset):
-        return data.x_test, data.y_test, constraints if constraints is not None else data.constraints
+        x, y = ordinary((data.x_test, data.y_test))
+        return x, y, constraints if constraints is not None else data.constraints
     if not isinstance(data, tuple) or len(data) != 2:
         raise InputError("data must be a Dataset or a pair (x, y) of tensors.")
     x, y = data

@@ -34,8 +34,10 @@ from counterfactual_training.evaluation.plugins import Find, MetricFunction, as_
 from counterfactual_training.evaluation.protocol import PAIRED, EvaluationProtocol
 from counterfactual_training.search import Generator, search
 from counterfactual_training.search.perturbations import fgsm, pgd, random_perturbation
+from counterfactual_training.torch_modes import with_gradients
 
 
+@with_gradients
 def evaluate(
     model: nn.Module | Sequence[nn.Module],
     data: Data,

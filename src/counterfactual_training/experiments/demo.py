@@ -93,7 +93,6 @@ class DemoResult:
         debt_per_year: by training, how many thousand dollars of debt weigh as much as a year of age.
         lenders: by training, the loan classifier with *age* protected, to ask further questions.
         applicants: people of the loan example who were not trained on, with their class as the column ``decision``.
-        origin: where the rows of the lenders came from.
         settings: by data set, what was trained and how, as plain values.
         protocol: how it was measured.
     """
@@ -104,7 +103,6 @@ class DemoResult:
     debt_per_year: dict[str, float]
     lenders: dict[str, CounterfactualClassifier]
     applicants: pd.DataFrame
-    origin: Origin
     settings: dict[str, dict[str, Any]]
     protocol: EvaluationProtocol
 
@@ -148,7 +146,6 @@ def run_demo(quick: bool = False, seed: int = 0, notify: Notify = lambda message
         debt_per_year={trial.training: debt_per_year(loan.data, trial.model) for trial in chosen},
         lenders=lenders,
         applicants=_labelled(loan.data.frame_test, loan.data, loan.data.y_test),
-        origin=_origin(loan.data),
         settings={plan.data.name: _settings(plan) for plan in plans},
         protocol=protocol,
     )
@@ -204,6 +201,7 @@ def _lender(trial: DemoTrial) -> CounterfactualClassifier:
     data, generator = trial.data, trial.plan.setting.generator
     lender = as_classifier(trial.model, data, generator, data.protected_names)
     lender.history_ = trial.history  # tells how it was trained
+    lender.origin_ = _origin(data)
     return lender
 
 

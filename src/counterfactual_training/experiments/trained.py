@@ -19,6 +19,7 @@ from counterfactual_training.models import mlp
 from counterfactual_training.persistence import load_file, load_weights, save_file
 from counterfactual_training.search import Generator, make_generator
 from counterfactual_training.tabular.encode import Encoder
+from counterfactual_training.torch_modes import single_precision
 from counterfactual_training.training import History, Setting, TrainConfig, make_objective, train
 
 KIND = "data set classifier"
@@ -107,8 +108,8 @@ def _of_size(state: dict[str, Tensor]) -> nn.Module:
 
 
 def with_weights(seed: int, make: Callable[[], M]) -> M:
-    """A model whose weights are drawn by the seed; torch's global random state stays as it is."""
-    with torch.random.fork_rng(devices=[]):
+    """A model whose float32 weights are drawn by the seed; torch's global random state stays as it is."""
+    with torch.random.fork_rng(devices=[]), single_precision():
         torch.manual_seed(seed)
         return make()
 
@@ -118,7 +119,13 @@ def untrained(data: Dataset, seed: int, hidden: Sequence[int] = (32,)) -> nn.Mod
     return with_weights(seed, lambda: mlp(data.num_features, data.num_classes, hidden))
 
 
-def fit_model(model: nn.Module, data: Dataset, setting: Setting, progress: bool | None = None) -> History:
+def fit_model(
+    model: nn.Module,
+    data: Dataset,
+    setting: Setting,
+    progress: bool | None = None,
+    checkpoint: str | Path | None = None,
+) -> History:
     """Train the model in place, on the rows that validation does not hold out."""
     rows, held_out = data.validation_split(torch.Generator().manual_seed(setting.config.seed))
     return train(
@@ -128,13 +135,19 @@ def fit_model(model: nn.Module, data: Dataset, setting: Setting, progress: bool 
         setting=setting,
         validation=(data.x_train[held_out], data.y_train[held_out]) if len(held_out) else None,
         progress=progress,
+        checkpoint=checkpoint,
     ).history
 
 
-def fit(recipe: Recipe, data: Dataset, progress: bool | None = None) -> TrainedClassifier:
-    """Train as the recipe says, on the rows that validation does not hold out."""
+def fit(
+    recipe: Recipe,
+    data: Dataset,
+    progress: bool | None = None,
+    checkpoint: str | Path | None = None,
+) -> TrainedClassifier:
+    """Train as the recipe says, on the rows that validation does not hold out; a checkpoint makes it resumable."""
     model = untrained(data, recipe.seed, recipe.hidden)
-    history = fit_model(model, data, recipe.setting(data), progress=progress)
+    history = fit_model(model, data, recipe.setting(data), progress, checkpoint)
     numbers = {name: history.last(name) for name in ("validation_accuracy", "share_mature")}
     return TrainedClassifier(model.eval(), recipe, {"training_accuracy": history.last("accuracy"), **numbers})
 

@@ -14,16 +14,17 @@ import pandas as pd
 import torch
 
 import counterfactual_training
-from counterfactual_training.constraints import Constraints, Direction
+from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError, check_name
 from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.tabular.column import Column
-from counterfactual_training.tabular.constrain import transition_matrix
+from counterfactual_training.tabular.constrain import may_become
 from counterfactual_training.tabular.dtypes import to_plain
+from counterfactual_training.tabular.limits import held_ends
 
 #: Key of the JSON in the metadata of an ONNX file, and the version of its form.
 KEY, FORMAT = "counterfactual_training", 1
-# Scaling bounds to model space and back leaves noise behind these digits.
+# Scaling learned bounds to model space and back leaves noise behind these digits.
 _DIGITS = 12
 
 
@@ -90,8 +91,7 @@ def _column(column: Column, start: int, constraints: Constraints) -> dict[str, A
     }
     # Positions are encoded like numbers, but may only become what the table says.
     if feature.is_category:
-        low, high = _limits(column, start, constraints)
-        may = _may(column, move, low, high)
+        may = [np.flatnonzero(line).tolist() for line in may_become(column)]
         return shared | {"categories": [_label(level) for level in feature.levels], "mean": column.mean, "may": may}
     low, high = _limits(column, start, constraints)
     return shared | {
@@ -107,29 +107,12 @@ def _column(column: Column, start: int, constraints: Constraints) -> dict[str, A
 
 
 def _limits(column: Column, start: int, constraints: Constraints) -> tuple[float, float]:
-    """The box of a column in the user's units."""
-    ends = (
-        float(bound[start]) * column.scale + column.center
-        for bound in (constraints.domain.lower, constraints.domain.upper)
-    )
-    low, high = (float(f"{end:.{_DIGITS}g}") for end in ends)
+    """Where a number may go, in the user's units: the stated domain to its last digit, else what was learned."""
+    box = (constraints.domain.lower, constraints.domain.upper)
+    learned = [float(bound[start]) * column.scale + column.center for bound in box]
+    ends = zip(held_ends(column.feature, column.dtype), learned, strict=True)
+    low, high = (end if np.isfinite(end) else float(f"{seen:.{_DIGITS}g}") for end, seen in ends)
     return low, high
-
-
-def _may(column: Column, move: Direction, low: float, high: float) -> list[list[int]]:
-    """Of each category, those that it may become, itself included; the last entry is for categories never seen."""
-    may, k = transition_matrix(column), len(column.feature.levels)
-    own = np.eye(k, dtype=bool)
-    # A category that was never seen may become what some other one may.
-    table = np.vstack([may, (may & ~own).any(0)])
-    if column.feature.kind == "ordinal":
-        ranks, most = np.arange(k), column.feature.max_change or np.inf
-        table &= (ranks >= low) & (ranks <= high)
-        table[:k] &= np.abs(ranks[:, None] - ranks) <= most
-    if move == "none":
-        table[:] = False
-    table[:k] |= own
-    return [np.flatnonzero(line).tolist() for line in table]
 
 
 def _open(end: float) -> float | None:

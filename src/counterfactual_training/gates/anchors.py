@@ -22,6 +22,7 @@ from counterfactual_training.gates.density import Density
 from counterfactual_training.gates.gated import Gate, Gated
 from counterfactual_training.models import StackedModel
 from counterfactual_training.search import Generator, SearchResult, Status, evaluating, line, search
+from counterfactual_training.torch_modes import with_gradients
 
 # The nearest real rows, which are tried first.
 _CANDIDATES = 50
@@ -32,6 +33,7 @@ _LED = ("x_cf", "status", "confidence", "converged", "binding")
 _TOGETHER, _BLOCK = 50_000, 2000
 
 
+@with_gradients
 def search_gated(
     model: nn.Module,
     x: Tensor,

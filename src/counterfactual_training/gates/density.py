@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from counterfactual_training.gates.calibration import FEWEST_ROWS, Calibrated, Line, calibrate
 
@@ -63,6 +63,7 @@ class Density(Calibrated):
         whole = {"whole_slope": self.slope.clone(), "whole_origin": self.origin.clone()}
         for name, tensor in {"centres": centres, "width": width, "given": given, **whole}.items():
             self.register_buffer(name, tensor)
+        self.register_load_state_dict_post_hook(_make_anew)
 
     @classmethod
     @torch.no_grad()
@@ -111,8 +112,9 @@ class Density(Calibrated):
     @classmethod
     def empty(cls, num_classes: int, num_kernels: int, num_features: int) -> Density:
         """A gate of that shape, to load saved weights into."""
-        width, given = torch.zeros(num_classes, num_kernels), torch.zeros(num_features, dtype=torch.bool)
-        return cls(torch.zeros(num_classes, num_kernels, num_features), width, given)
+        centres = torch.zeros(num_classes, num_kernels, num_features, dtype=torch.float32)
+        given = torch.zeros(num_features, dtype=torch.bool)
+        return cls(centres, centres[..., 0].clone(), given)
 
     def describe(self) -> list[dict[str, Any]]:
         return [{"kind": "density", "shape": list(self.centres.shape), "feature_dims": self.feature_dims}]
@@ -206,10 +208,6 @@ class Density(Calibrated):
         peak = (-centres.shape[-1] * width.log()).masked_fill(~real, _NOTHING)
         return _Kernels(columns, middle, weights.flatten(0, 1), peak)
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self._made = None  # loading writes into the same tensors
-        super()._load_from_state_dict(*args, **kwargs)
-
     def __getstate__(self) -> dict[str, Any]:
         # A copy or pickle makes its kernels anew instead of carrying them along.
         return {**self.__dict__, "_made": None}
@@ -231,6 +229,11 @@ class Density(Calibrated):
             sizes.append(len(rows))
         classes = torch.arange(len(by_class)).repeat_interleave(torch.tensor(sizes))
         return torch.cat(scores), classes.to(self.width.device)
+
+
+def _make_anew(gate: nn.Module, _: object) -> None:
+    """Loading writes into the same tensors, so nothing else tells that the kernels are no longer theirs."""
+    gate._made = None  # type: ignore[assignment]
 
 
 def _conditional(free: Tensor, given: Tensor | None = None) -> Tensor:

@@ -18,6 +18,7 @@ from counterfactual_training.gates.gated import Both, Gate, Gated
 from counterfactual_training.gates.learned import GateConfig, Learned
 from counterfactual_training.search import evaluating
 from counterfactual_training.search.model_checks import check_inputs, first_logits
+from counterfactual_training.torch_modes import with_gradients
 
 # Share of the real rows of a class that a gate rejects; less for each of two gates.
 _ALONE, _IN_A_ROW = 0.1, 0.05
@@ -40,6 +41,7 @@ def make_gate(spec: Sequence[Mapping[str, Any]]) -> Gate:
     return parts[0] if len(parts) == 1 else Both(*parts)
 
 
+@with_gradients
 def fit_gate(
     model: nn.Module,
     x: Tensor,
@@ -98,6 +100,7 @@ def fit_gate(
     return Gated(model, gate, scale)
 
 
+@with_gradients
 def gate_of(
     model: nn.Module,
     x: Tensor,

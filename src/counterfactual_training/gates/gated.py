@@ -121,7 +121,7 @@ class Gated(nn.Module):
         super().__init__()
         self.model, self.gate = model, gate
         # A buffer, so that it moves with the model and is saved with it.
-        self.register_buffer("scale", torch.tensor(float(scale)))
+        self.register_buffer("scale", torch.tensor(float(scale), dtype=torch.float32))
 
     def forward(self, x: Tensor) -> Tensor:
         """Log-probabilities ``(..., n, k + 1)``."""

@@ -15,6 +15,7 @@ from counterfactual_training.gates.calibration import FEWEST_ROWS, Calibrated, L
 from counterfactual_training.gates.gated import Gated
 from counterfactual_training.gates.negatives import Negatives
 from counterfactual_training.models import mlp
+from counterfactual_training.torch_modes import single_precision
 
 # Most rows to learn from. All epochs together see at most a few times as many.
 _MOST_ROWS = 100_000
@@ -141,8 +142,10 @@ class Learned(Calibrated):
     def empty(cls, sizes: Sequence[int]) -> Learned:
         """An untrained gate; ``sizes`` are the widths of its network, from features to classes."""
         d, *hidden, num_classes = sizes
-        # Slope 1, origin 0: while it trains, the gate is the network as it is.
-        return cls(mlp(d, num_classes, hidden, "swish"), Line(torch.ones(num_classes), torch.zeros(num_classes)))
+        with single_precision():
+            # Slope 1, origin 0: while it trains, the gate is the network as it is.
+            line = Line(torch.ones(num_classes), torch.zeros(num_classes))
+            return cls(mlp(d, num_classes, hidden, "swish"), line)
 
     def describe(self) -> list[dict[str, Any]]:
         linear = [layer for layer in self.network if isinstance(layer, nn.Linear)]

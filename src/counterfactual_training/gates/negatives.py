@@ -75,10 +75,10 @@ class Negatives:
         # The classes returned below are those of ``base``, so it has to name the rows that are jittered.
         base[n // 3 : 2 * (n // 3)] = self._draw(len(self.rows), len(jittered))
         real = self.rows[base[n // 3 : 2 * (n // 3)]]
-        low, high = torch.tensor(_JITTER).log()
+        low, high = torch.tensor(_JITTER, dtype=torch.float32).log()
         # One size per row, from hardly moved to far away, so that the boundary is learned at every scale.
         size = torch.exp(low + (high - low) * self._uniform(len(real), 1))
-        normal = torch.randn(len(real), len(self.numbers), generator=self.rng).to(real)
+        normal = torch.randn(len(real), len(self.numbers), generator=self.rng, dtype=torch.float32).to(real)
         real[:, self.numbers] += size * normal
         jittered.copy_(real)
         return self.lend(shuffled), self.labels[base]
@@ -101,7 +101,7 @@ class Negatives:
         target = (predicted + 1 + self._draw(num_classes - 1, len(rows))) % num_classes
         low, high = config.threshold
         # Counterfactuals of all confidences are asked for later, so the gate must know them all.
-        threshold = low + (high - low) * float(torch.rand((), generator=self.rng))
+        threshold = low + (high - low) * float(torch.rand((), generator=self.rng, dtype=torch.float32))
         generator = line(max_steps=config.max_steps, decision_threshold=threshold)
         found = search(self.gated, x, target, generator, self.constraints, diagnose=False)
         # Only mature ones: others were not taken for the target by the gated model either.
@@ -124,7 +124,7 @@ class Negatives:
         return torch.randint(max(1, high), (n,), generator=self.rng).to(self.rows.device)
 
     def _uniform(self, *shape: int) -> Tensor:
-        return torch.rand(shape, generator=self.rng).to(self.rows)
+        return torch.rand(shape, generator=self.rng, dtype=torch.float32).to(self.rows)
 
 
 class Typicality:

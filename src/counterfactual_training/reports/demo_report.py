@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from counterfactual_training.estimator.file import save_classifier
 from counterfactual_training.evaluation.metrics import METRICS
 from counterfactual_training.experiments.demo import DemoResult
 from counterfactual_training.experiments.grid.outcome import versions
@@ -49,7 +48,7 @@ def write_demo(result: DemoResult, folder: str | Path, run: RunInfo | None = Non
     people = {PEOPLE: result.applicants.to_csv(index=False)}
     written = write_files(folder, {"report.html": page, **pictures, **people})
     for training, name in LENDERS.items():
-        save_classifier(Path(folder) / name, result.lenders[training], result.origin)
+        result.lenders[training].save(Path(folder) / name)
     return [*written, *(str(Path(folder) / name) for name in LENDERS.values())]
 
 

@@ -124,6 +124,7 @@ def test_seeds_train_as_one_fleet_and_end_as_alone(fit):
 # ---- bouts -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.check
 def test_bouts_are_done_once_and_a_stopped_run_resumes(tmp_path, monkeypatch):
     arena = tiny(tmp_path)
     done = []
@@ -162,6 +163,7 @@ def test_a_contestant_that_fails_leaves_the_others_alone(tmp_path, monkeypatch):
     assert set(tables["arena"]["model"]) == {"conventional"} and tables["arena_ct"].empty
 
 
+@pytest.mark.check
 def test_a_worker_without_the_data_gets_it_with_the_work(tmp_path):
     """A cluster's workers see no disk: what they are sent is enough, and gives the same rows."""
     arena = tiny(tmp_path, generators=["generic"])
@@ -186,7 +188,7 @@ def test_other_seeds_judge_whether_advice_survives_retraining():
     assert found.tolist() == pytest.approx([2 / 3, 1 / 3])
 
 
-@pytest.mark.exhaustive
+@pytest.mark.check
 @pytest.mark.parametrize("name", all_names())
 def test_every_contestant_trains_and_is_measured(tmp_path, name):
     arena = tiny(tmp_path, contestants=[name])
@@ -237,6 +239,7 @@ def test_gains_against_the_baseline_have_the_right_sign(tmp_path):
     assert beside["conventional", "nn5"] == "worse" and beside["conventional", "cost"] == "better"
 
 
+@pytest.mark.check
 def test_own_data_are_known_by_their_content(tmp_path):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"age": rng.normal(50, 10, 400), "debt": rng.normal(5, 2, 400)})

@@ -18,6 +18,8 @@ from counterfactual_training.experiments.grid.store import Store
 from tiny_grid import TINIEST_GRID
 
 ray = pytest.importorskip("ray", reason="Ray is not installed (extra: ray)")
+
+pytestmark = pytest.mark.check
 MARKS, PAUSE = "CT_TEST_MARKS", 1.0
 # Epochs are part of a fleet's shape: two fleets for each number, of the settings and of their baselines.
 GRID = TINIEST_GRID.replace("epochs = 1", "epochs = [1, 2, 3]")
@@ -62,7 +64,6 @@ def kill_a_node_at_work(cluster, marks, cells, killed):
                     return cluster.remove_node(node, allow_graceful=False)
 
 
-@pytest.mark.exhaustive
 def test_a_grid_that_loses_a_node_is_the_grid_of_one_process(cluster, tmp_path, monkeypatch):
     work = GridWork.from_grids(parse_grid(GRID, "grid.toml"))
     away, killed = tmp_path / "away", []

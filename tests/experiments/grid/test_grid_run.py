@@ -95,6 +95,7 @@ def test_a_cell_is_the_same_whoever_trains_beside_it(tmp_path):
         np.testing.assert_allclose(values, b.arrays[name], rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.check
 @pytest.mark.usefixtures("quick_gates")
 def test_gates_change_where_advice_ends_and_not_who_is_accepted(tmp_path):
     """Rows of LS lie in two heaps: a counterfactual that a gate has to let through ends deeper in one of them."""
@@ -111,6 +112,7 @@ def test_gates_change_where_advice_ends_and_not_who_is_accepted(tmp_path):
     assert run_grid(work, tmp_path, HERE, "", io.StringIO()).before == 4  # and the baseline, which has no gate
 
 
+@pytest.mark.check
 def test_regimes_are_an_axis(tmp_path):
     longer = TINY.replace("[2, 4]", "4").replace("epochs = 1", "epochs = 3")
     text = 'regime = ["ct", "pgd", "ross", "counternet"]\n' + longer
@@ -196,6 +198,7 @@ def test_results_of_an_unfinished_grid_hold_what_there_is(tmp_path, fake):
     assert nothing.missing == 3 and not len(nothing.marginal)
 
 
+@pytest.mark.check
 def test_killed_in_the_middle_and_rerun_equals_never_killed(tmp_path):
     """kill −9 as soon as one fleet is done and another has begun; the rest is as if nothing had happened."""
     path = tmp_path / "tiny.toml"
@@ -246,6 +249,7 @@ def assert_same(cells, one, other):
         assert all(a.weights[name].equal(b.weights[name]) for name in a.weights) and a.weights
 
 
+@pytest.mark.check
 def test_models_that_train_alone_survive_a_kill(tmp_path, tiny):
     """kill −9 once the first model has begun to train; the same command again, against a run left in peace."""
     changes = {**tiny, "training.epochs": 8}
@@ -262,7 +266,7 @@ def test_models_that_train_alone_survive_a_kill(tmp_path, tiny):
     assert_same(work.cells, root, tmp_path / "whole")
 
 
-@pytest.mark.exhaustive
+@pytest.mark.check
 def test_worker_processes_give_what_this_process_gives(tmp_path, tiny):
     work = paper_work(tiny)
     for folder, workers in (("one", 1), ("two", 2)):
@@ -270,6 +274,7 @@ def test_worker_processes_give_what_this_process_gives(tmp_path, tiny):
     assert_same(work.cells, tmp_path / "one", tmp_path / "two")
 
 
+@pytest.mark.check
 def test_models_that_train_alone_are_trained_as_by_train(tmp_path, tiny):
     """A lone run by hand: its own split, its own weights; and in the table of a grid they compare as usual."""
     work = paper_work(tiny)
@@ -284,6 +289,7 @@ def test_models_that_train_alone_are_trained_as_by_train(tmp_path, tiny):
     assert results.missing == 0 and set(results.summary["training"]) == {"conventional", "counterfactual"}
 
 
+@pytest.mark.check
 def test_data_that_cannot_be_loaded_fails_its_own_cells(tmp_path, tiny, monkeypatch):
     load = grid_run.load_data
 

@@ -1,9 +1,11 @@
 """What is measured of a cell, and which draws depend on its seed."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from counterfactual_training.datasets.catalog import load_dataset
 from counterfactual_training.experiments.grid.file import load_grid
@@ -39,6 +41,7 @@ def test_paired_rows_are_the_same_for_every_cell(measured):
     np.testing.assert_array_equal(first, other)
 
 
+@pytest.mark.check
 def test_constraints_of_the_searches_are_those_of_training_and_both_for_a_conventional_model(measured):
     vanilla, full, protected = (set(measured(name, 0)[0]) for name in ("vanilla", "full", "full protected"))
     assert {"published/free/cost", "published/protected/cost", "attack/pgd", "attribution"} <= vanilla
@@ -47,3 +50,13 @@ def test_constraints_of_the_searches_are_those_of_training_and_both_for_a_conven
     arrays, numbers = measured("vanilla", 0)
     assert arrays["attack/pgd"].shape == (3,) and arrays["attribution"].shape == (2,)
     assert 0 <= numbers["accuracy"] <= 1 and numbers["missing/free"] == 0
+
+
+def test_members_of_a_fleet_share_their_rows_and_lone_cells_draw_their_own():
+    source = GridData(load_dataset("moons"))
+
+    def kept(seed, alone):
+        return source.rows(SimpleNamespace(seed=seed, alone=alone))["train"][0]
+
+    assert torch.equal(kept(1, alone=False), kept(2, alone=False))
+    assert not torch.equal(kept(1, alone=True), kept(2, alone=True))

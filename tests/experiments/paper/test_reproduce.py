@@ -19,6 +19,7 @@ from counterfactual_training.reports import paper_report
 from counterfactual_training.search import GENERATORS, generic
 
 
+@pytest.mark.check
 def test_everything_needs_five_models_of_nine_data_sets():
     grids = experiment_grids("all")
     cells = GridWork.from_grids(*grids.values(), strict=False).cells
@@ -39,6 +40,7 @@ def test_data_and_seeds_are_obeyed():
         experiment_grids("ablatoin")
 
 
+@pytest.mark.check
 def test_a_reproduction_can_be_repeated_from_what_is_stored(tmp_path, tiny):
     options = {"data": ["LS"], "seeds": 1, "changes": tiny, "workers": 1, "command": "ct reproduce main"}
     (first,) = reproduce("main", tmp_path, **options)
@@ -51,6 +53,7 @@ def test_a_reproduction_can_be_repeated_from_what_is_stored(tmp_path, tiny):
     assert "not the published settings" in first.provenance["effort"]
 
 
+@pytest.mark.check
 def test_intervals_of_one_training_run_are_warned_about(tmp_path, tiny):
     options = {"data": ["LS"], "changes": tiny, "workers": 1}
     with pytest.warns(MeasurementWarning, match="one_seed"):
@@ -60,6 +63,7 @@ def test_intervals_of_one_training_run_are_warned_about(tmp_path, tiny):
         reproduce("synthetic", tmp_path, seeds=2, **options)
 
 
+@pytest.mark.check
 def test_the_commands_write_tables_figures_and_a_page(tmp_path, tiny, monkeypatch, capsys):
     monkeypatch.setitem(GENERATORS, "line", lambda: generic(lambda_cost=0.0, max_steps=60))
     monkeypatch.setitem(METHODS, "CT", Method(None, protects=True))  # what is stored is not trained again
@@ -102,6 +106,7 @@ def test_the_commands_write_tables_figures_and_a_page(tmp_path, tiny, monkeypatc
     assert "http://" not in html and "https://" not in html
 
 
+@pytest.mark.check
 def test_a_failed_model_is_told_and_the_rest_is_written(tmp_path, tiny, monkeypatch, capsys):
     monkeypatch.setenv("CT_DATA_HOME", str(tmp_path / "nowhere"))
     monkeypatch.setattr(
@@ -136,6 +141,7 @@ def test_bad_input_is_told_in_one_line(arguments, reason, tmp_path, monkeypatch,
     assert reason in complaint and complaint.count("\n") == 1
 
 
+@pytest.mark.check
 def test_figure_1_tilts_the_boundary_away_from_the_immutable_feature():
     panels, table = figure1(epochs=8)
     conventional, plausible, _, protected = table.to_dict("records")

@@ -6,7 +6,7 @@ import pytest
 
 from counterfactual_training.datasets.dataset import PaperSettings
 from counterfactual_training.errors import FileError, InputError
-from counterfactual_training.evaluation.bootstrap import published_reduction
+from counterfactual_training.evaluation.bootstrap import Estimate, published_reduction
 from counterfactual_training.evaluation.metrics import COUNTERFACTUAL
 from counterfactual_training.experiments.grid.file import load_grid
 from counterfactual_training.experiments.grid.outcome import CellOutcome, versions
@@ -133,6 +133,7 @@ def test_mutability_has_cost_and_validity_with_and_without_constraints(results):
     assert row["low"] >= 0
 
 
+@pytest.mark.check
 def test_ablation_and_robustness_compare_objectives(results):
     ablation = summaries.ablation_table(results)
     found = {q: pick(ablation, data="CH", metric="implausibility", quantity=q)["ours"] for q in ablation["quantity"]}
@@ -234,3 +235,9 @@ def test_other_tables_tell_their_differences_too(results):
     assert summaries.differences("robustness", table)["data"].tolist() == ["c"]
     table = table.assign(published_low=0.3, published_high=0.7)
     assert summaries.differences("attribution", table).empty
+
+
+@pytest.mark.parametrize(("metric", "low", "high"), [("validity", 0.0, 1.0), ("pgd", 0.0, 1.0), ("cost", -0.2, 1.3)])
+def test_intervals_of_shares_end_at_none_and_all(metric, low, high):
+    row = summaries._row("LS", metric, "ct", np.nan, Estimate(0.6, -0.2, 1.3, np.nan, 3, 20))
+    assert (row["low"], row["high"]) == (low, high)

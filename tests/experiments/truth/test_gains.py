@@ -47,6 +47,7 @@ def test_fixed_steps_land_past_tau_and_the_line_search_on_it(bench_and_fit):
     assert path["distance"].iloc[0] == 0 and np.isclose(path["distance"].iloc[-1], last["distance"]).all()
 
 
+@pytest.mark.check
 def test_the_factor_counts_for_fixed_steps_only(bench_and_fit):
     table = gains.rescaled_table(*bench_and_fit)
     assert len(table) == 2 * (len(gains.FACTORS) + 1) and table["num"].nunique() == 1 and table["num"].iloc[0] > 0
@@ -64,6 +65,7 @@ def test_images_stand_beside_their_counterfactuals(bench_and_fit):
     assert not np.isclose(images[0], images[1]).all(-1).any()
 
 
+@pytest.mark.check
 def test_tables_are_made_once_of_the_preferred_data(tmp_path, monkeypatch):
     monkeypatch.setattr(gains, "AS_PUBLISHED", TINY)
     monkeypatch.setattr(gains, "_PREFERRED", ("Moon",))

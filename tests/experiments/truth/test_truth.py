@@ -24,6 +24,8 @@ from counterfactual_training.experiments.truth.truth import (
 from counterfactual_training.experiments.truth.truth_results import truth_tables
 from counterfactual_training.reports.truth_report import truth_texts
 
+pytestmark = pytest.mark.check
+
 TINY = Caps(rows=300, individuals=40, judge_rows=150, epochs=2, batch_size=100)
 HERE = Engine(workers=1)
 SOME = ["BL", "BL rescaled", "CT"]

@@ -22,7 +22,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, get_args
 
-from counterfactual_training.allocator import keep_memory
 from counterfactual_training.errors import CounterfactualTrainingError, InputError, check_name
 
 EngineName = Literal["processes", "ray"]
@@ -129,15 +128,14 @@ def lost(times: int) -> Failed:
 
 
 def set_up_worker() -> None:
-    """One thread, and freed memory is kept.
+    """One thread.
 
     Two processes of one thread each use two cores well; threads that compete do not. The library itself never calls
-    this: threads and memory of a process belong to whoever started it.
+    this: the threads of a process belong to whoever started it.
     """
     import torch  # not above: the command line asks this module for the usual engine, and must not wait for torch
 
     torch.set_num_threads(1)
-    keep_memory()
 
 
 def attempt(task: Task, shared: Any, item: Any) -> Any | Failed:

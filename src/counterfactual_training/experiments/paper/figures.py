@@ -126,6 +126,6 @@ def _attribution(model: nn.Module, data: Dataset, label: int) -> Tensor:
     """Mean integrated gradients of a class, each test image from a random image of its own: ``(784,)`` in [0, 1]."""
     rng = torch.Generator().manual_seed(2025)
     x = data.x_test[data.y_test == label]
-    baseline = 2 * torch.rand(x.shape, generator=rng) - 1
+    baseline = 2 * torch.rand(x.shape, generator=rng, dtype=torch.float32) - 1
     target = torch.full((len(x),), label)
     return standardise(integrated_gradients(model, x, target, baseline, ATTRIBUTION_STEPS).mean(0), "range")
