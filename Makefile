@@ -4,35 +4,37 @@ VENV   ?= .venv
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 BIN    := $(VENV)/bin
-USE    := $(VENV)/.installed-report
-STAMP  := $(VENV)/.installed-dev
+# What is installed, by what needs it: the demo, the tests, everything else.
+DEMO   := $(VENV)/.installed-demo
+TEST   := $(VENV)/.installed-test
+DEV    := $(VENV)/.installed-dev
 
-.PHONY: demo test exhaustive lint docs bench page clean
-demo: $(USE)
+.PHONY: demo test check lint docs bench page clean
+demo: $(DEMO)
 	$(BIN)/ct demo --out demo
 
-# Three processes, because some tests wait more than they compute; each test file runs in one of them, in the order of
-# their names: the last ones are short, so that all processes end at about the same time. `exhaustive` runs what repeats
-# these tests on more cases, and what takes long. Bytecode is kept, or each of the many processes compiles the package.
+# More processes than cores, because some tests wait more than they compute; each test file runs in one of them.
+# Bytecode is kept, or each of the processes compiles the package.
 export PYTHONDONTWRITEBYTECODE :=
-PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
-test: $(STAMP)
-	$(PYTEST)
+PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
+test: $(TEST)
+	$(PYTEST) -n 3
 
-exhaustive: $(STAMP)
-	$(PYTEST) -m exhaustive
+# All that `make test` leaves out: pages, notebooks, browser, wheel, torchrun, Ray, PostgreSQL, every case of the laws.
+check: $(DEV)
+	$(PYTEST) -n 4 -m check
 
-lint: $(STAMP)
+lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 # The site, from docs/ and the code: reference pages and notebooks anew, strictly built, every link followed.
-docs: $(STAMP)
+docs: $(DEV)
 	$(BIN)/python -m tools.site
 
-bench: $(STAMP)
+bench: $(DEV)
 	$(BIN)/python -m benchmarks
 
 # The script and style of `ct serve`, from their TypeScript source; the result is committed. Needs node and npm.
@@ -40,14 +42,22 @@ PAGE := src/counterfactual_training/serve/page
 page:
 	cd $(PAGE) && npm ci --no-audit --no-fund && npm run build
 
-# What the demo needs, and what developing needs on top; each is installed once per pyproject.toml.
-$(USE): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[report,serve]'
+# Each is installed once per pyproject.toml. pip says what it is doing: torch alone is hundreds of megabytes.
+INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --progress-bar on -e
+$(DEMO): pyproject.toml | $(BIN)/python
+	@echo "Installing what the demo needs into $(VENV), once; this takes a minute or two."
+	$(INSTALL) '.[report,serve]'
 	@touch $@
 
-$(STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
-	@touch $@ $(USE)
+$(TEST): pyproject.toml | $(BIN)/python
+	@echo "Installing what the tests need into $(VENV), once; this takes a minute or two."
+	$(INSTALL) '.[test]'
+	@touch $@ $(DEMO)
+
+$(DEV): pyproject.toml | $(BIN)/python
+	@echo "Installing what developing needs into $(VENV), once; this takes two or three minutes."
+	$(INSTALL) '.[dev]'
+	@touch $@ $(TEST) $(DEMO)
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and none was found; name one with make PYTHON=..."; exit 1; }

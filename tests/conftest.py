@@ -1,11 +1,15 @@
 """Shared data. Tests run on one thread: small tensors gain nothing from a second one."""
 
 import gc
+import re
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
+
+pytest_plugins = ["processor_time", "prompt_failures", "shared_models"]
 
 # The same examples every time: a failure is never a matter of luck. Explore with --hypothesis-profile=default.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -18,6 +22,19 @@ if not torch.cuda.is_available():
 
 # Imported modules and collected tests stay: looking through them for garbage finds none.
 gc.disable()
+
+
+# A file that is left to `make check` as a whole.
+LEFT_OUT = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.check\b", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import what `make test` leaves out: it may need Ray, ONNX or a browser."""
+    if config.option.markexpr != "not check" or collection_path.suffix != ".py":
+        return None
+    if LEFT_OUT.search(collection_path.read_text(encoding="utf-8")):
+        return True
+    return None
 
 
 def pytest_collection_finish():

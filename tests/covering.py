@@ -30,7 +30,7 @@ def _pairs(combination: tuple[object, ...]) -> list[tuple[tuple[int, object], ..
 
 
 def on_product(**axes: Iterable[object]) -> pytest.MarkDecorator:
-    """Parametrise a test by the product of named axes; what :func:`covering` leaves out is marked ``exhaustive``."""
+    """Parametrise a test by the product of named axes; what :func:`covering` leaves out is marked ``check``."""
     return _marked(axes, covering(*axes.values()))
 
 
@@ -39,34 +39,55 @@ def each_value(**axes: Sequence[object]) -> pytest.MarkDecorator:
 
     The other axes take turns, so that their values meet each other too.
     """
-    first, *others = axes.values()
+    return _marked(axes, _in_turn(*axes.values()))
+
+
+def each_pair(**axes: Sequence[object]) -> pytest.MarkDecorator:
+    """As :func:`each_value`, but ``check`` runs no more than :func:`covering` asks for: for products of thousands."""
+    few = _in_turn(*axes.values())
+    return _marked(axes, few, [*few, *(case for case in covering(*axes.values()) if case not in few)])
+
+
+def _in_turn(first: Sequence[object], *others: Sequence[object]) -> list[tuple[object, ...]]:
     few = []
     for i, value in enumerate(first):
-        turn, values = i, [value]
+        turn = i
+        values = [value]
         for axis in others:
             turn, place = divmod(turn, len(axis))
             values.append(axis[place])
         few.append(tuple(values))
-    return _marked(axes, few)
+    return few
 
 
-def _marked(axes: Mapping[str, Iterable[object]], few: list[tuple[object, ...]]) -> pytest.MarkDecorator:
+def _marked(
+    axes: Mapping[str, Iterable[object]],
+    few: list[tuple[object, ...]],
+    every: list[tuple[object, ...]] | None = None,
+) -> pytest.MarkDecorator:
     cases = [
-        pytest.param(*values, marks=() if values in few else pytest.mark.exhaustive, id="-".join(map(str, values)))
-        for values in product(*axes.values())
+        pytest.param(*values, marks=() if values in few else pytest.mark.check, id="-".join(map(str, values)))
+        for values in every or product(*axes.values())
     ]
     return pytest.mark.parametrize(tuple(axes), cases)
 
 
 def repeats(*values: object) -> list:
-    """Values for ``parametrize`` that repeat a test at some cost: marked ``exhaustive``."""
-    return [pytest.param(value, marks=pytest.mark.exhaustive) for value in values]
+    """Values for ``parametrize`` that repeat a test at some cost: marked ``check``."""
+    return [pytest.param(value, marks=pytest.mark.check) for value in values]
+
+
+def by_default(values: Iterable[object], *chosen: object) -> list:
+    """Values for ``parametrize`` of which ``make test`` runs the chosen ones; the others are marked ``check``."""
+    values = list(values)
+    assert set(chosen) <= set(values), f"{set(chosen) - set(values)} is not among {values}"
+    return [value if value in chosen else pytest.param(value, marks=pytest.mark.check) for value in values]
 
 
 def on_examples(
     few: int, many: int, *strategies: SearchStrategy
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Run a test, which takes nothing else, on a few drawn examples; on many of them it is marked ``exhaustive``."""
+    """Run a test, which takes nothing else, on a few drawn examples; on many of them it is marked ``check``."""
 
     def decorate(test: Callable) -> Callable:
         @pytest.mark.parametrize("num", [few, *repeats(many)])

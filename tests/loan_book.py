@@ -49,9 +49,9 @@ def loans():
 
 
 @pytest.fixture(scope="session")
-def fitted(loans):
+def fitted(loans, share):
     rules = {"mutability": {"age": "none", "debt": "decrease"}, "domain": {"debt": (0, None)}}
-    return quick(schema=SCHEMA, **rules).fit(*loans)
+    return share("loans", lambda: quick(schema=SCHEMA, **rules).fit(*loans))
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,8 @@ import pytest
 
 from counterfactual_training.search import GENERATORS
 
+pytestmark = pytest.mark.check
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 SAID = {
@@ -21,7 +23,7 @@ SAID = {
     "digits.py": r"conventional: accuracy 0\.[6-9][\s\S]*CT: accuracy 0\.[4-9]\d+\n  free: \d+% arrive",
     "distributed.py": r"1 process\(es\): loss 0\.\d+, accuracy 0\.9\d+, \d+% of the counterfactuals mature",
     "mlflow_model.py": r"same probabilities after loading: True|Skipped: mlflow is not installed",
-    "onnx_service.py": r"ct export onnx people\.safetensors",
+    "onnx_service.py": r"ct export people\.safetensors",
     "own_generator.py": r"prototype: \d+% arrive",
     "own_loop_cnn.py": r"after: accuracy 0\.[89]\d, \d+% of the last counterfactuals mature",
     "own_module.py": r"first feature untouched: True",
@@ -90,7 +92,6 @@ def test_a_file_of_orange_is_read(tmp_path, offline, capsys, monkeypatch):
     assert "60 documents, " in capsys.readouterr().out
 
 
-@pytest.mark.exhaustive  # tests/estimator explains people of Adult, too
 @pytest.mark.skipif(not os.environ.get("CT_DATA_HOME"), reason="CT_DATA_HOME is not set: no real data files at hand")
 def test_people_of_adult():
     done = subprocess.run(

@@ -6,9 +6,12 @@ import re
 import textwrap
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<language>[\w-]*)(?P<rest>.*)$")
 _TITLE = re.compile(r'title="([^"]+)"')
+# Which blocks with a comment for tests run as it says: none, those that cannot run as they stand, or all.
+Quick = Literal["never", "needed", "always"]
 _COMMENT = re.compile(r"^\s*<!-- *(quick|not run|varies): *(.*?) *-->\s*$")
 
 
@@ -37,9 +40,15 @@ class Block:
     varies: str | None = None
     output: Block | None = None
 
-    def runs(self, quick: bool) -> bool:
+    def shortened(self, quick: Quick) -> bool:
+        """Whether the block runs as its comments for tests say, and not as it stands."""
+        if quick == "needed":
+            return bool(self.quick) and self.not_run is not None
+        return bool(self.quick) and quick == "always"
+
+    def runs(self, quick: Quick) -> bool:
         """Whether the block is executed: as it stands, or as tests have it."""
-        return self.not_run is None or (quick and bool(self.quick))
+        return self.not_run is None or self.shortened(quick)
 
     def quickened(self) -> str:
         """The code that tests run."""

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import ModuleType
 
 from tools.commands import check, run_line
-from tools.markdown import Block, blocks
+from tools.markdown import Block, Quick, blocks
 from tools.outputs import agree
 
 ROOT = Path(__file__).parent.parent
@@ -50,23 +50,25 @@ class PageRun:
     faults: list[str] = field(default_factory=list)
 
 
-def run_page(page: Path, quick: bool = True) -> PageRun:
-    """Run all blocks of a page in the current folder. With ``quick``, as its comments for tests say."""
+def run_page(page: Path, quick: Quick = "always") -> PageRun:
+    """Run all blocks of a page in the current folder; ``quick`` says which of them as the comments for tests ask."""
     found = PageRun()
     module = sys.modules["__page__"] = ModuleType("__page__")  # where dataclasses of the page look for their names
     scope = vars(module)
     comparable = True
     for block in blocks(page.read_text(encoding="utf-8")):
-        comparable = comparable and not (quick and block.quick)
+        # A block that does not run as it stands is not what later outputs were made by.
+        comparable = comparable and not (block.shortened(quick) and block.not_run is None)
         try:
-            code = block.quickened() if quick else block.code
+            code = block.quickened() if block.shortened(quick) else block.code
             printed = _run(block, code, scope, page.name) if block.runs(quick) else _check(block, page.name)
         except (Exception, SystemExit):
             found.faults.append(f"{page.name}, line {block.first + 1}: {traceback.format_exc(limit=-4)}")
             break
         if block.output and block.runs(quick):
             found.printed.append((block, printed))
-            if comparable and not agree(block.output.code, printed, numbers=block.varies is None):
+            as_shown = agree(block.output.code, printed, numbers=block.varies is None)
+            if comparable and not block.shortened(quick) and not as_shown:
                 found.outdated.append(
                     f"{page.name}, line {block.output.first + 1}: the page shows\n{block.output.code}\n"
                     f"but the code above prints\n{printed}\n"
@@ -179,7 +181,7 @@ def main() -> None:
     failed = False
     for page in [path.resolve() for path in args.pages]:
         with empty_folder():
-            found = run_page(page, quick=args.quick and not args.write)
+            found = run_page(page, "always" if args.quick and not args.write else "never")
             faults = found.faults + ([] if args.write else found.outdated)
             if args.write and not faults:
                 write_page(page, found)

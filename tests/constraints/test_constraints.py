@@ -87,6 +87,30 @@ def test_a_stray_factual_is_pulled_back_only_if_it_may_move_there():
     assert rules.project(low.clone(), rules.bounds(low)).tolist() == [[0.0, 0.0, -2.0]]
 
 
+def test_outliers_may_stay_outside_on_both_sides():
+    rules = Constraints.build(1, domain=Domain(torch.zeros(1), torch.ones(1), inferred=True))
+    x = torch.tensor([[-2.0], [0.5], [3.0]])
+    moved = replace(rules, keep_outside=True).project(x.clone(), replace(rules, keep_outside=True).bounds(x))
+    assert torch.equal(moved, x)
+    assert rules.project(x.clone(), rules.bounds(x)).tolist() == [[0.0], [0.5], [1.0]]
+
+
+def test_no_change_exceeds_the_reach_either_way():
+    rules = replace(Constraints.build(2), reach=torch.tensor([0.5, torch.inf]))
+    x = torch.tensor([[1.0, 1.0]])
+    for sign in (-1.0, 1.0):
+        moved = rules.project(x + sign, rules.bounds(x))
+        assert moved.tolist() == [[1.0 + sign / 2, 1.0 + sign]]
+
+
+def test_protect_leaves_numbers_behind_a_code_alone():
+    """Column 0 holds no number where the flag in column 1 is set, so there is no difference to learn from."""
+    rules = replace(Constraints.build(2, {1: "none"}), coded=((0, (1,)),))
+    x_cf = torch.tensor([[0.0, 1.0], [0.0, 0.0]])
+    x_pos = torch.tensor([[5.0, 0.0], [5.0, 0.0]])
+    assert rules.protect(x_pos, x_cf).tolist() == [[0.0, 1.0], [5.0, 0.0]]
+
+
 # ---- snap ----------------------------------------------------------------------------------------------------------
 
 
@@ -175,6 +199,19 @@ def test_every_step_ends_in_a_category_that_may_be_had(rules, expected):
         assert bool(rule.violations(torch.tensor([[0.0, 1.0, 0.0]]), x).any()) == (expected[1] == 0)
 
 
+@pytest.mark.parametrize("keep_outside", [True, False])
+def test_a_factual_far_outside_comes_back_no_further_than_it_may_change(keep_outside):
+    rules = Constraints.build(1, domain=Domain(torch.zeros(1), torch.ones(1), torch.tensor([True])))
+    rules = replace(rules, reach=torch.tensor([0.5]), keep_outside=keep_outside)
+    x = torch.tensor([[3.0], [-2.0], [0.8]])
+    for wish, expected in (
+        (-9.0, [2.5, -2.0 if keep_outside else -1.5, 0.3]),
+        (9.0, [3.0 if keep_outside else 2.5, -1.5, 1.0]),
+    ):
+        found = rules.project(torch.full_like(x, wish), rules.bounds(x))
+        assert found.squeeze(-1).tolist() == pytest.approx(expected)
+
+
 def test_members_of_a_fleet_choose_among_their_own_categories():
     members = [Constraints.build(3, m, groups=[(0, 1, 2)], category_projection="step") for m in ({}, {1: "none"})]
     x = torch.tensor([1.0, 0.0, 0.0]).expand(2, 4, 3)
@@ -202,12 +239,13 @@ def test_a_row_that_is_no_clean_category_is_not_made_one_against_a_direction(whe
     assert not bool(free.violations(x, x).any())
 
 
-def test_a_category_outside_the_domain_with_no_way_back_stays():
+@pytest.mark.parametrize("category", [0, 1])
+def test_a_category_outside_the_domain_with_no_way_back_stays(category):
     for when in ("end", "step"):
         rules = Constraints.build(
-            2, domain={0: (0.0, 0.0)}, groups=[OneHotGroup((0, 1), torch.eye(2))], category_projection=when
+            2, domain={category: (0.0, 0.0)}, groups=[OneHotGroup((0, 1), torch.eye(2))], category_projection=when
         )
-        x = torch.tensor([[1.0, 0.0]])
+        x = torch.eye(2)[[category]]
         assert rules.snap(rules.project(x.clone(), rules.bounds(x)), x).tolist() == x.tolist()
         assert not bool(rules.violations(x, x).any())
 

@@ -49,7 +49,7 @@ def test_nothing_of_the_size_of_the_rows_is_made():
     assert 0 < seen.num < 0.3 * x.numel()
 
 
-@pytest.mark.exhaustive  # the test before this one looks at the tensors that are made
+@pytest.mark.check  # the test before this one looks at the tensors that are made
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_no_copy_of_the_rows_is_made(tmp_path):
     file = tmp_path / "rows.bin"

@@ -133,7 +133,7 @@ def test_no_tensor_holds_all_pairs():
     assert 0 < seen.num < 3000 * 3000 / 4
 
 
-@pytest.mark.exhaustive  # the test before this one looks at the tensors that are made
+@pytest.mark.check  # the test before this one looks at the tensors that are made
 def test_memory_does_not_grow_with_the_number_of_pairs():
     # 10,000 × 10,000 kernel values in single precision are 400 MB; tiles of them are not.
     code = (

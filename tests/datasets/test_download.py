@@ -86,14 +86,20 @@ def wanted(*remotes: Remote, content: bytes = CONTENT, name: str = "thing.bin") 
     )
 
 
-def serve(body: bytes, *, cut: int | None = None, after: float = 0.0) -> Callable[[BaseHTTPRequestHandler], None]:
-    """Answer with ``body``; ``cut`` ends the connection early while announcing everything."""
+def serve(
+    body: bytes,
+    *,
+    cut: int | None = None,
+    after: threading.Event | None = None,
+) -> Callable[[BaseHTTPRequestHandler], None]:
+    """Answer with ``body``, ``after`` an event; ``cut`` ends the connection early while announcing everything."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)
         handler.send_header("Content-Length", str(len(body)))
         handler.end_headers()
-        time.sleep(after)
+        if after is not None:
+            after.wait(300)
         handler.wfile.write(body[:cut])
 
     return answer
@@ -177,7 +183,7 @@ def test_a_damaged_cache_heals(server, own_cache, damage):
     with pytest.warns(UserWarning, match="is not used"):
         assert fetch(file).content == CONTENT
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         assert fetch(file).content == CONTENT
 
 
@@ -259,8 +265,10 @@ def test_a_corrupt_answer_is_refused_and_the_next_source_used(server, body):
 
 def test_a_stall_ends(server, monkeypatch):
     monkeypatch.setattr(download, "_STALL_SECONDS", 0.3)
-    server.routes["/stall"] = serve(CONTENT, after=1.5)
+    never = threading.Event()
+    server.routes["/stall"] = serve(CONTENT, after=never)
     fails(wanted(Remote(server.url("/stall"))), "timed out")
+    never.set()
 
 
 def test_only_the_web_is_read(server, tmp_path):
@@ -374,25 +382,29 @@ def test_processes_asking_at_once_download_once_and_a_killed_one_is_not_in_the_w
     first, rest, results = context.Event(), context.Event(), context.Queue()
     killed = fork(ask, file, first, results)
     others = [fork(ask, file, rest, results) for _ in range(2)]
-    server.routes["/thing"] = serve(CONTENT, after=60)
+    never = threading.Event()
+    server.routes["/thing"] = serve(CONTENT, after=never)
     first.set()
     while not server.requests:
         time.sleep(0.02)
     killed.kill()
     killed.join()
-    server.routes["/thing"] = serve(CONTENT, after=1)
+    server.routes["/thing"] = serve(CONTENT)
     rest.set()
     assert sorted(results.get(timeout=300) for _ in others) == [(len(CONTENT), False), (len(CONTENT), True)]
     assert len(server.requests) == 2
+    never.set()
 
 
 def test_threads_asking_at_once_download_once(server):
-    server.routes["/thing"] = serve(CONTENT, after=0.2)
+    all_ask = threading.Event()
+    server.routes["/thing"] = serve(CONTENT, after=all_ask)
     file = wanted(Remote(server.url("/thing")))
     results: list[bytes] = []
     threads = [threading.Thread(target=lambda: results.append(fetch(file).content)) for _ in range(4)]
     for thread in threads:
         thread.start()
+    all_ask.set()
     for thread in threads:
         thread.join()
     assert results == [CONTENT] * 4 and len(server.requests) == 1

@@ -13,6 +13,7 @@ CHROMIUM = shutil.which("chromium")
 PAGES = ("index.html", "tutorials/dataframe.html", "explanation/method.html", "reference/settings.html")
 
 pytestmark = [
+    pytest.mark.check,
     pytest.mark.skipif(not CHROMIUM, reason="Chromium is not installed"),
     pytest.mark.skipif(not (SITE / "index.html").is_file(), reason="the site is not built: make docs"),
 ]

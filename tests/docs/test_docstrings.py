@@ -9,6 +9,8 @@ import pytest
 import counterfactual_training as ct
 from tools.names import PAGE_OF, docstring, undocumented
 
+pytestmark = pytest.mark.check
+
 FINDER = doctest.DocTestFinder(exclude_empty=True)
 
 

@@ -37,7 +37,7 @@ cat rules.toml \\
 """
 
 
-def run(text, tmp_path, quick=True):
+def run(text, tmp_path, quick="always"):
     page = tmp_path / "page.md"
     page.write_text(text)
     with empty_folder():
@@ -52,7 +52,7 @@ def test_blocks_know_their_output_their_title_and_their_comments():
 
 
 def test_a_page_runs_in_full_and_quickly(tmp_path):
-    full = run(PAGE, tmp_path, quick=False)
+    full = run(PAGE, tmp_path, quick="never")
     assert not full.faults + full.outdated
     quick = run(PAGE, tmp_path)
     assert not quick.faults and quick.printed[0][1] == "a is 3"
@@ -69,7 +69,7 @@ def test_a_page_runs_in_full_and_quickly(tmp_path):
     ],
 )
 def test_faults_are_found(old, new, fault, tmp_path):
-    found = run(PAGE.replace(old, new), tmp_path, quick=False)
+    found = run(PAGE.replace(old, new), tmp_path, quick="never")
     assert fault in "\n".join(found.faults + found.outdated)
 
 
@@ -78,12 +78,12 @@ def test_what_is_pasted_is_what_was_printed(tmp_path, monkeypatch):
     page = tmp_path / "page.md"
     page.write_text(PAGE.replace("a is 7\n```\n", "```\n").replace("= 1\n", "= 1\ny = 2\n"))
     with empty_folder():
-        write_page(page, run_page(page, quick=False))
+        write_page(page, run_page(page, quick="never"))
     assert "a is 7" in page.read_text() and "```text\n2\n```" in page.read_text()
     assert page.read_text().splitlines()[-1].startswith("*Outputs by `python -m tools.pages page.md --write`")
     once = page.read_text()
     with empty_folder():
-        write_page(page, run_page(page, quick=False))
+        write_page(page, run_page(page, quick="never"))
     assert page.read_text() == once
 
 
@@ -151,7 +151,7 @@ ALL = [
 def test_every_block_runs_in_tests_but_those_that_need_a_cluster():
     """Some run at a smaller size, on other data or without Ray: their comments say how, and why."""
     assert len(ALL) > 200
-    assert {block.not_run for block in ALL if not block.runs(quick=True)} == {"needs a Ray cluster"}
+    assert {block.not_run for block in ALL if not block.runs("always")} == {"needs a Ray cluster"}
     reasons = [block.not_run for block in ALL if block.not_run]
     assert all(re.search(r"cluster|hours|minutes|database", reason) for reason in reasons)
 
@@ -162,4 +162,4 @@ def test_a_block_that_takes_long_runs_in_tests_only(tmp_path):
         "```python\nprint('hours')\n```\n\n```text\nhours\n```\n"
     )
     assert run(page, tmp_path).printed[0][1] == "quick"
-    assert not run(page, tmp_path, quick=False).printed
+    assert not run(page, tmp_path, quick="never").printed

@@ -4,12 +4,13 @@ import re
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 from run_pages import ROOT, runs
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
-test_page = runs([ROOT / "README.md"])
+test_page = pytest.mark.check(runs([ROOT / "README.md"]))
 
 
 def test_it_is_short():
@@ -44,12 +45,38 @@ def test_its_gains_are_those_of_the_truth_tables():
         cells = row(ROOT / "docs" / "explanation" / "gains.md", method, "### Median change over data sets")
         assert said.format(cells[2]) in README
     assert f"only {cells[1].removeprefix('−')} % closer" in README
+    left = truth.query("model == 'CT' and metric == 'ip' and tau == '.5' and setting == 'free' and verdict == 'better'")
+    shares = left["change"].round().astype(int)
+    assert len(left) == 3 and truth["data"].nunique() == 9
+    assert f"falls by {shares.min()} to {shares.max()} % on three of nine data sets" in README
+
+
+def test_its_picture_shows_what_its_caption_says():
+    shown = pd.read_csv(ROOT / "results" / "before_after.csv").set_index("model")["distance"]
+    published = shown["Counterfactual Training as published"]
+    conventional = shown["conventional network"]
+    default = shown["default: conventional network with a gate"]
+    assert default < conventional < published
+    assert f"farther from them ({published:.2f}) than a conventional network ({conventional:.2f})" in README
+    assert f"nearer ({default:.2f})" in README
+
+
+def test_its_example_is_one_where_the_gate_matters():
+    """Without a gate, advice ends where nobody with a loan is; with it, it does not."""
+    (printed,) = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
+    most = float(re.search(r"owes more than ([\d.]+)", printed)[1])
+    without_gate, with_gate = (float(debt) for debt in re.findall(r"to ([\d.]+)\)", printed))
+    assert without_gate > most >= with_gate
 
 
 def test_its_other_figures_are_in_the_results():
     fit = row(ROOT / "results" / "default_ablation.md", "*the default itself*", "# What each part")[-1]
     assert f"`fit` takes {float(fit):.1f} times as long" in README
     arena = (ROOT / "docs" / "explanation" / "arena.md").read_text(encoding="utf-8")
-    assert "CT 18 to 28" in arena and "18 to 28 points more accuracy under attack" in README
+    assert "CT 18 to 28" in arena and "18 to 28 points more accuracy under attack (PGD, ε = 0.1)" in README
+    models = pd.read_csv(ROOT / "results" / "arena" / "arena_models.csv").query("model == 'ct'")
+    gains = models[models["metric"] == "robust_accuracy@0.1"].set_index("data")["change"]
+    points = (100 * gains[["Adult", "CH", "Cred", "GMSC", "MNIST"]]).round()
+    assert (points.min(), points.max()) == (18, 28)
     rules = (ROOT / "results" / "rules.md").read_text(encoding="utf-8")
     assert re.search(r"^1,\d{3},\d{3} counterfactuals, 0 broken rules", rules, re.MULTILINE)

@@ -21,6 +21,7 @@ def wheel(tmp_path_factory):
     return next(out.glob("*.whl"))
 
 
+@pytest.mark.check
 def test_it_is_small_and_holds_the_package_alone(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert wheel.stat().st_size < 2_000_000
@@ -33,6 +34,7 @@ def test_it_is_small_and_holds_the_package_alone(wheel):
         assert f"counterfactual_training/{needed}" in names
 
 
+@pytest.mark.check
 def test_its_metadata_are_valid(wheel):
     with zipfile.ZipFile(wheel) as opened:
         (name,) = [name for name in opened.namelist() if name.endswith(".dist-info/METADATA")]
@@ -41,6 +43,7 @@ def test_its_metadata_are_valid(wheel):
     assert told.description_content_type == "text/markdown" and told.description.startswith("# counterfactual-training")
 
 
+@pytest.mark.check
 def test_the_first_tutorial_runs_from_it(wheel, tmp_path):
     library, work = tmp_path / "library", tmp_path / "work"
     zipfile.ZipFile(wheel).extractall(library)

@@ -2,8 +2,11 @@
 
 A generator registered in ``counterfactual_training.search.GENERATORS`` is in the table by that alone.
 
+One search serves several members at once, as in a fleet: each has weights, rows, directions and a box of its own. What
+cannot differ within one search (groups, lattices, how categories are projected) is the *family* of constraints.
+
 ``make test`` runs the part of the product in which every two values of two axes meet (``tests/covering.py``);
-``pytest -m exhaustive`` runs the rest.
+``pytest -m check`` runs the rest.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ from torch import Tensor, nn
 
 from counterfactual_training import Constraints, Domain, Generator, OneHotGroup, SearchResult, linear, mlp, search
 from counterfactual_training.constraints import Lattice
+from counterfactual_training.constraints.stack_constraints import stack_constraints
 from counterfactual_training.models import VAE, fit_vae
+from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.search import GENERATORS, SearchState, make_generator, register_generator
 
 NUM_FEATURES = 9
@@ -26,6 +31,7 @@ CONTINUOUS = [0, 1, 2]
 INTEGER, STEPPED = 3, 4
 GROUP, BINARY = [5, 6, 7], [8]
 ROWS = 10
+MEMBERS = 4
 
 
 def draw_data(num_classes: int, n: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -118,10 +124,10 @@ MODELS: dict[str, tuple[int, Callable[[int], nn.Module]]] = {
 
 
 @cache
-def _trained(name: str) -> nn.Module:
+def _trained(name: str, seed: int) -> nn.Module:
     num_classes, build = MODELS[name]
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
+        torch.manual_seed(seed)
         model = build(num_classes)
         x, y = draw_data(num_classes, 120, seed=2)
         optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.03)
@@ -132,14 +138,35 @@ def _trained(name: str) -> nn.Module:
     return model
 
 
-def model_of(name: str) -> nn.Module:
-    """A copy of a somewhat trained model, left in train mode with gradients in place, one layer in eval mode."""
-    model = copy.deepcopy(_trained(name))
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
+def model_of(name: str, seed: int = 1) -> nn.Module:
+    """A copy of a somewhat trained model in train mode, one layer in eval mode."""
+    model = copy.deepcopy(_trained(name, seed))
     if isinstance(model, OwnModule):
         model.norm.eval()
     return model
+
+
+class SideBySide(nn.Module):
+    """Models that no stack takes, such as those with running statistics, asked one after the other."""
+
+    def __init__(self, models: list[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(models)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([member(rows) for member, rows in zip(self.members, x, strict=True)])
+
+
+def together(models: list[nn.Module]) -> nn.Module:
+    """The models as one, ``(M, n, d)`` to ``(M, n, k)``, with gradients in place."""
+    if isinstance(models[0], OwnModule):
+        joined = SideBySide(models)
+    else:
+        joined = StackedModel(models)
+    for parameter in joined.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.ones_like(parameter)
+    return joined
 
 
 def snapshot(model: nn.Module) -> dict[str, object]:
@@ -157,30 +184,39 @@ LATTICES = (Lattice(INTEGER), Lattice(STEPPED, values=torch.arange(-20, 21) * 0.
 # From category 0 one may go to 1 only, from 1 to 2 only, from 2 nowhere.
 TRANSITIONS = torch.tensor([[1, 1, 0], [0, 1, 1], [0, 0, 1]]).bool()
 GROUPS = (OneHotGroup(tuple(GROUP)), OneHotGroup(tuple(BINARY)))
-
-CONSTRAINTS: dict[str, Callable[[Tensor], Constraints | None]] = {
-    "none": lambda x: None,
-    "immutable": lambda x: Constraints.build(NUM_FEATURES, {0: "none", 5: "none", -1: "none"}),
-    "directions": lambda x: Constraints.build(NUM_FEATURES, {0: "increase", 1: "decrease", 2: +1, 3: -1}),
-    "stated_box": lambda x: Constraints.build(NUM_FEATURES, domain=Domain(x.amin(0) - 0.1, x.amax(0) + 0.1)),
-    "inferred_box": lambda x: Constraints.infer(x[:4], {1: "increase", 2: "none"}, num_std=0.5),
-    "one_hot": lambda x: Constraints.build(NUM_FEATURES, groups=GROUPS),
-    "one_hot_step": lambda x: Constraints.build(NUM_FEATURES, groups=GROUPS, category_projection="step"),
-    "transitions": lambda x: Constraints.build(
-        NUM_FEATURES, groups=[OneHotGroup(tuple(GROUP), TRANSITIONS), OneHotGroup(tuple(BINARY))]
-    ),
-    "lattices": lambda x: Constraints.build(NUM_FEATURES, lattices=LATTICES),
-    "discrete_only": lambda x: Constraints.build(
-        NUM_FEATURES, dict.fromkeys(CONTINUOUS, "none"), (-20, 20), groups=GROUPS, lattices=LATTICES
-    ),
-    "mixed": lambda x: Constraints.build(
-        NUM_FEATURES,
-        {0: "none", 1: "increase", INTEGER: "decrease", 8: "increase"},
-        Domain(x.amin(0) - 0.3, x.amax(0) + 0.3),
-        groups=[OneHotGroup(tuple(GROUP), TRANSITIONS), OneHotGroup(tuple(BINARY))],
-        lattices=LATTICES,
-    ),
+ONE_WAY = (OneHotGroup(tuple(GROUP), TRANSITIONS), OneHotGroup(tuple(BINARY)))
+# What each member may do; the last one also has a box.
+DIRECTIONS: tuple[dict[int, object], ...] = (
+    {},
+    {0: "none", **dict.fromkeys(GROUP, "none")},
+    {0: "increase", 1: "decrease", 2: +1, INTEGER: -1},
+    {0: "none", 1: "increase", INTEGER: "decrease", 8: "increase"},
+)
+FAMILIES: dict[str, dict[str, object]] = {
+    "boxes": {},
+    "inferred_box": {},
+    "one_hot": {"groups": GROUPS},
+    "one_hot_step": {"groups": GROUPS, "category_projection": "step"},
+    "transitions": {"groups": ONE_WAY},
+    "lattices": {"lattices": LATTICES},
+    "discrete_only": {"groups": GROUPS, "lattices": LATTICES},
+    "mixed": {"groups": ONE_WAY, "lattices": LATTICES},
 }
+WITH_GROUPS = [name for name, parts in FAMILIES.items() if "groups" in parts]
+WITH_LATTICES = [name for name, parts in FAMILIES.items() if "lattices" in parts]
+
+
+def rules_of(family: str, member: int, x: Tensor) -> Constraints:
+    """What one member of a family may do with its rows."""
+    directions = dict(DIRECTIONS[member])
+    if family == "inferred_box":
+        return Constraints.infer(x[:4], directions, num_std=0.5)
+    if family == "discrete_only":
+        directions |= dict.fromkeys(CONTINUOUS, "none")
+    box = Domain(torch.full((NUM_FEATURES,), -torch.inf), torch.full((NUM_FEATURES,), torch.inf))
+    if member == MEMBERS - 1:
+        box = Domain(x.amin(0) - 0.3, x.amax(0) + 0.3)
+    return Constraints.build(NUM_FEATURES, directions, box, **FAMILIES[family])
 
 
 # ---- their product -------------------------------------------------------------------------------------------------
@@ -188,40 +224,89 @@ CONSTRAINTS: dict[str, Callable[[Tensor], Constraints | None]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One search, with all that went into it."""
+    """One search of several members, with all that went into it."""
 
+    family: str
+    models: list[nn.Module]
     model: nn.Module
     x: Tensor
     y_target: Tensor
     generator: Generator
-    constraints: Constraints | None
+    rules: list[Constraints]
+    constraints: Constraints
     result: SearchResult
     before: dict[str, object]  # the model
     after: dict[str, object]
 
     @property
-    def rules(self) -> Constraints:
-        return self.constraints if self.constraints is not None else Constraints.build(NUM_FEATURES)
+    def logits(self) -> Tensor:
+        return self.logits_at(self.x)
+
+    def logits_at(self, x: Tensor) -> Tensor:
+        """What the models say, in eval mode: ``(M, n, k)``."""
+        with torch.no_grad():
+            return copy.deepcopy(self.model).eval()(x)
 
     def again(self, rows: Tensor | slice = slice(None), **options: object) -> SearchResult:
-        """The same search of some of the rows."""
-        rng = torch.Generator().manual_seed(5)
-        return search(self.model, self.x[rows], self.y_target[rows], self.generator, self.constraints, rng, **options)
+        """The same search of some of the rows of every member."""
+        x = self.x[:, rows]
+        y_target = self.y_target[:, rows]
+        return search(self.model, x, y_target, self.generator, self.constraints, seeds(), **options)
+
+    def alone(self, member: int) -> SearchResult:
+        """The same search of one member, by its own model and rules."""
+        generator = self.generator
+        if isinstance(generator.decision_threshold, Tensor):
+            threshold = float(generator.decision_threshold[member])
+            generator = generator.replace(decision_threshold=threshold)
+        rows = self.x[member]
+        targets = self.y_target[member]
+        return search(
+            self.models[member],
+            rows,
+            targets,
+            generator,
+            self.rules[member],
+            seeds()[member],
+            record=True,
+        )
+
+
+def seeds() -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(5 + member) for member in range(MEMBERS)]
 
 
 @cache
-def case(generator: str, model: str, constraints: str, double: bool = False, threshold: float = 0.8) -> Case:
+def case(
+    generator: str,
+    model: str,
+    family: str,
+    double: bool = False,
+    thresholds: tuple[float, ...] = (),
+) -> Case:
     num_classes = MODELS[model][0]
-    x, _ = draw_data(num_classes, ROWS, seed=11)
-    y_target = (torch.arange(ROWS) * 2 + 1) % num_classes
-    searcher = generator_of(generator, num_classes, decision_threshold=threshold)
-    classifier, rules = model_of(model), CONSTRAINTS[constraints](x)
+    x = torch.stack([draw_data(num_classes, ROWS, seed=11 + i)[0] for i in range(MEMBERS)])
+    y_target = ((torch.arange(ROWS) * 2 + 1) % num_classes).expand(MEMBERS, ROWS)
+    rules = [rules_of(family, i, x[i]) for i in range(MEMBERS)]
+    models = [model_of(model, seed=1 + i) for i in range(MEMBERS)]
+    searcher = generator_of(generator, num_classes)
+    if thresholds:
+        searcher = searcher.replace(decision_threshold=torch.tensor(thresholds))
     if double:
-        x, classifier, searcher = x.double(), classifier.double(), searcher.replace(max_steps=13)
-        if hasattr(searcher.space, "vae"):
-            space = type(searcher.space)(copy.deepcopy(searcher.space.vae).double(), searcher.space.reencode)
-            searcher = searcher.replace(space=space)
-    rng = torch.Generator().manual_seed(5)
-    before = snapshot(classifier)
-    result = search(classifier, x, y_target, searcher, rules, rng, record=True)
-    return Case(classifier, x, y_target, searcher, rules, result, before, snapshot(classifier))
+        x = x.double()
+        models = [member.double() for member in models]
+        searcher = doubled(searcher.replace(max_steps=13))
+    joined = together(models)
+    constraints = stack_constraints(rules)
+    before = snapshot(joined)
+    result = search(joined, x, y_target, searcher, constraints, seeds(), record=True)
+    after = snapshot(joined)
+    return Case(family, models, joined, x, y_target, searcher, rules, constraints, result, before, after)
+
+
+def doubled(generator: Generator) -> Generator:
+    """The same generator for rows in double precision."""
+    if not hasattr(generator.space, "vae"):
+        return generator
+    vae_ = copy.deepcopy(generator.space.vae).double()
+    return generator.replace(space=type(generator.space)(vae_, generator.space.reencode))

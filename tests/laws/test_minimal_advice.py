@@ -40,8 +40,8 @@ def reached(classifier, frame, target):
     return np.minimum(chance, finder.plausibility(classifier._encoded(frame)).numpy()[rows, place])
 
 
-@pytest.mark.parametrize("gate", ["density", "none"])
-@pytest.mark.parametrize("seed", [0, *repeats(1, 3)])
+@pytest.mark.parametrize("gate", ["none", *repeats("density")])
+@pytest.mark.parametrize("seed", [0, *repeats(1)])
 def test_no_change_can_be_undone_alone(seed, gate):
     frame, y = draw(seed)
     rules = {"mutability": {"debt": "decrease"}, "random_state": seed, "epochs": 25, "gate": gate}
@@ -62,7 +62,7 @@ def test_no_change_can_be_undone_alone(seed, gate):
         assert several > len(done)  # some change more than one column
 
 
-@pytest.mark.parametrize("seed", [0, *repeats(1, 3)])
+@pytest.mark.parametrize("seed", [0, *repeats(1)])
 def test_if_one_column_suffices_one_column_changes(seed):
     frame, y = draw(seed)
     classifier = ct.CounterfactualClassifier(random_state=seed, epochs=25, gate="none").fit(frame, y)

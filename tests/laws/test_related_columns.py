@@ -105,7 +105,7 @@ def explain(seed):
     return relations, chosen, most, told
 
 
-@pytest.mark.parametrize("seed", [2, *repeats(0, 1, *range(3, 18))])
+@pytest.mark.parametrize("seed", repeats(*range(4)))
 def test_no_relation_is_broken_after_rounding(seed):
     try:
         relations, rules, most, told = explain(seed)
@@ -114,6 +114,8 @@ def test_no_relation_is_broken_after_rounding(seed):
         return
     before, after = told.original, told.frame
     assert not broken(relations, before, after)
+    # Nor did the last look have to withhold anything.
+    assert not [note for note in told.notes if "which broke a rule" in note]
     for column in rules.get("lock", ()):
         assert (before[column] == after[column]).all()
     assert most is None or (told.summary["num_changed"] <= most).all()

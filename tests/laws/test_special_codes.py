@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 import counterfactual_training as ct
+from covering import repeats
 
 SPECIAL = {"score": [-9, -8], "months": [-99], "glucose": [0, 1]}
 RULES = {"domain": {"score": (-20, 120), "glucose": (0, None)}, "num_std": 3.0}
@@ -39,7 +40,7 @@ def asked(request):
 
 
 @pytest.mark.parametrize(
-    "question", [{}, {"vary": ["glucose"]}, {"vary": ["score", "glucose"], "step": {"glucose": 5}}]
+    "question", [{"vary": ["score", "glucose"], "step": {"glucose": 5}}, *repeats({}, {"vary": ["glucose"]})]
 )
 def test_codes_stay_and_are_never_reached(asked, question):
     classifier, rows = asked
@@ -78,5 +79,5 @@ def test_fit_points_out_codes_once():
         ct.CounterfactualClassifier(epochs=1, gate="none").fit(frame, y)
     assert len(said) == 1
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         ct.CounterfactualClassifier(epochs=1, gate="none", special={"x": [-9]}).fit(frame, y)

@@ -5,15 +5,16 @@ from functools import cache
 
 import pytest
 import torch
-from cases import CONSTRAINTS, draw_data, model_of
+from cases import FAMILIES, MEMBERS, draw_data, model_of, rules_of
 from torch import nn
-from torch.testing import assert_close
 
 from counterfactual_training import ecco, generic, line, search
-from covering import on_product
+from counterfactual_training.constraints.stack_constraints import stack_constraints
+from counterfactual_training.models.stack import StackedModel
+from covering import each_value
 
 ROWS = 40
-CONTINUOUS = ["none", "immutable", "directions", "stated_box", "inferred_box"]
+CONTINUOUS = ["boxes", "inferred_box"]
 # Of the features, whose standard deviations are about 1.
 SCALE_TOLERANCE, STEP_TOLERANCE = 1e-3, 0.1
 
@@ -36,18 +37,23 @@ def scaled(model, factor):
 
 
 @cache
-def found(name, constraints, factor=1.0, **settings):
-    """What every test looks at and none changes."""
+def found(name, family, factor=1.0, **settings):
+    """One model under the rules of each member of a family: what every test looks at and none changes."""
     model, x, y_target = problem(name)
-    return search(scaled(model, factor), x, y_target, line(**settings), CONSTRAINTS[constraints](x))
+    stack = StackedModel([scaled(model, factor) for _ in range(MEMBERS)])
+    rules = stack_constraints([rules_of(family, i, x) for i in range(MEMBERS)])
+    return search(stack, x.expand(MEMBERS, -1, -1), y_target.expand(MEMBERS, -1), line(**settings), rules)
 
 
-@on_product(model=["linear", "mlp"], constraints=CONSTRAINTS, factor=[0.1, 10.0])
-def test_the_scale_of_the_logits_decides_nothing(model, constraints, factor):
-    plain, other = found(model, constraints), found(model, constraints, factor)
+@each_value(family=list(FAMILIES), factor=[0.1, 10.0], model=["linear", "mlp"])
+def test_the_scale_of_the_logits_decides_nothing(model, family, factor):
+    plain = found(model, family)
+    other = found(model, family, factor)
     assert torch.equal(plain.status, other.status)
-    assert float(plain.mature.float().mean()) > 0.7
-    assert_close(plain.x_cf, other.x_cf, atol=SCALE_TOLERANCE, rtol=0)
+    assert float(plain.mature[0].float().mean()) > 0.7
+    apart = (plain.x_cf - other.x_cf).abs().amax(-1)
+    assert float(apart[plain.mature].max()) < SCALE_TOLERANCE
+    assert float(apart.max()) < STEP_TOLERANCE  # a best effort ends where steps hardly help any more
 
 
 def test_with_fixed_steps_it_does():
@@ -57,34 +63,34 @@ def test_with_fixed_steps_it_does():
     assert float(costs[1] / costs[0]) > 1.5
 
 
-@pytest.mark.parametrize("constraints", CONTINUOUS)
+@pytest.mark.parametrize("family", CONTINUOUS)
 @pytest.mark.parametrize("model", ["linear", "mlp"])
-def test_shorter_steps_change_little(model, constraints):
-    plain = found(model, constraints)
-    shorter = found(model, constraints, learning_rate=0.025, max_steps=600)
+def test_shorter_steps_change_little(model, family):
+    plain = found(model, family)
+    shorter = found(model, family, learning_rate=0.025, max_steps=600)
     assert torch.equal(plain.status, shorter.status)
     apart = (plain.x_cf - shorter.x_cf).abs().amax(-1)
     assert float(apart.max()) < STEP_TOLERANCE and float(apart.median()) < STEP_TOLERANCE / 10
 
 
-@pytest.mark.parametrize("constraints", [name for name in CONSTRAINTS if name not in CONTINUOUS])
-@pytest.mark.parametrize("model", ["linear", "mlp"])
-def test_shorter_steps_snap_few_rows_elsewhere(model, constraints):
+@each_value(family=[name for name in FAMILIES if name not in CONTINUOUS], model=["linear", "mlp"])
+def test_shorter_steps_snap_few_rows_elsewhere(model, family):
     """Another way up may cross from one category's half to another's."""
-    plain = found(model, constraints)
-    shorter = found(model, constraints, learning_rate=0.025, max_steps=600)
+    plain = found(model, family)
+    shorter = found(model, family, learning_rate=0.025, max_steps=600)
     apart = (plain.x_cf - shorter.x_cf).abs().amax(-1)
-    assert torch.equal(plain.status, shorter.status)
-    assert int((apart > STEP_TOLERANCE).sum()) <= ROWS // 20
+    assert int((plain.status != shorter.status).sum()) <= MEMBERS * ROWS // 100
+    assert int((apart > STEP_TOLERANCE).sum()) <= MEMBERS * ROWS // 20
     past = plain.confidence[plain.mature] - 0.5
     assert float(past.min()) >= 0
 
 
-@on_product(model=["linear", "mlp"], constraints=CONTINUOUS, threshold=[0.3, 0.5, 0.95])
-def test_rows_end_just_past_the_threshold(model, constraints, threshold):
-    result = found(model, constraints, decision_threshold=threshold)
+@pytest.mark.parametrize("threshold", [0.3, 0.5, 0.95])
+@each_value(family=CONTINUOUS, model=["linear", "mlp"])
+def test_rows_end_just_past_the_threshold(model, family, threshold):
+    result = found(model, family, decision_threshold=threshold)
     past = result.confidence[result.mature] - threshold
-    assert len(past) > ROWS / 5 and float(past.min()) >= 0 and float(past.max()) < 1e-3
+    assert len(past) > MEMBERS * ROWS / 5 and float(past.min()) >= 0 and float(past.max()) < 1e-3
 
 
 @pytest.mark.parametrize("generator", [ecco(step_rule="line", max_steps=60), generic(0.2, step_rule="line")])

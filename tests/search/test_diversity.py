@@ -181,3 +181,11 @@ def test_without_rows_distances_are_unscaled():
     plain = search(model, x, y_target, dice(3)).answers.x_cf
     assert_close(plain, search(model, x, y_target, dice(3, scale=torch.full((3,), 3.0))).answers.x_cf)
     assert plain.shape == (len(x), 3, 3) and search(model, x, y_target, dice(1)).answers is None
+
+
+def test_the_first_answer_sets_out_the_plain_way():
+    model = trained()
+    x, y = hard_rows(model)
+    one, several = (search(model, x, y, dice(num, x_train=x, max_steps=2), record=True) for num in (1, NUM))
+    assert_close(several.answers.path[1, :, 0], one.path[1])
+    assert not torch.allclose(several.answers.path[1, :, 1], one.path[1])

@@ -9,6 +9,8 @@ from counterfactual_training import Constraints, OneHotGroup, Status, ecco, gene
 from counterfactual_training.constraints import Lattice
 from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.search import Binding
+from counterfactual_training.search.chain import differentiable
+from counterfactual_training.search.line_search import _Line
 
 
 def plane(*weights: float, bias: float = 0.0) -> nn.Sequential:
@@ -30,6 +32,26 @@ def test_a_row_lands_on_the_nearest_point_of_a_plane():
     result = to_one(plane(3.0, 4.0), [[-3.0, -4.0], [-0.3, 0.1]])
     assert_close(result.x_cf, torch.tensor([[0.0, 0.0], [-0.24, 0.18]]), atol=1e-3, rtol=0)
     assert result.mature.all() and bool((result.confidence - 0.5 < 1e-3).all())
+
+
+def test_the_cheapest_way_is_gone_where_a_feature_is_dearer():
+    """On a plane, (δ₀)² + (2 δ₁)² is least where the first feature moves four times as far."""
+    result = to_one(plane(1.0, 1.0), [[-1.0, -1.0]], difficulty=torch.tensor([1.0, 2.0]))
+    assert_close(result.x_cf, torch.tensor([[0.6, -0.6]]), atol=1e-3, rtol=0)
+
+
+def test_rows_land_past_the_rounding_of_large_logits():
+    """Sums near 10⁴ have three decimals; what has arrived by them has arrived in double precision, too."""
+    rng = torch.Generator().manual_seed(0)
+    model = plane(*[1.0] * 32)
+    with torch.no_grad():
+        model[0].weight.add_(1e3 * torch.randn(32, generator=rng))
+    x = torch.randn(200, 32, generator=rng) - 0.5
+    result = to_one(model, x.tolist())
+    exact = model.double()(result.x_cf.double()).detach()
+    odds = (exact[:, 1] - exact[:, 0])[result.converged]
+    assert len(odds) > 150
+    assert float(odds.min()) >= 0 and float(odds.max()) < 0.2
 
 
 def test_a_step_is_as_long_as_it_may_be():
@@ -119,6 +141,26 @@ def test_a_snap_is_no_step():
     assert torch.equal(whole.path[-1], whole.x_cf)
 
 
+def test_an_exchange_costs_a_try():
+    """Two categories would have to change, and one try allows one of them."""
+    x = torch.zeros(1, 2)
+    network = differentiable(plane(1.0, 1.0, bias=-1.5), x.shape[1:], 2)
+    rules = Constraints.build(2, groups=[(0,), (1,)])
+    everyone = torch.ones(1, dtype=torch.bool)
+    climbing = _Line(network, x, torch.ones(1, dtype=torch.long), line(max_steps=1), rules, record=False)
+    with torch.no_grad():
+        assert climbing.exchange(everyone).all()
+        assert not climbing.exchange(everyone).any()
+    assert climbing.result().x_cf.sum() == 1
+
+
+def test_a_held_category_is_not_exchanged():
+    rules = Constraints.build(4, {3: "none"}, groups=GROUP)
+    held = torch.tensor([[True, True, True, False]])
+    result = to_one(plane(-2.0, 0.3, 1.0, 0.0, bias=-0.5), [[1.0, 0.0, 0.0, 7.0]], rules, held=held)
+    assert not result.converged.any() and torch.equal(result.x_cf, torch.tensor([[1.0, 0.0, 0.0, 7.0]]))
+
+
 @pytest.mark.parametrize("mode", ["end", "step"])
 def test_a_single_category_that_suffices_is_found(mode):
     """The relaxed point mixes categories; only the last one alone is enough."""
@@ -206,6 +248,7 @@ def test_autograd_and_chains_agree(many, generator):
     assert_close(one.x_cf, other.x_cf)
 
 
+@pytest.mark.check
 def test_a_fleet_of_chains_finds_what_its_members_find(many):
     _, x, y_target = many
     torch.manual_seed(1)

@@ -1,11 +1,14 @@
 """Eq. 4: x_adv is the last iterate within ε, also of a path that leaves the ball and comes back."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 from counterfactual_training import Constraints, Generator, Status, linear, search
 from counterfactual_training.constraints import Lattice
+from counterfactual_training.models import StackedModel
 
 
 class Flat(nn.Module):
@@ -83,3 +86,26 @@ def test_snapping_may_leave_the_ball_but_the_relaxed_iterate_was_inside():
     rules = Constraints.build(1, lattices=[Lattice(0)])
     result = walk(0.125, 0.25, constraints=rules)
     assert float(result.x_cf) == 1.0 and float(result.x_adv) == 0.25
+
+
+def test_what_a_member_is_snapped_to_at_its_end_is_not_nascent_either():
+    """It is outside of the ball then, and comes back by rounding alone, while another member still searches."""
+    models = [linear(1, 2), linear(1, 2)]
+    for model in models:
+        nn.init.zeros_(model[0].weight)
+        nn.init.constant_(model[0].bias, 0.0)
+        model[0].bias.data[0] = 2.0
+    rules = Constraints.build(1, lattices=[Lattice(0, values=torch.tensor([0.0, 0.25]))])
+    push = Generator(
+        "push",
+        penalties=(lambda state: -state.delta.sum(-1),),
+        learning_rate=0.2,
+        max_steps=2,
+        decision_threshold=0.99,
+        epsilon=0.3,
+    )
+    alone = search(models[0], torch.zeros(1, 1), torch.tensor([1]), push, rules)
+    assert float(alone.x_cf) == 0.25 and float(alone.x_adv) == pytest.approx(0.2)
+    fleet = replace(push, max_steps=torch.tensor([2, 9]))
+    together = search(StackedModel(models), torch.zeros(2, 1, 1), torch.ones(2, 1).long(), fleet, rules)
+    assert torch.equal(together.x_adv[0], alone.x_adv)

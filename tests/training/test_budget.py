@@ -3,6 +3,7 @@
 import copy
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ from counterfactual_training import (
     train,
 )
 from counterfactual_training.errors import InputError
+from counterfactual_training.training import History
 
 CONFIG = TrainConfig(epochs=8, batch_size=20, num_counterfactuals=30, learning_rate=0.02)
 # So strong that it costs accuracy.
@@ -103,6 +105,25 @@ def test_the_last_epoch_within_the_budget_is_kept():
         assert torch.equal(weights(model), seen.seen[end])
         ends.add((bool(within), end == 7))
     assert len(ends) > 1
+
+
+def test_an_early_epoch_within_the_budget_is_not_kept():
+    budget = AccuracyBudget(0.01)
+    budget.twin = SimpleNamespace(running=[], slots=[0], histories=[History([{"accuracy": 0.9}])])
+    for epoch in range(1, 9):
+        weights_now = {"epoch": epoch}
+        run = SimpleNamespace(
+            epoch=epoch,
+            epochs=8,
+            running=[0],
+            slots=[0],
+            settings=[SETTING],
+            strength=[0.3],
+            histories=[History([{"accuracy": 0.9 if epoch < 6 else 0.8}])],
+            snapshot=lambda i, now=weights_now: SimpleNamespace(state_dict=lambda: now),
+        )
+        budget.on_epoch_end(run)
+        assert budget.kept == ({} if epoch <= 4 else {0: {"epoch": 5}})
 
 
 def test_burn_in_neither_costs_nor_strengthens():
@@ -193,6 +214,7 @@ def test_the_recourse_loss_counts_where_a_feature_is_immutable():
     assert not torch.equal(trained(protected), trained(protected, lambda_recourse=0.0))
 
 
+@pytest.mark.check
 def test_the_recipe_shortens_the_way_of_people_who_cannot_change_all():
     """Where a feature that all may change and one that nobody may tell the same, the decision moves to the former."""
     rng = torch.Generator().manual_seed(0)

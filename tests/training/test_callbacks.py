@@ -231,7 +231,7 @@ def made(per, name):
     return (PER_EPOCH if per == "epoch" else PER_UPDATE)[name]
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::UserWarning")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize(("per", "name"), ALL)
 def test_a_schedule_equals_the_same_scheduler_in_a_plain_loop(blobs, per, name, optimizer):
@@ -513,7 +513,7 @@ def test_a_scheduler_that_no_file_can_hold_says_so(blobs, tmp_path):
         train(mlp(2, 2), *blobs, config=TrainConfig(epochs=1), callbacks=[Schedule(Odd)], checkpoint=tmp_path / "c")
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::UserWarning")
 @pytest.mark.parametrize(
     "make",
     [

@@ -23,7 +23,7 @@ from counterfactual_training import (
 )
 from counterfactual_training.errors import FileError
 from counterfactual_training.persistence import load_file, save_file
-from counterfactual_training.training import Run
+from counterfactual_training.training import Run, checkpoint
 from covering import each_value
 
 QUICK = TrainConfig(epochs=5, batch_size=20, num_counterfactuals=12, learning_rate=0.01)
@@ -121,6 +121,20 @@ def test_a_finished_run_is_not_trained_again(blobs, tmp_path):
     train(first, x, y, config=QUICK, checkpoint=path)
     history = train(second, x, y, config=QUICK, checkpoint=path).history
     assert torch.equal(weights(first), weights(second)) and len(history.records) == 5 and not second.training
+
+
+class Stop(Callback):
+    def on_epoch_end(self, run: Run) -> None:
+        if run.epoch == 3:
+            run.stop("enough")
+
+
+def test_the_last_epoch_of_a_run_that_stops_early_is_written(blobs, tmp_path, monkeypatch):
+    """However sparing it is with the epochs before."""
+    monkeypatch.setattr(checkpoint, "_SPARING", 1e9)
+    path = tmp_path / "run.ckpt"
+    train(fresh(), *blobs, config=QUICK, checkpoint=path, callbacks=[Stop()])
+    assert load_file(path, KIND)[1]["epoch"] == 3
 
 
 # ---- whole or absent -----------------------------------------------------------------------------------------------

@@ -68,6 +68,7 @@ def test_advice_does_not_move_decisions_unless_asked_to():
             assert not torch.allclose(joint[name], fit[name])
 
 
+@pytest.mark.check
 def test_answers_keep_to_the_rules_and_are_valid_after_training():
     x, y = rows(400)
     model = network(dropout=0.3)

@@ -344,6 +344,7 @@ def everything() -> list[str]:
     return [*told, digest({"a", "b", "c"}), digest(scheduled(1))]
 
 
+@pytest.mark.check
 def test_another_process_tells_the_same():
     """Addresses, order of sets and hashes of words differ there."""
     code = f"import {__name__} as this; print(*this.everything())"
@@ -353,12 +354,39 @@ def test_another_process_tells_the_same():
     assert other.stdout.split() == everything()
 
 
-def test_parts_in_eval_mode_make_another_run(blobs, tmp_path):
-    def model(frozen):
-        made = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
-        made[1].train(not frozen)
-        return made
+def of_run(blobs, model: nn.Module, config: TrainConfig = QUICK) -> str:
+    return fingerprint(Run([model], [Setting(ct.ecco(), Constraints.build(2), config=config)], TrainingRows(*blobs, 2)))
 
-    train(model(True), *blobs, config=TrainConfig(epochs=1), objective="vanilla", checkpoint=tmp_path / "c")
-    with pytest.raises(FileError, match="another run"):
-        train(model(False), *blobs, config=TrainConfig(epochs=2), objective="vanilla", checkpoint=tmp_path / "c")
+
+def test_parts_in_eval_mode_are_another_run(blobs):
+    model = normed()
+    training = of_run(blobs, model)
+    model[3].eval()
+    assert of_run(blobs, model) != training
+
+
+OTHER_CONFIG = {
+    "epochs": 3,
+    "batch_size": 30,
+    "learning_rate": 0.5,
+    "num_counterfactuals": 7,
+    "burn_in": 0.5,
+    "refresh": "batch",
+    "shuffle": True,
+    "target_rule": "prior",
+    "adversarial_label": "predicted",
+    "immature": "drop",
+    "max_bad_updates": 3,
+    "seed": 5,
+    "accumulate": 2,
+    "positives": 2,
+}
+
+
+def test_every_setting_but_threads_makes_another_run(blobs):
+    assert {*OTHER_CONFIG, "threads"} == set(vars(QUICK))
+    model = built()
+    usual = of_run(blobs, model)
+    for name, value in OTHER_CONFIG.items():
+        assert of_run(blobs, model, replace(QUICK, **{name: value})) != usual, name
+    assert of_run(blobs, model, replace(QUICK, threads=1)) == usual

@@ -299,14 +299,14 @@ def test_parts_in_eval_mode_keep_their_statistics(blobs):
     model[1].eval()
     before = model[1].running_mean.clone()
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         train(model, *blobs, config=QUICK)
     assert torch.equal(model[1].running_mean, before)
 
 
 def test_a_model_in_eval_mode_without_statistics_needs_no_warning(blobs):
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         train(mlp(2, 2).eval(), *blobs, config=QUICK)
 
 

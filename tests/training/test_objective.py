@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from counterfactual_training import CounterfactualBatch, Objective, linear, make_objective, mlp
+from counterfactual_training import CounterfactualBatch, Objective, TrainConfig, linear, make_objective, mlp, train
 from counterfactual_training.core.energy import contrastive_divergence, energy_ridge
 from counterfactual_training.core.losses import adversarial_loss, class_loss, logistic_contrast
 from counterfactual_training.errors import InputError
@@ -165,3 +165,23 @@ def test_split_cuts_everything(batch):
     assert all(len(value) == 2 for value in part) and len(first.x_cf) == 1
     assert torch.equal(part.x_cf, batch[3].x_cf[1:3]) and part.weight.tolist() == [1.0, 2.0]
     assert last.weight_adv.tolist() == [3.0, 4.0] and batch[3].split([5])[0].weight is None
+
+
+class Bounded(Objective):
+    def __call__(self, *args, **options):
+        return super().__call__(*args, **options)
+
+
+@pytest.mark.parametrize(
+    ("objective", "lacks"),
+    [
+        (Objective(lambda_reg=0.0), True),
+        (Objective(lambda_reg=0.01), False),
+        (Objective(lambda_div=0.0, lambda_reg=0.0), False),
+        (Bounded(lambda_reg=0.0), False),  # whose loss may bound it in another way
+    ],
+)
+def test_who_lacks_a_ridge(objective, lacks, blobs, recwarn):
+    assert objective.lacks_ridge is lacks
+    train(linear(2, 2), *blobs, objective=objective, config=TrainConfig(1, 60))
+    assert any("without a ridge" in str(warning.message) for warning in recwarn) is lacks

@@ -20,6 +20,7 @@ from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.training import regimes
 from counterfactual_training.training.regime import Regime, Round
 from counterfactual_training.training.regimes import RECIPES, REGIMES, make_regime
+from covering import repeats
 
 SMALL = {"jem": {"buffer": 50, "steps": 3}, "dat": {"most": 4, "steps": 3}, "pgd": {"steps": 3}, "trades": {"steps": 3}}
 FOUND = [name for name in RECIPES if name not in ("misob", "counternet")]  # regimes that find rows to train on
@@ -71,7 +72,7 @@ def test_a_resumed_run_equals_one_never_interrupted(name, tmp_path):
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("own_rows", [False, True])
+@pytest.mark.parametrize("own_rows", [True, *repeats(False)])
 @pytest.mark.parametrize("name", [name for name in REGIMES if name != "ensemble"])
 def test_a_member_of_a_fleet_ends_as_alone(name, own_rows):
     x, y = blobs()
@@ -141,11 +142,74 @@ def test_cat_searches_the_rows_it_is_least_sure_of():
     assert set(counted.tolist()) <= {0.0, 1.0}
 
 
+def a_round(model: nn.Module, recipe: Regime, generator: ct.Generator | None = None, **numbers) -> Round:
+    """All rows as one batch, for a recipe that may have a memory."""
+    x, y = blobs(**numbers)
+    data = _rows(x, y)
+    memory = recipe.remember(data, torch.Size()) if recipe.remember is not None else {}
+    made = generator if generator is not None else ct.ecco()
+    return Round(model, x, y, ct.Constraints.build(3), made, data, memory, 0, torch.Generator().manual_seed(0))
+
+
+def steep(weight: float = 1.0) -> nn.Module:
+    """Class 1 by the sum of the features."""
+    model = ct.linear(3, 2).double().requires_grad_(False)
+    model[-1].weight.copy_(torch.tensor([[0.0] * 3, [weight] * 3]))
+    model[-1].bias.copy_(torch.tensor([0.0, -3.0 * weight]))
+    return model
+
+
+def test_cat_leaves_out_rows_whose_search_missed():
+    now = a_round(steep(), regimes.cat(share=1.0), ct.ecco(max_steps=3, learning_rate=0.5))
+    x_cf, y_target, counted = regimes.cat(share=1.0).find(now)
+    reached = now.model(x_cf).softmax(-1).gather(-1, y_target[:, None]).squeeze(-1)
+    arrived = reached >= now.generator.decision_threshold
+    assert bool(arrived.any()) and not bool(arrived.all())
+    assert torch.equal(counted.bool(), arrived)
+
+
+def test_a_round_of_jem_is_kept_in_its_buffer():
+    recipe = regimes.jem(buffer=500, steps=2)
+    now = a_round(steep(), recipe)
+    before = now.memory["buffer"]
+    sampled = recipe.find(now)
+    after = now.memory["buffer"]
+    replaced = (after != before).any(-1)
+    assert 0 < int(replaced.sum()) <= len(sampled)
+    kept = {tuple(row) for row in sampled.tolist()}
+    assert all(tuple(row) in kept for row in after[replaced].tolist())
+
+
+def test_no_feature_of_a_jem_sample_moves_further_than_clip():
+    recipe = regimes.jem(buffer=500, steps=1, clip=0.1, restart=0.0)
+    now = a_round(steep(1e3), recipe)
+    now.memory["buffer"] = torch.ones_like(now.memory["buffer"])
+    moved = (recipe.find(now) - 1).abs()
+    assert_close(moved.amax(0), torch.full((3,), 0.1, dtype=moved.dtype))
+
+
+def test_dat_takes_no_further_step_while_samples_look_real():
+    """The energy of a flat model is the same everywhere, so its AUC is none."""
+    recipe = regimes.dat(steps=1)
+    now = a_round(steep(0.0), recipe)
+    recipe.find(now)
+    assert now.memory["steps"] == 1
+
+
+@pytest.mark.parametrize("target", [0, 1])
+def test_recourse_training_moves_rows_towards_the_target(target):
+    recipe = regimes.ross(reach=0.5, target=target)
+    now = a_round(steep(), recipe)
+    moved = recipe.find(now)
+    assert_close(moved, now.x + (1 if target else -1) * 0.5)
+
+
 def robust(model: nn.Module, x: torch.Tensor, y: torch.Tensor, epsilon: float) -> float:
     attacked = ct.pgd(model, x, y, epsilon, 20, epsilon / 5, rng=torch.Generator().manual_seed(0))
     return float((model(attacked).argmax(-1) == y).float().mean())
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("name", ["pgd", "trades"])
 def test_adversarial_training_makes_attacks_harder(name):
     """On data whose first feature is weak but easy, and whose second is strong: an attack removes the weak one."""
@@ -192,6 +256,7 @@ def energy_gap(model: nn.Module, x: torch.Tensor) -> float:
     return float(model(x).logsumexp(-1).mean() - model(empty).logsumexp(-1).mean())
 
 
+@pytest.mark.check
 def test_jem_finds_real_rows_likelier_than_empty_space():
     x, y = blobs(rows=300, dtype=torch.float32)
     config = ct.TrainConfig(epochs=40, batch_size=50, learning_rate=0.005)
@@ -204,6 +269,7 @@ def test_jem_finds_real_rows_likelier_than_empty_space():
     assert float((model(x).argmax(-1) == y).float().mean()) > 0.9
 
 
+@pytest.mark.check
 def test_an_energy_model_that_diverges_stops_with_sound_weights():
     x, y = blobs()
     model = network()
@@ -215,6 +281,7 @@ def test_an_energy_model_that_diverges_stops_with_sound_weights():
     assert all(bool(torch.isfinite(value).all()) for value in model.parameters())
 
 
+@pytest.mark.check
 def test_recourse_training_brings_people_closer_to_the_target():
     x, y = blobs(rows=300, dtype=torch.float32)
     config = ct.TrainConfig(epochs=40, batch_size=50, learning_rate=0.01)

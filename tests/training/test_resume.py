@@ -140,13 +140,13 @@ def expect_uninterrupted(tmp_path: Path, name: str, kind: str, accumulate: int) 
     assert resumed.seen == whole.seen[3:] and len(whole.seen) > 4
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::UserWarning")
 @each_value(name=list(CALLBACKS), kind=["chain", "noisy"], accumulate=[1, 2])
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, name, kind, accumulate):
     expect_uninterrupted(tmp_path, name, kind, accumulate)
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::UserWarning")
 @each_value(name=list(CALLBACKS), accumulate=[1, 2])
 def test_an_interrupted_fleet_ends_as_an_uninterrupted_one(tmp_path, name, accumulate):
     expect_uninterrupted(tmp_path, name, "fleet", accumulate)

@@ -414,7 +414,7 @@ except RuntimeError:
 """
 
 
-@pytest.mark.exhaustive
+@pytest.mark.check
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is limited by RLIMIT_DATA")
 @pytest.mark.parametrize("how", ["torch", "numpy", "fleet"])
 def test_rows_in_a_file_need_not_fit_into_memory(how, tmp_path):

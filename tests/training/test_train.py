@@ -249,6 +249,15 @@ def test_the_history_tells_each_epoch(blobs):
     assert frame["loss"].tolist() == pytest.approx(total.tolist(), rel=1e-4)
 
 
+def test_accuracy_is_that_of_all_batches(blobs):
+    """Hardly trained, and in three batches of different size, a model has the accuracy it ends with."""
+    x, y = blobs
+    model = fresh()
+    config = TrainConfig(epochs=1, batch_size=25, learning_rate=1e-9)
+    history = train(model, x, y, objective="vanilla", config=config).history
+    assert history.last("accuracy") == pytest.approx(float((model(x).argmax(-1) == y).float().mean()))
+
+
 def test_validation_is_logged_and_influences_nothing(blobs):
     x, y = blobs
     with_it, without = fresh(), fresh()
@@ -287,7 +296,7 @@ def test_callbacks_hear_everything_and_may_stop(blobs):
     assert listener.heard == ["begin", "epoch 1", "epoch 2", "epoch 3", "end"]
     listener = Listening(stop_at=2)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         history = train(fresh(), x, y, config=QUICK, callbacks=[listener]).history
     assert listener.heard[-1] == "end" and len(history.records) == 2 and history.stopped == "heard enough"
 
@@ -301,6 +310,7 @@ def test_the_hosts_randomness_is_untouched(blobs):
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.check
 def test_the_hosts_threads_are_restored(blobs):
     x, y = blobs
     torch.set_num_threads(2)

@@ -51,7 +51,7 @@ def test_a_bad_update_is_skipped_and_counted(blobs):
     torch.manual_seed(0)
     model = Faulty(lambda call: call in (2, 6, 7))
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         frame = train(model, x, y, config=QUICK).history.to_frame()
     assert frame["skipped"].tolist() == [1, 1, 1] and bool(torch.isfinite(weights(model)).all())
     assert frame["loss"].notna().all(), "the means are over the updates made"
@@ -71,7 +71,7 @@ def test_bad_updates_with_good_ones_between_do_not_stop_training(blobs):
     torch.manual_seed(0)
     model = Faulty(lambda call: call % 2 == 0)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         history = train(model, x, y, config=with_changes(epochs=4, max_bad_updates=2)).history
     assert history.stopped is None and sum(record["skipped"] for record in history.records) == 6
 

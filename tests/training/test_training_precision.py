@@ -13,6 +13,7 @@ from torch.testing import assert_close
 
 import counterfactual_training as ct
 from counterfactual_training.training.objective import make_objective
+from covering import repeats
 
 CONFIG = ct.TrainConfig(epochs=6, batch_size=20, num_counterfactuals=20, learning_rate=0.02)
 SEARCH = ct.ecco(max_steps=8)
@@ -118,7 +119,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("settings", [{}, {"refresh": "batch", "immature": "drop", "accumulate": 2}], ids=str)
+@pytest.mark.parametrize("settings", [*repeats({}), {"refresh": "batch", "immature": "drop", "accumulate": 2}], ids=str)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_precision_trains_and_resumes_exactly(name, settings, blobs, tmp_path):
     config, file = replace(CONFIG, **settings), tmp_path / "run.safetensors"

@@ -19,6 +19,8 @@ from counterfactual_training.tuning.storage import open_study
 
 psycopg = pytest.importorskip("psycopg", reason="the driver of PostgreSQL is not installed")
 
+pytestmark = pytest.mark.check
+
 
 def program(name):
     """A server program: from PATH, or where distributions hide it."""
@@ -72,7 +74,6 @@ def wait_for(port):
     pytest.fail("the PostgreSQL server did not start")
 
 
-@pytest.mark.exhaustive  # test_storage.py shares a study in a journal
 def test_two_processes_share_a_study_from_an_empty_database(toy, server, start_worker):
     workers = [start_worker(server, "shared", num_trials=10, batch=2) for _ in range(2)]
     for worker in workers:
@@ -98,7 +99,6 @@ def test_two_processes_share_a_study_from_an_empty_database(toy, server, start_w
     assert found.num_finished == 10 and found.best.values <= found.published.values
 
 
-@pytest.mark.exhaustive  # test_storage.py kills a process that uses a journal
 def test_a_killed_process_is_replaced(toy, server, start_worker):
     worker = start_worker(server, "killed", num_trials=6, batch=2, hang_after=3)
     worker.stdin.write("\n")

@@ -1,5 +1,7 @@
 """Ranges: what may be tuned, and what is refused before anything runs."""
 
+import random
+
 import pytest
 from toy_task import make_task
 
@@ -145,3 +147,9 @@ def test_neighbours_stay_in_range_and_near_the_start(start):
         assert all(space[name].including(value) == space[name] for name, value in near.items())
         assert 1 <= sum(near[name] != values[name] for name in space) <= 4
         assert isinstance(near["max_steps"], int)
+
+
+def test_the_end_of_a_logarithmic_range_is_not_exceeded_by_rounding():
+    rng = random.Random(0)  # noqa: S311 - not security-sensitive
+    drawn = [Range(0.1, 10.0, log=True).near(10.0, rng) for _ in range(20)]
+    assert max(drawn) == 10.0  # exp(log 10) is a little more

@@ -17,6 +17,7 @@ def run(toy, num_trials=7, batch=3, goal=None, space=None, task=None, **plan):
     return tune(task or toy.make_task(), goal or toy.GOAL, TuningPlan(num_trials, batch, **plan), space or toy.SPACE)
 
 
+@pytest.mark.check
 def test_the_start_is_the_first_trial_and_nothing_worse_comes_out(toy):
     found = run(toy)
     assert found.num_finished == 7
@@ -37,6 +38,7 @@ def test_a_trial_is_the_lone_training_of_its_settings(toy):
     assert task.measure([[model]])[0] == pytest.approx(trial.metrics, abs=1e-4)
 
 
+@pytest.mark.check
 def test_trials_differ_and_a_lone_study_is_repeatable(toy):
     first, second = run(toy), run(toy)
     settings = [tuple(trial.settings.values()) for trial in first.trials]
@@ -45,6 +47,7 @@ def test_trials_differ_and_a_lone_study_is_repeatable(toy):
     assert settings != [tuple(trial.settings.values()) for trial in run(toy, seed=1).trials]
 
 
+@pytest.mark.check
 def test_several_objectives_give_a_front_that_holds_the_choice(toy):
     found = run(toy, goal=Goal(("ip", "cost", "accuracy", "robustness")))
     assert found.best.number in {trial.number for trial in found.front}
