@@ -44,7 +44,7 @@ ONE_THREAD = {
     "BENCH_ONE_CORE": "1",
 }
 
-# Peers shall not lose by page faults; ours decides about that by itself.
+# Peers shall not lose by page faults.
 KEEP_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": str(2**29),
     "MALLOC_TOP_PAD_": str(2**24),

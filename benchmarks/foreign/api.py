@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,20 +32,14 @@ def train_fleet(
     x: Tensor,
     y: Tensor,
     listener: ct.Callback | None = None,
-    keep_memory: bool | None = None,
 ) -> None:
     """Train in place, silently; the listener hears of the end of every epoch."""
-    options: dict[str, Any] = {} if keep_memory is None else {"keep_memory": keep_memory}
+    options: dict[str, Any] = {}
     if listener is not None:
         new = hasattr(ct, "Setting")
         options |= {"callbacks": [listener]} if new else {"on_epoch": listener.on_epoch_end}
     train: Any = ct.Fleet(members).train
     train(x, y, progress=False, **options)
-
-
-def can_keep_memory() -> bool:
-    """Whether a fleet can be told to keep the memory it has freed, or not to."""
-    return "keep_memory" in inspect.signature(ct.Fleet.train).parameters
 
 
 def network(arrays: Numbers, index: int | None = None) -> nn.Sequential:

@@ -97,7 +97,7 @@ def fleet(job: Job, pause: Pause) -> nn.Module:
     models = [api.network(arrays, i) for i in range(job["members"])]
     settings = [api.settings_of(arrays, i, job) for i in range(job["members"])]
     members = [api.member(m, g, constraints, o, c) for m, (g, o, c) in zip(models, settings, strict=True)]
-    api.train_fleet(members, x, y, pause, job.get("keep_memory"))
+    api.train_fleet(members, x, y, pause)
     return models[0]
 
 
