@@ -22,7 +22,7 @@ test: $(TEST)
 
 # All that `make test` leaves out: pages, notebooks, browser, wheel, torchrun, Ray, PostgreSQL, every case of the laws.
 check: $(DEV)
-	$(PYTEST) -n 4 -m check
+	$(PYTEST) -n 3 -m check
 
 lint: $(DEV)
 	$(BIN)/ruff check .

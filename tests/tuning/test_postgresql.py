@@ -75,7 +75,7 @@ def wait_for(port):
 
 
 def test_two_processes_share_a_study_from_an_empty_database(toy, server, start_worker):
-    workers = [start_worker(server, "shared", num_trials=10, batch=2) for _ in range(2)]
+    workers = [start_worker(server, "shared", num_trials=6, batch=2) for _ in range(2)]
     for worker in workers:
         assert worker.stdout.readline().strip() == "ready"
     for worker in workers:  # both find no tables, no study and no first trial
@@ -89,14 +89,14 @@ def test_two_processes_share_a_study_from_an_empty_database(toy, server, start_w
     study = open_study(server, "shared", (1,), toy.EPOCHS)
     trials = study.trials()
     done = [trial for trial in trials if trial.state in ("COMPLETE", "PRUNED")]
-    assert len(done) == 10 and max(report["finished"] for report in reports) == 10
-    assert len({tuple(trial.settings.values()) for trial in done}) == 10
+    assert len(done) == 6 and max(report["finished"] for report in reports) == 6
+    assert len({tuple(trial.settings.values()) for trial in done}) == 6
     assert sum(trial.published for trial in done) == 1
     owners = {trial.user_attrs["worker"] for trial in study._study.trials if trial.state.name in ("COMPLETE", "PRUNED")}
     assert len(owners) == 2  # both did some of it
     # A third that comes later finds all done, and the same best.
-    found = tune(toy.make_task(), toy.GOAL, TuningPlan(10, 3, server, "shared"), toy.SPACE)
-    assert found.num_finished == 10 and found.best.values <= found.published.values
+    found = tune(toy.make_task(), toy.GOAL, TuningPlan(6, 3, server, "shared"), toy.SPACE)
+    assert found.num_finished == 6 and found.best.values <= found.published.values
 
 
 def test_a_killed_process_is_replaced(toy, server, start_worker):
