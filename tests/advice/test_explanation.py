@@ -49,7 +49,7 @@ def test_already_there(by_hand, sentence):
 
 def test_out_of_steps(by_hand, sentence):
     frame, finder = by_hand([1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
-    explanation = sentence(finder, frame.iloc[[0]], generator=generic(max_steps=3), fall_back=False)
+    explanation = sentence(finder, frame.iloc[[0]], generator=generic(max_steps=3), named=True)
     assert explanation.status.tolist() == ["exhausted"]
     (text,) = explanation.changes()
     assert text.startswith("Row 0: no change was found that makes the decision 'granted' with confidence 0.75.")

@@ -112,8 +112,7 @@ class Explains:
         _check(confidence, max_steps, time_limit)
         until = math.inf if time_limit is None else time.monotonic() + time_limit
         chosen, decides = self._explainer(generator, confidence, max_steps)
-        # A generator that is named here is used alone, without falling back on others.
-        question = Question(chosen, generator is None, sparsify)
+        question = Question(chosen, generator is not None, sparsify)
         finder = replace(self._finder(), decision=decides, until=until)
         told = explain_rows(finder, frame, self.classes_, target, question, groups, options, self.num_std_)
         return in_kind(told, X)

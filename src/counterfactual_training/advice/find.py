@@ -16,15 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.advice.black_box import Background
-from counterfactual_training.advice.blind import search_blind
-from counterfactual_training.advice.narrow import search_narrow
 from counterfactual_training.advice.points import DIGITS, Counterfactuals, Factuals, floor_of
+from counterfactual_training.advice.promise import promising
 from counterfactual_training.advice.refine import Shortener, swap_categories
-from counterfactual_training.advice.singles import single_changes
 from counterfactual_training.advice.space import AdviceSpace
-from counterfactual_training.advice.supports import FEW, in_fewer_columns
-from counterfactual_training.advice.tries import promising
-from counterfactual_training.advice.walk import one_by_one
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.gates import Gate, Gated, towards_real
 from counterfactual_training.search import Generator, SearchResult, Status, generic, search
@@ -36,8 +31,6 @@ _AIM_HIGHER = 0.4
 _PATIENCE = 4
 # Rows of many columns are first searched in the few that promise most: nobody can change hundreds.
 _SUPPORTS = (8, 32, 128, 512)
-# Encoded columns, up to which one column after the other is tried.
-_WIDEST_WALK = 512
 # Points on either side of a number that single columns are tried at.
 _POINTS = 16
 # Shares of a change that are tried if rounding all of it breaks a relation between columns.
@@ -91,61 +84,31 @@ class Finder(AdviceSpace):
     def find(
         self, factuals: Factuals, y: Tensor, generator: Generator, fall_back: bool, sparsify: bool
     ) -> Counterfactuals:
-        """A counterfactual for every row.
+        """A counterfactual for every row, by a search along gradients.
 
         Args:
             y: ``(n,)`` target classes.
             generator: tried first, then once more with a higher aim.
-            fall_back: try single columns before the search; retry rows that miss with class loss and distance only,
-                then along real rows.
+            fall_back: retry rows that miss with class loss and distance only, then along real rows.
             sparsify: change as few columns as little as possible.
         """
-        x, threshold = factuals.x, float(generator.decision_threshold)
-        x_cf, steps = x.clone(), torch.zeros_like(y)
+        threshold = float(generator.decision_threshold)
+        x_cf, steps = factuals.x.clone(), torch.zeros_like(y)
         # Whatever a gate says of them, rows that have their target need no advice.
-        there = self.logits(x).argmax(-1).to(y) == y
+        there = self.logits(factuals.x).argmax(-1).to(y) == y
         rows = (~there).nonzero().squeeze(-1)
-        # Pixels are too many to look at one by one.
-        by_column = sparsify and fall_back and not bool(self.pixels.any())
-        alone, single = self._alone(factuals, rows, y, threshold) if by_column else (rows[:0], x[:0])
-        x_cf[alone] = single
-        # Where some columns are difficult, several others may be cheaper than one, so those rows are searched as well.
-        rest = rows[~torch.isin(rows, alone)] if self.weights is None else rows
-        # Everything else by a search of all columns.
-        x_cf[rest], steps[rest] = self.together(factuals.take(rest), y[rest], generator, fall_back, sparsify)
-        # From here on other ways compete with what was found: cheaper ones, or better best efforts.
+        x_cf[rows], steps[rows] = self.together(factuals.take(rows), y[rows], generator, fall_back, sparsify)
         confidence = self.confidence(x_cf, y)
-        if self.weights is not None:
-            self._keep_cheaper(x_cf, confidence, alone, single, factuals, y, threshold)
-        if by_column and self.background is None and not self.late:
-            # A search moves every column that it may; one after the other often needs fewer.
-            many = (self.num_changes(x_cf, x) > FEW) | (confidence < threshold)
-            rows = (many & ~there).nonzero().squeeze(-1)
-            # Of very wide rows, points are too large to compare many of them; halving columns has to do.
-            if len(rows) and x.shape[-1] <= _WIDEST_WALK:
-                walked = self._walked(factuals.take(rows), y[rows], threshold)
-                self._keep_cheaper(x_cf, confidence, rows, walked, factuals, y, threshold)
-            in_fewer_columns(self, factuals, y, x_cf, confidence, generator)
         status = torch.where(confidence >= threshold, int(Status.CONVERGED), int(Status.EXHAUSTED))
         found = Counterfactuals(x_cf, status.masked_fill(there, int(Status.ALREADY_THERE)), steps)
         self._flip_the_implausible(found, factuals, y, generator, fall_back, sparsify)
         return found
-
-    def _alone(self, factuals: Factuals, rows: Tensor, y: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
-        """Which of the rows one column suffices for, and the cheapest such point ``(a, d)``."""
-        # Above the threshold by what another batch may differ.
-        floor = torch.full_like(factuals.x[rows, 0], threshold + DIGITS)
-        singles = single_changes(self, factuals.take(rows), y[rows], floor)
-        cheapest = singles.cheapest()
-        return rows[singles.row[cheapest]], singles.point[cheapest]
 
     def together(
         self, factuals: Factuals, y: Tensor, generator: Generator, fall_back: bool, sparsify: bool
     ) -> tuple[Tensor, Tensor]:
         """Points ``(n, d)`` found by moving all columns that may move, shortened; and the steps that took."""
         threshold = float(generator.decision_threshold)
-        if self.background is not None and len(y):
-            return search_blind(self, self.background, factuals, y, threshold, sparsify)
         x_cf, steps, rows = factuals.x.clone(), torch.zeros_like(y), torch.arange(len(y), device=y.device)
         # Only where that leaves out more than half of the columns; else it hardly saves anything.
         sizes = [size for size in _SUPPORTS if size < len(self.difficulty) / 2 and sparsify and fall_back]
@@ -168,29 +131,6 @@ class Finder(AdviceSpace):
                 points[done] = self.shorten(points[done], part, y[rows], floor)
             x_cf[rows], rows = points[done], rest
         return x_cf, steps
-
-    def _walked(self, factuals: Factuals, y: Tensor, threshold: float) -> Tensor:
-        """Points ``(n, d)`` that one column after the other leads to."""
-        points = one_by_one(self, factuals, y, threshold + DIGITS)
-        return self.shorten(points, factuals, y, floor_of(self.confidence(points, y), threshold))
-
-    def _keep_cheaper(
-        self,
-        x_cf: Tensor,
-        confidence: Tensor,
-        rows: Tensor,
-        points: Tensor,
-        factuals: Factuals,
-        y: Tensor,
-        threshold: float,
-    ) -> None:
-        """Put other points of some rows into x_cf ``(n, d)``, and their confidence ``(n,)``: those that are cheaper or,
-        of rows that miss, more confident."""
-        x, now, gained = factuals.x[rows], confidence[rows], self.confidence(points, y[rows])
-        cheaper = (gained >= threshold) & (self.cost(points, x) < self.cost(x_cf[rows], x))
-        # A row that misses takes any gain; one that arrives only what is cheaper and still arrives.
-        better = torch.where(now < threshold, gained > now, cheaper)
-        x_cf[rows[better]], confidence[rows[better]] = points[better], gained[better]
 
     def _holding(self, factuals: Factuals, y: Tensor, most: int) -> Factuals:
         """The rows with all but their most promising features held."""
@@ -237,11 +177,6 @@ class Finder(AdviceSpace):
         """Counterfactuals ``(n, d)`` that ask for less, with no change that is not needed; see :class:`Shortener`."""
         return self._shortener(factuals)(x_cf, factuals.x, y, floor)
 
-    def undo(self, x_cf: Tensor, factuals: Factuals, y: Tensor, floor: Tensor) -> Tensor:
-        """Counterfactuals ``(n, d)`` without whole changes that are not needed; the others stay as they are."""
-        rows = torch.arange(len(y), device=y.device)
-        return self._shortener(factuals).undo(x_cf, factuals.x, y, floor, rows)
-
     def _shortener(self, factuals: Factuals) -> Shortener:
         x = factuals.x
 
@@ -261,9 +196,6 @@ class Finder(AdviceSpace):
 
     def _search(self, factuals: Factuals, y: Tensor, generator: Generator) -> SearchResult:
         x, held, rules = factuals.x, factuals.held, self._free.to(factuals.x)
-        found = search_narrow(self.model, self.gate, x, y, generator, rules, held, self.weights)
-        if found is not None:
-            return found
         return search(self.searched, x, y, generator, rules, held=held, difficulty=self.weights, diagnose=False)
 
     def _flip_the_implausible(

@@ -1,77 +1,44 @@
-"""Other answers for the same person: within a number of columns, and several that change different columns."""
+"""Answers for people: the cheapest one, and several that change different columns."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from counterfactual_training.advice.closest import come_closer
-from counterfactual_training.advice.digits import in_few_digits
+from counterfactual_training.advice.beam import Beam, Pool
 from counterfactual_training.advice.find import Finder
-from counterfactual_training.advice.points import DIGITS, Counterfactuals, Factuals
-from counterfactual_training.advice.singles import single_changes
-from counterfactual_training.advice.supports import top, vital_columns
+from counterfactual_training.advice.points import Counterfactuals, Factuals
+from counterfactual_training.advice.promise import WIDEST, promising
 from counterfactual_training.search import Generator, Status
 
-# Sets of columns tried per row and round.
-_TRIED = 3
-# Of each answer, only its largest changes are locked in turn.
-_LARGEST = 4
+# People searched together; bounds memory.
+_PEOPLE = 256
+# Of wider tables, the columns that promise most are tried; first few, then more for those whom they do not help.
+_TRIED = (24, 96)
 
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """How a finder is asked: arguments of :meth:`Finder.find`, and the largest number of columns to change."""
+    """How people are asked about.
+
+    Attributes:
+        generator: with its threshold; searches along gradients if it is named, otherwise only its threshold counts.
+        named: whether the user asks for this very generator.
+        sparsify: of a named generator, take back what is not needed.
+        max_changes: the largest number of columns to change.
+    """
 
     generator: Generator
-    fall_back: bool = True
+    named: bool = False
     sparsify: bool = True
     max_changes: int | None = None
 
-    def ask(self, finder: Finder, factuals: Factuals, y: Tensor) -> Counterfactuals:
-        """A counterfactual for every row, of at most ``max_changes`` columns."""
-        found = finder.find(factuals, y, self.generator, self.fall_back, self.sparsify)
-        if self.max_changes is None:
-            return found
-        # Most answers are short anyway; only the others are searched again.
-        rows = (finder.num_changes(found.x_cf, factuals.x) > self.max_changes).nonzero().squeeze(-1)
-        if len(rows):
-            part = factuals.take(rows)
-            found.put(rows, _within(finder, part, y[rows], found.x_cf[rows], self), torch.ones_like(rows).bool())
-        return found
-
-
-def _within(finder: Finder, factuals: Factuals, y: Tensor, x_cf: Tensor, question: Question) -> Counterfactuals:
-    """Counterfactuals of rows whose first answer x_cf ``(n, d)`` changes too many columns.
-
-    Three sets of columns are tried per row: the largest changes of the first answer, those whose changes matter most to
-    it, and those that help most on their own. Everything else is held, so the limit is exact.
-    """
-    most, x, threshold = int(question.max_changes or 1), factuals.x, float(question.generator.decision_threshold)
-    floor = torch.full_like(x[:, 0], threshold)
-    alone = single_changes(finder, factuals, y, floor).best
-    limit = torch.full_like(y, most)
-    supports = [*vital_columns(finder, factuals, y, x_cf, limit), top(alone, limit)]
-    n, tries = len(x), len(supports)
-    # All three sets of all rows in one search, as rows of one batch.
-    rows = torch.arange(n, device=x.device).repeat(tries)
-    again = factuals.take(rows).holding(~torch.cat(supports)[:, finder.owner.to(x.device)])
-    # Without the limit, which the held cells already keep.
-    found = replace(question, max_changes=None).ask(finder, again, y[rows])
-    # Reached before missed, then cheap before dear; of those that missed, the most probable.
-    rank = torch.where(
-        found.reached, finder.cost(found.x_cf, again.x).double(), 1e9 - finder.confidence(found.x_cf, y[rows]).double()
-    )
-    # Behind every plausible answer, but before every miss.
-    rank += 1e6 * (found.status == int(Status.IMPLAUSIBLE))
-    best = rank.view(tries, n).argmin(0) * n + torch.arange(n, device=x.device)
-    return Counterfactuals(found.x_cf[best], found.status[best], found.num_steps.view(tries, n).sum(0))
-
-
-# ---- several options -------------------------------------------------------------------------------------------------
+    @property
+    def threshold(self) -> float:
+        return float(self.generator.decision_threshold)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,133 +57,141 @@ class Options:
 def find_options(finder: Finder, factuals: Factuals, y: Tensor, question: Question, num_options: int) -> Options:
     """Up to ``num_options`` answers per row, no two of which change the same columns.
 
-    The first is the answer of :meth:`Question.ask`. Then come single columns that suffice, what the model alone asks
-    for if there is a gate, and rounds in which one column of every answer so far is locked: whatever is found there
-    changes other columns. No answer changes all columns of another one and more; but what the model alone asks for may.
+    Plausible answers come first, the cheapest of them at the head: it is the answer to a question for one option. If
+    there is a gate, what the model alone asks for may stand last, if it is cheaper. No plausible answer changes all
+    columns of another one and more.
     """
-    threshold = float(question.generator.decision_threshold)
-    first = question.ask(finder, factuals, y)
-    if finder.closest and question.fall_back:
-        come_closer(finder, factuals, y, first, threshold, question.sparsify)
-    first = in_few_digits(finder, factuals, y, first, threshold, question.sparsify)
-    rows = torch.arange(len(y), device=y.device)
-    # Rows that the first answer does not help will not be helped by locking more.
-    asked = rows[first.reached]
-    if num_options == 1 or len(asked) == 0 or finder.late:
-        return Options(rows, first)
-    pool = _Pool(finder, factuals, y, threshold, question.sparsify, rows, first)
-    part = factuals.take(asked)
-    floor = torch.full_like(part.x[:, 0], threshold + DIGITS)
-    singles = single_changes(finder, part, y[asked], floor)
-    converged = torch.full_like(singles.row, int(Status.CONVERGED))
-    pool.add(asked[singles.row], Counterfactuals(singles.point, converged, torch.zeros_like(singles.row)))
-    if finder.gate is not None and not finder.late:
-        # What the model alone asks for is often cheaper, and stands beside plausible answers.
-        plain = question.ask(replace(finder, gate=None), part, y[asked])
-        pool.add(asked, plain)
-    # Each round should bring one more option to every row.
-    for _ in range(num_options - 1):
-        owners, locks = pool.locks(asked, num_options)
-        if not locks or finder.late:
+    # Pixels are too many to change one by one.
+    if question.named or bool(finder.pixels.any()):
+        return _by_gradients(finder, factuals, y, question)
+    there = finder.logits(factuals.x).argmax(-1).to(y) == y
+    answers: dict[int, list[_Answer]] = {
+        int(i): [_Answer(factuals.x[i], int(Status.ALREADY_THERE), 0, 0.0)] for i in there.nonzero().squeeze(-1)
+    }
+    rows = (~there).nonzero().squeeze(-1)
+    wide = len(finder.encoder.columns_) > WIDEST
+    for part in rows.split(1 if wide else _PEOPLE):
+        found = _search(finder, factuals.take(part), y[part], question, num_options, wide)
+        answers |= {int(row): own for row, own in zip(part.tolist(), found, strict=True)}
+    listed = [(row, answer) for row in range(len(y)) for answer in answers[row]]
+    return Options(
+        torch.tensor([row for row, _ in listed], dtype=torch.long, device=y.device),
+        Counterfactuals(
+            torch.stack([answer.point for _, answer in listed]) if listed else factuals.x[:0],
+            torch.tensor([answer.status for _, answer in listed], dtype=torch.long, device=y.device),
+            torch.tensor([answer.asked for _, answer in listed], dtype=torch.long, device=y.device),
+        ),
+    )
+
+
+def _by_gradients(finder: Finder, factuals: Factuals, y: Tensor, question: Question) -> Options:
+    """One answer per row by the generator of the question."""
+    found = finder.find(factuals, y, question.generator, not question.named, question.sparsify)
+    if question.max_changes is not None:
+        # A search along gradients cannot count columns, so what changes too many is no answer.
+        many = finder.num_changes(found.x_cf, factuals.x) > question.max_changes
+        found.x_cf[many] = factuals.x[many]
+        found.status[many] = int(Status.EXHAUSTED)
+    return Options(torch.arange(len(y), device=y.device), found)
+
+
+@dataclass(frozen=True, eq=False)
+class _Answer:
+    """A point as printed ``(d,)``, its status, how many points the model was asked about, and its price."""
+
+    point: Tensor
+    status: int
+    asked: int
+    price: float
+
+
+def _search(
+    finder: Finder, factuals: Factuals, y: Tensor, question: Question, num_options: int, wide: bool
+) -> list[list[_Answer]]:
+    """The answers of each person, at least one."""
+    if wide:
+        return _search_wide(finder, factuals, y, question, num_options)
+    beam = Beam(finder, factuals, y, question.threshold, question.max_changes)
+    beam.run(num_options)
+    return _chosen(finder, beam, factuals, num_options)
+
+
+def _search_wide(
+    finder: Finder, factuals: Factuals, y: Tensor, question: Question, num_options: int
+) -> list[list[_Answer]]:
+    """One person with many columns: only the most promising are tried."""
+    found: list[list[_Answer]] = []
+    for most in _TRIED:
+        mask = promising(finder, factuals, y, most)
+        columns = mask[0].nonzero().squeeze(-1).cpu().numpy()
+        beam = Beam(finder, factuals, y, question.threshold, question.max_changes, columns)
+        beam.run(num_options)
+        found = _chosen(finder, beam, factuals, num_options)
+        if found[0][0].status == int(Status.CONVERGED) or finder.late:
             break
-        again = factuals.take(owners).holding(torch.stack(locks)[:, finder.owner.to(y.device)])
-        pool.add(owners, question.ask(finder, again, y[owners]))
-    return pool.chosen(num_options)
+    return found
 
 
-class _Pool:
-    """All answers found so far, by row."""
+def _chosen(finder: Finder, beam: Beam, factuals: Factuals, num_options: int) -> list[list[_Answer]]:
+    """The best of what a search found, for each person; then what the model alone asks for, and best efforts."""
+    plausible = _by_person(finder, beam, beam.pool, factuals, int(Status.CONVERGED))
+    answers = [_distinct(pool, num_options) for pool in plausible]
+    if finder.gate is not None and not finder.late and (num_options > 1 or not all(answers)):
+        alone = _by_person(finder, beam, beam.run_alone(num_options), factuals, int(Status.IMPLAUSIBLE))
+        pairs = zip(answers, alone, strict=True)
+        answers = [_with_doubtful(own, doubtful, num_options) for own, doubtful in pairs]
+    for i, own in enumerate(answers):
+        if not own:
+            own.append(_Answer(_effort(beam, i), int(Status.EXHAUSTED), int(beam.asked[i]), 0.0))
+    return answers
 
-    def __init__(
-        self,
-        finder: Finder,
-        factuals: Factuals,
-        y: Tensor,
-        threshold: float,
-        sparsify: bool,
-        rows: Tensor,
-        first: Counterfactuals,
-    ) -> None:
-        self.finder, self.factuals, self.y, self.threshold, self.sparsify = finder, factuals, y, threshold, sparsify
-        # The answers at places 0 … n − 1 are the first ones of rows 0 … n − 1; :meth:`chosen` counts on it.
-        self.row, self.found = rows, first
-        # What was locked before would find the same answer again.
-        self.locked: set[tuple[int, frozenset[int]]] = set()
 
-    def add(self, rows: Tensor, found: Counterfactuals) -> None:
-        """Add answers to these rows, if they answer."""
-        # Best efforts are no options.
-        good = (found.status == int(Status.CONVERGED)).nonzero().squeeze(-1)
-        status = found.status[good]
-        if self.finder.gate is not None and len(good):  # an answer of the model alone may miss the gate
-            passes = self.finder.confidence(found.x_cf[good], self.y[rows[good]]) >= self.threshold
-            status = torch.where(passes, status, int(Status.IMPLAUSIBLE))
-        rows, found = rows[good], replace(found.take(good), status=status)
-        own, goal = self.factuals.take(rows), self.y[rows]
-        found = in_few_digits(self.finder, own, goal, found, self.threshold, self.sparsify)
-        self.row = torch.cat([self.row, rows])
-        self.found = Counterfactuals(
-            torch.cat([self.found.x_cf, found.x_cf]),
-            torch.cat([self.found.status, found.status]),
-            torch.cat([self.found.num_steps, found.num_steps]),
-        )
+def _effort(beam: Beam, i: int) -> Tensor:
+    return beam.effort[i]
 
-    def _order(self) -> tuple[list[int], list[frozenset[int]]]:
-        """Answers by cost, and the columns that each of them changes."""
-        x = self.factuals.x[self.row]
-        moved, cost = self.finder.distance(self.found.x_cf, x), self.finder.cost(self.found.x_cf, x)
-        supports = [frozenset(line.nonzero().squeeze(-1).tolist()) for line in moved > 0]
-        return cost.argsort(stable=True).tolist(), supports
 
-    def chosen(self, num_options: int) -> Options:
-        """The cheapest answers of each row that differ in their columns; always the first one, whatever its status.
+def _by_person(finder: Finder, beam: Beam, pool: Pool, factuals: Factuals, status: int) -> list[list[_Answer]]:
+    """Everybody's answers, the cheapest first."""
+    person, point, price = pool.joined(factuals.x.shape[1], factuals.x)
+    found: list[list[_Answer]] = [[] for _ in range(len(factuals.x))]
+    for place in np.lexsort((price, person)).tolist():
+        i = int(person[place])
+        found[i].append(_Answer(point[place], status, int(beam.asked[i]), float(price[place])))
+    for i, own in enumerate(found):
+        moved = finder.distance(torch.stack([a.point for a in own]), factuals.x[i].expand(len(own), -1)) if own else []
+        found[i] = [
+            _Columns(a, frozenset(line.nonzero().squeeze(-1).tolist())) for a, line in zip(own, moved, strict=True)
+        ]  # type: ignore[misc]
+    return found
 
-        Beside plausible answers, one that is not may stand, if it is cheaper than the first.
-        """
-        order, supports = self._order()
-        num_rows, status = len(self.y), self.found.status.tolist()
-        rank = {place: i for i, place in enumerate(order)}
-        kept: dict[int, list[int]] = {row: [row] for row in range(num_rows)}
-        for place in order:
-            row = int(self.row[place])
-            own = kept[row]
-            # First answers are kept already; an answer without a change is none.
-            if place < num_rows or len(own) >= num_options or not supports[place]:
-                continue
-            alike = [other for other in own if status[other] == status[place]]
-            doubtful = status[place] != status[row] and (alike or rank[place] > rank[row])
-            # Of two that contain each other, the larger asks for more than is needed.
-            nested = any(supports[other] <= supports[place] or supports[place] <= supports[other] for other in alike)
-            if not doubtful and not nested:
-                own.append(place)
-        places = [place for row in range(num_rows) for place in sorted(kept[row], key=rank.__getitem__)]
-        index = torch.tensor(places, device=self.y.device, dtype=torch.long)
-        return Options(self.row[index], self.found.take(index))
 
-    def locks(self, rows: Tensor, num_options: int) -> tuple[Tensor, list[Tensor]]:
-        """Rows that still need options, and masks ``(m,)`` of features to lock: one of every answer chosen so far."""
-        options = self.chosen(num_options)
-        moved = self.finder.distance(options.found.x_cf, self.factuals.x[options.row])
-        by_row: dict[int, list[Tensor]] = {}
-        for row, line in zip(options.row.tolist(), moved, strict=True):
-            by_row.setdefault(row, []).append(line)
-        owners, masks = [], []
-        for row in rows.tolist():
-            answers = by_row[row]
-            if len(answers) >= num_options:
-                continue
-            tops = [line.topk(min(_LARGEST, len(line))) for line in answers]
-            largest = [top.indices[top.values > 0].tolist() for top in tops]
-            tried = 0
-            # One column of every answer so far: whatever is found then differs from each of them.
-            for columns in product(*largest):
-                lock = (row, frozenset(columns))
-                if lock in self.locked or tried >= _TRIED:
-                    continue
-                self.locked.add(lock)
-                tried += 1
-                owners.append(row)
-                mask = torch.zeros_like(moved[0], dtype=torch.bool)
-                mask[list(columns)] = True
-                masks.append(mask)
-        return torch.tensor(owners, device=self.y.device, dtype=torch.long), masks
+class _Columns(_Answer):
+    """An answer that knows the columns it changes."""
+
+    def __init__(self, answer: _Answer, support: frozenset[int]) -> None:
+        super().__init__(answer.point, answer.status, answer.asked, answer.price)
+        object.__setattr__(self, "support", support)
+
+    support: frozenset[int]
+
+
+def _distinct(pool: list[_Answer], num_options: int) -> list[_Answer]:
+    """The cheapest answers, none of which changes all columns of another."""
+    kept: list[_Answer] = []
+    for answer in pool:
+        support = answer.support  # type: ignore[attr-defined]
+        nested = any(support <= other.support or other.support <= support for other in kept)  # type: ignore[attr-defined]
+        if support and not nested:
+            kept.append(answer)
+        if len(kept) == num_options:
+            break
+    return kept
+
+
+def _with_doubtful(plausible: list[_Answer], doubtful: list[_Answer], num_options: int) -> list[_Answer]:
+    """Plausible answers, then the one of the model alone if it is cheaper; only such ones if there are no others."""
+    if not plausible:
+        return _distinct(doubtful, num_options)
+    if not doubtful or doubtful[0].price >= plausible[0].price:
+        return plausible
+    return [*plausible[: num_options - 1], doubtful[0]]

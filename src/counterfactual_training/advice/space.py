@@ -44,14 +44,22 @@ class Bar:
             return torch.full_like(self.logits(x), torch.nan)
         return in_blocks(self.gate, x).exp()
 
-    def probability(self, x: Tensor, y_target: Tensor) -> Tensor:
-        """Of the target ``(n,)`` at x; if the bar is the decision, against the strongest other class alone."""
-        logits, target = self.logits(x), y_target.cpu().unsqueeze(-1)
+    def odds(self, x: Tensor, y_target: Tensor) -> Tensor:
+        """Log-odds ``(n,)`` of the target at x; if the bar is the decision, against the strongest other class alone."""
+        return self.odds_of(self.logits(x), y_target.cpu())
+
+    def odds_of(self, logits: Tensor, y_target: Tensor) -> Tensor:
+        """The same, given the logits ``(n, k)``."""
+        target = y_target.unsqueeze(-1)
         own = logits.gather(-1, target)
         others = logits.scatter(-1, target, -torch.inf)
-        # Against the strongest rival, one half is where the target becomes the argmax, whatever the number of classes.
+        # Against the strongest rival, even odds are where the target becomes the argmax, of any number of classes.
         rival = others.amax(-1, keepdim=True) if self.decision else others.logsumexp(-1, keepdim=True)
-        return (own - rival).sigmoid().squeeze(-1).to(x)
+        return (own - rival).squeeze(-1)
+
+    def probability(self, x: Tensor, y_target: Tensor) -> Tensor:
+        """Of the target ``(n,)`` at x; if the bar is the decision, against the strongest other class alone."""
+        return self.odds(x, y_target).sigmoid().to(x)
 
     def confidence(self, x: Tensor, y_target: Tensor) -> Tensor:
         """What must reach τ ``(n,)``: the probability, times the plausibility if there is a gate.

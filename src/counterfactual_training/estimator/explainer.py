@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.advice.answer import advice_constraints
+from counterfactual_training.advice.background import make_background
 from counterfactual_training.advice.black_box import BlackBox, ask
-from counterfactual_training.advice.blind import make_background
 from counterfactual_training.advice.explains import Explains
 from counterfactual_training.advice.find import Finder
 from counterfactual_training.errors import ConstraintError, InputError, check_name, from_outside

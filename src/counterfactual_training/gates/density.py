@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from counterfactual_training.gates.calibration import FEWEST_ROWS, Calibrated, Line, calibrate
 
@@ -125,6 +126,21 @@ class Density(Calibrated):
         return self.passes(self.scores(x))
 
     @torch.no_grad()
+    def of_class(self, x: Tensor, label: int) -> Tensor:
+        x = x.flatten(x.dim() - self.feature_dims)
+        if bool(self.given.all()) or not bool(self.judged[label]):
+            return x.new_zeros(x.shape[:-1])
+        # In place, and for the kernels of one class: this is where advice spends its time.
+        logs = []
+        for kernels in self._ready():
+            own = kernels.weights.unflatten(0, kernels.peak.shape)[label]
+            distance = self._products(x, kernels, own).clamp_min_(0.0)
+            power = -(_HEAVY + len(kernels.middle)) / 2
+            logs.append(distance.log1p_().mul_(power).add_(kernels.peak[label]))
+        score = _conditional(*logs)
+        return functional.logsigmoid(self.slope[label] * (score - self.origin[label]))
+
+    @torch.no_grad()
     def plausibility(self, x: Tensor) -> Tensor:
         """σ(g) of whole rows, given features included, so that a row unlike all training rows gets a low value."""
         x = x.flatten(x.dim() - self.feature_dims)
@@ -171,12 +187,16 @@ class Density(Calibrated):
 
     def _distance(self, x: Tensor, kernels: _Kernels) -> Tensor:
         """‖x − c‖² / νh² ``(..., n, k·m)``."""
+        return self._products(x, kernels, kernels.weights)
+
+    def _products(self, x: Tensor, kernels: _Kernels, weights: Tensor) -> Tensor:
+        """‖x − c‖² / νh² ``(..., n, a)`` for a of the kernels, by their weights ``(a, c + 2)``."""
         # Usually all columns: then there is nothing to cut, which takes long in wide rows.
         x = x if len(kernels.middle) == x.shape[-1] else x[..., kernels.columns]
         x = (x - kernels.middle).clamp(-_FARTHEST, _FARTHEST)
         norm = x.square().sum(-1, keepdim=True)
         points = torch.cat([x, norm, torch.ones_like(norm)], -1)
-        return points @ kernels.weights.mT
+        return points @ weights.mT
 
     def _logs(self, distance: Tensor, kernels: _Kernels) -> Tensor:
         """Log kernels ``(..., n, k, m)`` at these distances ``(..., n, k·m)``."""

@@ -39,6 +39,10 @@ class Gate(nn.Module):
         """``log σ(g)`` ``(..., n, k)`` of rows ``(..., n, *features)``."""
         raise NotImplementedError
 
+    def of_class(self, x: Tensor, label: int) -> Tensor:
+        """``log σ(g)`` ``(..., n)`` of one class alone, without gradients; up to rounding what :meth:`forward` says."""
+        return self(x)[..., label]
+
     def describe(self) -> list[dict[str, Any]]:
         """What :func:`make_gate` needs to make a gate of the same shape: one JSON object per part."""
         raise NotImplementedError
@@ -71,6 +75,9 @@ class Both(Gate):
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.stack([part(x) for part in self.lone]).sum(0)
+
+    def of_class(self, x: Tensor, label: int) -> Tensor:
+        return torch.stack([part.of_class(x, label) for part in self.lone]).sum(0)
 
     def plausibility(self, x: Tensor) -> Tensor:
         return torch.stack([part.plausibility(x) for part in self.lone]).prod(0)

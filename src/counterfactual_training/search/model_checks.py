@@ -78,6 +78,12 @@ def first_logits(model: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, num_cl
     return logits
 
 
+def check_finite_logits(logits: Tensor) -> None:
+    """Raise if a model's output, of any shape, holds NaN or infinity."""
+    if not bool(torch.isfinite(logits).all()):
+        raise ModelError("The model returned NaN or infinity; its weights are unusable.")
+
+
 def check_logits(logits: Tensor, y: Tensor, num_classes: int | None = None) -> None:
     """Check a model's output ``(..., n, k)`` for classes y ``(..., n)``: finite logits with enough columns."""
     check_tensor(logits)
@@ -92,8 +98,7 @@ def check_logits(logits: Tensor, y: Tensor, num_classes: int | None = None) -> N
     if y.numel() and not (int(y.min()) >= 0 and int(y.max()) < k):
         raise InputError(f"Classes must lie in 0..{k - 1}, got {int(y.min())}..{int(y.max())}.")
     values = logits.detach()
-    if not bool(torch.isfinite(values).all()):
-        raise ModelError("The model returned NaN or infinity; its weights are unusable.")
+    check_finite_logits(values)
     # A single row may sum to 1 by chance, and so may copies of it, from which several answers are searched.
     if (
         bool((values != values.reshape(-1, k)[:1]).any())

@@ -117,6 +117,13 @@ class PlanJudge:
         """Columns that follow others: they have no list, step or learned range of their own."""
         return frozenset(self.encoder.schema_.book.following)
 
+    def allows(self, name: str, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+        """Mask ``(a,)`` of changes of a number, all of which the rules of its column allow."""
+        fine = np.ones(len(after), dtype=bool)
+        for _, broken, _ in _number_rules(self, self.columns[name], before, after):
+            fine &= ~broken
+        return fine
+
     def fixed(self, name: str) -> bool:
         """Whether nothing may change in a column: as stated, or because training saw one value only."""
         column = self.columns[name]
