@@ -122,8 +122,8 @@ def test_a_time_limit_ends_the_search_for_further_ways_and_every_claim_still_hol
     whole = classifier.explain(people, "granted", n_options=3)
     hurried = classifier.explain(people, "granted", n_options=3, time_limit=1e-9)
     assert whole.complete and not hurried.complete
-    # No round of further options was begun, but everybody has the first answer.
-    assert len(hurried) == len(people) < len(whole)
+    # What takes longest is left out, but everybody has an answer, if only a best effort.
+    assert len(people) <= len(hurried) <= len(whole)
     reached = hurried.status == "converged"
     assert reached.any()
     np.testing.assert_array_equal(classifier.predict(hurried.frame[reached].droplevel(-1)), "granted")

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 # What one more column counts beside the cost of its change: of two answers that cost about the same, people want the
 # one that changes fewer columns.
-COLUMN = 0.2
+COLUMN = 0.4
 # Pairs of moves per person, which decide how many moves of a column take part in pairs; and the fewest, and most.
 _PAIRS, _COARSEST, _FINEST = 5000, 4, 12
 # Values between two others that are tried at a time when a number is eased.
@@ -48,7 +48,9 @@ _BETWEEN = 15
 # Candidates of a person that are eased at a time: few first, because most of the others are then known to be dearer.
 _EASED = (8, 64)
 # States in the beam, extensions put to the model per level, and levels without any answer before the beam gives up.
-_WIDTH, _ASKED, _DEEPEST = 32, 160, 16
+_WIDTH, _ASKED, _DEEPEST = 48, 240, 16
+# Moves of a column that take part in them.
+_DEEP = 16
 # Real rows tried per person, and how many that arrive are shortened.
 _REAL, _KEPT = 400, 3
 # Looks around a best effort, values on either side each time, and how much closer the next look is.
@@ -409,7 +411,7 @@ class Beam:
 
     def deepen(self, people: np.ndarray) -> None:
         """Levels 3 and more, for people whom one or two columns do not help; also finds the best efforts."""
-        moves = self.coarse
+        moves, _ = self.moves.thinned(_DEEP)
         start = self.x[torch.as_tensor(people)]
         odds0, gate0 = self.margins(people, start)
         self._note_effort(people, start, odds0, gate0)
@@ -454,40 +456,57 @@ class Beam:
         self.effort[torch.as_tensor(person[better])] = points[torch.as_tensor(better)]
 
     def come_closer(self, people: np.ndarray) -> None:
-        """Move the numbers of best efforts to values around them that are better, closer and closer.
+        """Move numbers of best efforts, and of the best single moves, to better values around them.
 
         Some targets hold in a narrow band only, such as an interval of a regression, and lie between two values.
         """
-        shares = np.arange(-_AROUND, _AROUND + 1) / _AROUND
-        for look in range(_LOOKS):
-            for j in self.book.notations:
-                free = people[~self.book.held[people, j] & self._few_enough(people, j)]
-                who = np.repeat(free, len(shares))
-                now = self.numbers(self.effort[torch.as_tensor(free)], np.full(len(free), j))
-                changed = self.changed(free, self.effort[torch.as_tensor(free)])[:, j]
-                now = np.where(changed, now, self.book.base[free, j])
-                width = self.book.notations[j].span / _CLOSER ** (look + 1)
-                feature = np.full(len(who), j)
-                number = self.book.written(feature, (now[:, None] + width * shares).ravel())
-                fine = np.isfinite(number) & (number != self.book.base[who, j])
-                fine[fine] = self.book.keeps_rules(feature[fine], who[fine], number[fine])
-                who, number = who[fine], number[fine]
-                if len(who) == 0:
-                    continue
-                points = self.effort[torch.as_tensor(who)]
-                self.book.set_numbers(points, np.arange(len(who)), feature[fine], number)
-                points = self.follow(who, points)
-                odds, gate = self.margins(who, points)
-                kept = self.keeps(who, points)
-                self._note_effort(who, points, odds, np.where(kept, gate, -math.inf))
-                arrived = np.flatnonzero(kept & self._reached(odds, gate))
-                self.shorten(who[arrived], points[torch.as_tensor(arrived)])
-            people = people[np.isinf(self.best[people])]
+        self._look_around(people, self.effort[torch.as_tensor(people)].clone())
+        allowed = np.where(self.moves.allowed[people], self.odds_alone[people], -math.inf)
+        some = np.flatnonzero(np.isfinite(allowed.max(1, initial=-math.inf)) & np.isinf(self.best[people]))
+        if len(some):
+            best = allowed[some].argmax(1)[:, None]
+            self._look_around(people[some], self.points(self.moves, people[some], best))
 
-    def _few_enough(self, people: np.ndarray, j: int) -> np.ndarray:
-        """Mask of people whose best effort may change this feature, too."""
-        changed = self.changed(people, self.effort[torch.as_tensor(people)])
-        return changed[:, j] | (changed.sum(1) < self.most)
+    def _look_around(self, people: np.ndarray, points: Tensor) -> None:
+        """Improve points ``(a, d)``, one for each of the people, number by number, closer and closer."""
+        shares = np.arange(-_AROUND, _AROUND + 1) / _AROUND
+        odds, gate = self.margins(people, points)
+        score = np.minimum(odds - self.enough, gate)
+        for look in range(_LOOKS):
+            for j, notation in self.book.notations.items():
+                width = notation.span / _CLOSER ** (look + 1)
+                self._look_at(people, points, score, j, width * shares)
+
+    def _look_at(self, people: np.ndarray, points: Tensor, score: np.ndarray, j: int, steps: np.ndarray) -> None:
+        """Try numbers of one feature around those of the points, and keep the best of each person."""
+        changed = self.changed(people, points)
+        some = np.flatnonzero(
+            ~self.book.held[people, j] & (changed[:, j] | (changed.sum(1) < self.most)) & np.isinf(self.best[people])
+        )
+        now = self.numbers(points[torch.as_tensor(some)], np.full(len(some), j))
+        now = np.where(changed[some, j], now, self.book.base[people[some], j])
+        place = np.repeat(some, len(steps))
+        who, feature = people[place], np.full(len(place), j)
+        number = self.book.written(feature, (now[:, None] + steps).ravel())
+        fine = np.isfinite(number) & (number != self.book.base[who, j])
+        fine[fine] = self.book.keeps_rules(feature[fine], who[fine], number[fine])
+        place, who, number = place[fine], who[fine], number[fine]
+        if len(who) == 0:
+            return
+        trial = points[torch.as_tensor(place)]
+        self.book.set_numbers(trial, np.arange(len(who)), feature[fine], number)
+        trial = self.follow(who, trial)
+        odds, gate = self.margins(who, trial)
+        kept = self.keeps(who, trial)
+        self._note_effort(who, trial, odds, np.where(kept, gate, -math.inf))
+        arrived = np.flatnonzero(kept & self._reached(odds, gate))
+        self.shorten(who[arrived], trial[torch.as_tensor(arrived)])
+        found = np.where(kept, np.minimum(odds - self.enough, gate), -math.inf)
+        order = np.lexsort((-found, place))
+        order = order[_rank_within(place[order]) == 0]
+        better = order[found[order] > score[place[order]]]
+        score[place[better]] = found[better]
+        points[torch.as_tensor(place[better])] = trial[torch.as_tensor(better)]
 
     def from_real_rows(self, people: np.ndarray) -> None:
         """Start from real rows of the target class that the rules allow, the nearest first, and take columns back."""

@@ -137,7 +137,7 @@ class Density(Calibrated):
             distance = self._products(x, kernels, own).clamp_min_(0.0)
             power = -(_HEAVY + len(kernels.middle)) / 2
             logs.append(distance.log1p_().mul_(power).add_(kernels.peak[label]))
-        score = _conditional(*logs)
+        score = _log_sum(logs[0]) if len(logs) == 1 else _log_sum(logs[0].add_(logs[1])) - _log_sum(logs[1])
         return functional.logsigmoid(self.slope[label] * (score - self.origin[label]))
 
     @torch.no_grad()
@@ -262,6 +262,12 @@ def _conditional(free: Tensor, given: Tensor | None = None) -> Tensor:
         return torch.logsumexp(free, -1)
     # log p̂(free, given) − log p̂(given): kernels far from a row in its given features do not count.
     return torch.logsumexp(free + given, -1) - torch.logsumexp(given, -1)
+
+
+def _log_sum(logs: Tensor) -> Tensor:
+    """logsumexp over the last dimension, in place."""
+    most = logs.amax(-1, keepdim=True)
+    return logs.sub_(most).exp_().sum(-1).log_().add_(most.squeeze(-1))
 
 
 def _widths(rows: Tensor, spread: Tensor) -> Tensor:
