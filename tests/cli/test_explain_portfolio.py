@@ -16,6 +16,7 @@ from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.experiments import portfolio
 from counterfactual_training.experiments.engine.launch import Engine
 from counterfactual_training.experiments.portfolio import Pending, explain_file
+from counterfactual_training.persistence import locked
 
 ROWS = 60
 ALONE = ["--workers", "1"]
@@ -236,6 +237,12 @@ def test_another_model_is_refused(stopped, capsys):
     other = CounterfactualClassifier(mutability={"age": "none"}, epochs=1, random_state=1)
     other.fit(people.drop(columns="granted"), people["granted"]).save(stopped[0])
     assert "the model file had another content" in complaint(capsys, *command(stopped, *ALONE))
+
+
+def test_only_one_process_at_a_time_writes_a_file(stopped, capsys):
+    with locked(Path(f"{stopped[2]}.parts") / "lock", timeout=0):
+        assert "Another process" in complaint(capsys, *command(stopped, *ALONE))
+    assert main(command(stopped, *ALONE)) == 0
 
 
 def test_a_folder_of_something_else_is_not_touched(files, capsys):
