@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,9 +17,9 @@ from counterfactual_training.cli.parsing import pasted
 from counterfactual_training.errors import InputError
 
 # "1.234,5" and "1234,5"; a column of which every cell is one, and some have a comma, holds decimal commas.
-_COMMA = r"[+-]?(?:\d{1,3}(?:\.\d{3})+|\d+)(?:,\d+)?(?:[eE][+-]?\d+)?"
-_THOUSANDS = r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
-_POINTED_THOUSANDS = r"[+-]?\d{1,3}(?:\.\d{3})*"
+COMMA = r"[+-]?(?:\d{1,3}(?:\.\d{3})+|\d+)(?:,\d+)?(?:[eE][+-]?\d+)?"
+THOUSANDS = r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
+POINTED_THOUSANDS = r"[+-]?\d{1,3}(?:\.\d{3})*"
 # A text column with this share of numbers is told.
 _MOSTLY = 0.8
 # A note names at most this many columns.
@@ -65,7 +65,7 @@ def read_table(
     notes = [*form.notes]
     if not form.encoding.startswith("utf-8"):
         notes.append(f"read as {form.encoding.upper()}")
-    _strip(frame, _as_written(form, reading), reading)
+    _strip(frame, as_written(form, reading), reading)
     notes += _understand_numbers(path, form, frame, reading, flags)
     _refuse_infinity(path, form, frame)
     if flags:
@@ -78,7 +78,7 @@ def read_table(
     return frame
 
 
-def _as_written(form: CsvFormat, reading: Reading) -> dict[int, type]:
+def as_written(form: CsvFormat, reading: Reading) -> dict[int, type]:
     """The columns that stay text, as pandas wants to be told."""
     text = set(reading.text)
     return {j: str for j, name in enumerate(form.names) if name in text}
@@ -86,18 +86,26 @@ def _as_written(form: CsvFormat, reading: Reading) -> dict[int, type]:
 
 def _read(path: Path, form: CsvFormat, reading: Reading, **options: Any) -> pd.DataFrame:
     """The cells, with columns numbered: pandas would take the first column for an index."""
-    as_written = _as_written(form, reading)
+    (frame,) = read_parts(path, form, reading, **options)
+    return frame
+
+
+def read_parts(
+    path: Path, form: CsvFormat, reading: Reading, rows: int | None = None, **options: Any
+) -> Iterator[pd.DataFrame]:
+    """The cells, so many rows at a time; without a number, all of them at once."""
+    text = as_written(form, reading)
     blanks: Any = ["", *BLANKS, *reading.na]
-    if as_written:
+    if text:
         stated = ["", *reading.na]
-        blanks = {j: stated if j in as_written else blanks for j in range(len(form.names))}
+        blanks = {j: stated if j in text else blanks for j in range(len(form.names))}
     with path.open(encoding=form.encoding, newline="") as file:
         # Not by skiprows, which counts a name with a line break as one line.
         for _ in range(form.skipped):
             next(file)
         columns = list(range(len(form.names)))
         try:
-            return pd.read_csv(
+            read: Any = pd.read_csv(
                 file,
                 sep=form.separator,
                 header=None,
@@ -106,22 +114,29 @@ def _read(path: Path, form: CsvFormat, reading: Reading, **options: Any) -> pd.D
                 skipinitialspace=form.separator != " ",
                 keep_default_na=False,
                 na_values=blanks,
-                **{"dtype": as_written, **options},
+                chunksize=rows,
+                **{"dtype": text, **options},
             )
         except pd.errors.EmptyDataError:  # names of columns alone
-            return pd.DataFrame(columns=columns)
+            read = pd.DataFrame(columns=columns)
+        yield from [read] if isinstance(read, pd.DataFrame) else read
 
 
-def _strip(frame: pd.DataFrame, as_written: Container[int], reading: Reading) -> None:
+def _strip(frame: pd.DataFrame, text: Container[int], reading: Reading) -> None:
     """Take spaces off the ends of texts, in place; pandas looks for blanks before that."""
     for j in _text_columns(frame):
-        blanks = {"", *reading.na} if j in as_written else {"", *BLANKS, *reading.na}
-        stripped = frame[j].str.strip()
-        is_blank = stripped.isin(blanks)
-        frame[j] = stripped.where(~is_blank)
+        frame[j], is_blank = stripped(frame[j], j in text, reading)
         # A number beside " NA " was text for pandas.
-        if is_blank.any() and j not in as_written and _are_numbers(frame[j]):
+        if is_blank and j not in text and _are_numbers(frame[j]):
             frame[j] = pd.to_numeric(frame[j])
+
+
+def stripped(column: pd.Series, stays: bool, reading: Reading) -> tuple[pd.Series, bool]:
+    """A column of text without spaces at the ends, and whether that made blanks; ``stays``: as it is written."""
+    blanks = {"", *reading.na} if stays else {"", *BLANKS, *reading.na}
+    bare = column.str.strip()
+    is_blank = bare.isin(blanks)
+    return bare.where(~is_blank), bool(is_blank.any())
 
 
 def _are_numbers(column: pd.Series) -> bool:
@@ -161,17 +176,17 @@ def _without_blanks(path: Path, frame: pd.DataFrame, form: CsvFormat) -> tuple[p
 def _about_loss(form: CsvFormat, frame: pd.DataFrame, reading: Reading) -> list[str]:
     """What to tell of 00123, which became 123, and of the category NA, which became a blank."""
     kept = {*reading.na, ""}
-    as_written = _as_written(form, reading)
+    written = as_written(form, reading)
     texts = set(_text_columns(frame))
     zeros = {
         form.names[j]: cell
         for j, cell in sorted(form.zeros.items())
-        if cell not in kept and j not in as_written and types.is_numeric_dtype(frame[j].dtype)
+        if cell not in kept and j not in written and types.is_numeric_dtype(frame[j].dtype)
     }
     words = {
         form.names[j]: cell
         for j, cell in sorted(form.words.items())
-        if cell not in kept and j not in as_written and j in texts
+        if cell not in kept and j not in written and j in texts
     }
     zeros.pop("", None)
     words.pop("", None)
@@ -206,9 +221,9 @@ def _understand_numbers(path: Path, form: CsvFormat, frame: pd.DataFrame, readin
     """Turn text into numbers, in place, in columns where every cell is one; returns what to tell."""
     notes = []
     decimal_commas = False
-    as_written = _as_written(form, reading)
+    written = as_written(form, reading)
     for j in _text_columns(frame):
-        if j in as_written:
+        if j in written:
             continue
         kind = _comma_means(frame[j].dropna(), form.separator)
         if kind == "thousands":
@@ -243,8 +258,15 @@ def _comma_means(text: pd.Series, separator: str) -> str:
     """What the commas of a column of numbers are: ``thousands``, ``decimals``, or nothing if a cell is no number."""
     if not text.str.contains(",", regex=False).any():
         return ""
-    decimals = bool(text.str.fullmatch(_COMMA).all())
-    thousands = bool(text.str.fullmatch(_THOUSANDS).all())
+    return comma_means(
+        decimals=bool(text.str.fullmatch(COMMA).all()),
+        thousands=bool(text.str.fullmatch(THOUSANDS).all()),
+        separator=separator,
+    )
+
+
+def comma_means(decimals: bool, thousands: bool, separator: str) -> str:
+    """The same, of a column that may be either, for all that its cells say."""
     # "1,234" may be either. Files that are separated by commas come from where commas group thousands.
     if thousands and (separator == "," or not decimals):
         return "thousands"
@@ -257,7 +279,7 @@ def _pointed_thousands(path: Path, form: CsvFormat, frame: pd.DataFrame, reading
     text = _read(path, form, reading, usecols=[j], dtype=str)[j].str.strip()
     present = text[~text.isin(reading.na)].dropna()
     pointed = present.str.contains(".", regex=False).any()
-    if not pointed or not present.str.fullmatch(_POINTED_THOUSANDS).all():
+    if not pointed or not present.str.fullmatch(POINTED_THOUSANDS).all():
         return frame[j]
     if len(text) != len(frame):
         return frame[j]

@@ -6,6 +6,7 @@ import codecs
 import contextlib
 import csv
 import itertools
+import math
 import re
 import shlex
 import textwrap
@@ -62,9 +63,13 @@ class CsvFormat:
     words: Mapping[int, str]
 
 
-def csv_format(path: Path, separator: str | None = None) -> CsvFormat:
-    """Look at the whole file and find out how it is written; raises if it is no table with names of columns."""
-    _check_size(path)
+def csv_format(path: Path, separator: str | None = None, large: bool = False) -> CsvFormat:
+    """Look at the whole file and find out how it is written; raises if it is no table with names of columns.
+
+    Args:
+        large: whether a file of any size is taken, because nobody will hold all of it in memory.
+    """
+    _check_size(path, math.inf if large else _LARGEST)
     encoding = _encoding(path)
     announced = _SEP_LINE.fullmatch(next(_lines(path, encoding), "").strip())
     lead = 0 if announced is None else 1
@@ -77,13 +82,18 @@ def csv_format(path: Path, separator: str | None = None) -> CsvFormat:
     return _checked(path, encoding, chosen, lead)
 
 
-def _check_size(path: Path) -> None:
+def rows_of(path: Path, form: CsvFormat) -> Iterator[tuple[int, list[str]]]:
+    """The last line number and the cells, as text, of every row below the names."""
+    return _records(path, form.encoding, form.separator, form.skipped)
+
+
+def _check_size(path: Path, largest: float) -> None:
     if not path.is_file():
         raise InputError(f"There is no file {str(path)!r}.")
     size = path.stat().st_size
-    if size > _LARGEST:
+    if size > largest:
         raise InputError(
-            f"{path} has {size / 2**30:.1f} GB; ct reads files of up to {_LARGEST / 2**30:.0f} GB. Take a part of its "
+            f"{path} has {size / 2**30:.1f} GB; ct reads files of up to {largest / 2**30:.0f} GB. Take a part of its "
             f"rows, for example: head -n 1000000 {shlex.quote(path.name)} > part.csv"
         )
     if size == 0:

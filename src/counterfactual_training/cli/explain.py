@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from counterfactual_training.cli.options import add_model, several
-from counterfactual_training.cli.output import emit
+from counterfactual_training.cli.options import add_engine, add_model, chosen_engine, several
+from counterfactual_training.cli.output import emit, not_over, writable
 from counterfactual_training.cli.parsing import RANGE, assignments, columns, interval, pick_label, pick_rows
 from counterfactual_training.errors import InputError, check_name, lookup
 
 if TYPE_CHECKING:
+    from counterfactual_training.estimator import CounterfactualClassifier
     from counterfactual_training.tabular.schema import Schema
 
 # Rows explained if none are named.
 _FIRST = 3
-DESCRIPTION = "Search counterfactual explanations for chosen rows and describe them in words."
+# Options that only --all has.
+_FOR_ALL = ("out", "label", "workers", "engine", "address")
+DESCRIPTION = """Search counterfactual explanations for chosen rows and describe them in words; or, with --all, for \
+every row of a file of any length, into a table. You can stop that at any time: the same command resumes."""
 EPILOG = """\
 examples:
   ct explain loan.safetensors --rows 0,1,2
   ct explain loan.safetensors --rows 0-9 --target "loan granted" --confidence 0.9 --json
   ct explain people.safetensors --data people.csv --rows 4 --target yes --options 3
-  ct explain people.safetensors --rows 4 --max-changes 2 --step debt=100 --domain debt=0:30000 job=clerk,nurse"""
+  ct explain people.safetensors --rows 4 --max-changes 2 --step debt=100 --domain debt=0:30000 job=clerk,nurse
+  ct explain people.safetensors --data big.csv --all --out answers.csv --label customer_id --workers 8"""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument("--rows", help="numbers of rows from 0, such as 0,1,2 or 0-9 (default: the first three)")
+    every = "explain every row, a block at a time, and write the answers to --out"
+    parser.add_argument("--all", action="store_true", help=every)
+    parser.add_argument("--out", metavar="FILE", help="with --all: the CSV file for the answers, a line for each")
+    names = "with --all: a column that names people, such as customer_id, to copy to the answers"
+    parser.add_argument("--label", metavar="COLUMN", help=names)
     wanted = "the wanted class (default: the one named by `ct train --positive`, else the next most probable one)"
     parser.add_argument("--target", metavar="CLASS", help=wanted)
     parser.add_argument("--confidence", type=float, metavar="P", help="probability to reach (default: the decision)")
@@ -45,30 +56,21 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--difficulty", **several("COLUMN=NUMBER"), help=dear)
     related = "relations between columns that advice keeps, such as 'paid <= total'"
     parser.add_argument("--relations", **several("RELATION"), help=related)
+    add_engine(parser.add_argument_group("with --all, where to search"), all_processors=True)
 
 
 def run(arguments: argparse.Namespace) -> None:
+    _check_options(arguments)
+    if arguments.all:
+        _explain_all(arguments)
+        return
     from counterfactual_training.cli.saved_models import open_model
 
     opened = open_model(arguments.model)
     rows = opened.rows(arguments.data)
     # A file of new cases may hold a single one.
     people = rows.head(_FIRST).reset_index(drop=True) if arguments.rows is None else pick_rows(rows, arguments.rows)
-    classifier = opened.classifier
-    explanation = classifier.explain(
-        people,
-        pick_label(arguments.target, classifier.classes_, opened.positive),
-        n_options=arguments.options,
-        confidence=arguments.confidence,
-        lock=columns(arguments.lock, classifier.schema_.names, "--lock") or None,
-        vary=columns(arguments.vary, classifier.schema_.names, "--vary") or None,
-        max_changes=arguments.max_changes,
-        domain=_domains(arguments.domain, classifier.schema_),
-        step=assignments(arguments.step, "step", "COLUMN=NUMBER", float) or None,
-        max_change=assignments(arguments.max_change, "max-change", "COLUMN=NUMBER", float) or None,
-        difficulty=assignments(arguments.difficulty, "difficulty", "COLUMN=NUMBER", float) or None,
-        relations=arguments.relations,
-    )
+    explanation = opened.classifier.explain(people, **_question(arguments, opened.classifier, opened.positive))
     document = {
         "model": arguments.model,
         "data": arguments.data or opened.name,
@@ -78,6 +80,67 @@ def run(arguments: argparse.Namespace) -> None:
     rest = f"\n\n{len(people)} of {len(rows)} rows; --rows 0-{len(rows) - 1} explains all."
     more = rest if arguments.rows is None and len(rows) > len(people) else ""
     emit(arguments, document, f"{explanation}\n\n" + "\n".join(explanation.changes()) + more)
+
+
+def _check_options(arguments: argparse.Namespace) -> None:
+    if not arguments.all:
+        for option in _FOR_ALL:
+            if getattr(arguments, option) is not None:
+                raise InputError(f"--{option} is for --all, which explains every row and writes a file.")
+        return
+    if arguments.rows is not None:
+        raise InputError("--all explains every row, --rows some of them: leave one of the two out.")
+    if arguments.out is None:
+        raise InputError("--all writes its answers to a file: name it with --out, such as --out answers.csv.")
+
+
+def _explain_all(arguments: argparse.Namespace) -> None:
+    engine = chosen_engine(arguments)
+    writable(arguments.out)
+    not_over(arguments.out, arguments.model, arguments.data)
+    from counterfactual_training.cli.saved_models import open_model
+    from counterfactual_training.experiments.portfolio import explain_portfolio, file_mark
+
+    opened = open_model(arguments.model)
+    question = _question(arguments, opened.classifier, opened.positive)
+    told = explain_portfolio(
+        opened.classifier,
+        opened.portfolio(arguments.data, arguments.label),
+        arguments.out,
+        question,
+        file_mark(arguments.model),
+        engine=engine,
+        stream=sys.stderr,
+    )
+    document = {
+        "model": arguments.model,
+        "data": arguments.data or opened.name,
+        "out": arguments.out,
+        "rows": told.rows,
+        "status": told.status,
+        "resumed": told.resumed,
+    }
+    counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(told.status.items()))
+    said = f": {counts}." if counts else "."
+    emit(arguments, document, f"{told.rows:,} row(s) explained in {arguments.out}{said}")
+
+
+def _question(arguments: argparse.Namespace, classifier: CounterfactualClassifier, positive: Any) -> dict[str, Any]:
+    """What is asked of each row, as arguments of ``explain``."""
+    schema = classifier.schema_
+    return {
+        "target": pick_label(arguments.target, classifier.classes_, positive),
+        "n_options": arguments.options,
+        "confidence": arguments.confidence,
+        "lock": columns(arguments.lock, schema.names, "--lock") or None,
+        "vary": columns(arguments.vary, schema.names, "--vary") or None,
+        "max_changes": arguments.max_changes,
+        "domain": _domains(arguments.domain, schema),
+        "step": assignments(arguments.step, "step", "COLUMN=NUMBER", float) or None,
+        "max_change": assignments(arguments.max_change, "max-change", "COLUMN=NUMBER", float) or None,
+        "difficulty": assignments(arguments.difficulty, "difficulty", "COLUMN=NUMBER", float) or None,
+        "relations": arguments.relations,
+    }
 
 
 def _domains(items: Sequence[str] | None, schema: Schema) -> dict[str, Any] | None:

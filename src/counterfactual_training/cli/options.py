@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -37,12 +38,16 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DATASET", help=where)
 
 
-def add_engine(parser: argparse.ArgumentParser) -> None:
-    """``--workers``, ``--engine`` and ``--address``."""
+def add_engine(parser: Any, all_processors: bool = False) -> None:
+    """``--workers``, ``--engine`` and ``--address``; by default, a worker for each of ``all_processors``."""
     from counterfactual_training.experiments.engine.launch import Engine, EngineName
 
     usual = Engine()
-    parser.add_argument("--workers", type=int, default=usual.workers, metavar="N", help="tasks at once")
+    if all_processors:
+        every = "tasks at once (default: one per processor)"
+        parser.add_argument("--workers", type=int, metavar="N", help=every)
+    else:
+        parser.add_argument("--workers", type=int, default=usual.workers, metavar="N", help="tasks at once")
     where = f"run in processes of this machine or on a Ray cluster (default: {usual.name}; ray with --address)"
     parser.add_argument("--engine", choices=get_args(EngineName), help=where)
     cluster = "of the Ray cluster: auto, host:port or ray://host:port (default: a local Ray)"
@@ -108,7 +113,8 @@ def chosen_engine(arguments: argparse.Namespace) -> Engine:
 
     # Only Ray has addresses, so naming one is enough.
     name = arguments.engine or (Engine.name if arguments.address is None else "ray")
-    return Engine(name, arguments.workers, arguments.address)
+    workers = os.cpu_count() or 1 if arguments.workers is None else arguments.workers
+    return Engine(name, workers, arguments.address)
 
 
 def at_least_one(text: str) -> int:

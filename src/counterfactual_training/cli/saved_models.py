@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from counterfactual_training.cli.csv_blocks import CsvBlocks
 from counterfactual_training.cli.csv_file import Reading, read_table
 from counterfactual_training.cli.csv_format import BLANKS, NUMBER
 from counterfactual_training.cli.output import note
@@ -22,9 +24,10 @@ from counterfactual_training.cli.table import need_target
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets import load_dataset
 from counterfactual_training.datasets.dataset import Dataset
-from counterfactual_training.errors import FileError, InputError, lookup
+from counterfactual_training.errors import FileError, InputError, check_name, lookup
 from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.estimator.file import row_marks
+from counterfactual_training.experiments.portfolio import BLOCK_ROWS, Portfolio, file_mark
 from counterfactual_training.experiments.trained import (
     TrainedClassifier,
     as_classifier,
@@ -90,6 +93,23 @@ class DatasetModel:
             return wanted(self.table(data, empty=True), self.data.schema.names, data)
         self._same(data)
         return self.data.frame_test
+
+    def portfolio(self, data: str | None, label: str | None) -> Portfolio:
+        """All rows to explain, a block at a time."""
+        if data is not None and is_file_name(data):
+            return _portfolio(data, Reading(text=_codes(self.data.schema)), self.data.schema, label)
+        self._same(data)
+        frame = self.data.frame_test.reset_index(drop=True)
+        if label is not None:
+            raise InputError(f"--label names a column of a CSV file; {self.name!r} is the name of a data set.")
+        mark = hashlib.sha256(pd.util.hash_pandas_object(frame).to_numpy().tobytes()).hexdigest()
+        starts = range(0, len(frame), BLOCK_ROWS)
+        return Portfolio(
+            blocks=lambda: (frame[start : start + BLOCK_ROWS] for start in starts),
+            mark=mark,
+            place=lambda row: f"row {row} of {self.name}",
+            block_rows=BLOCK_ROWS,
+        )
 
     def every_row(
         self, data: str, target: str | None
@@ -167,6 +187,10 @@ class TableModel:
     def rows(self, data: str | None) -> pd.DataFrame:
         file = self._file(data)
         return wanted(self.table(file, empty=True), self.classifier.schema_.names, file)
+
+    def portfolio(self, data: str | None, label: str | None) -> Portfolio:
+        """All rows to explain, a block at a time."""
+        return _portfolio(self._file(data), self.reading, self.classifier.schema_, label)
 
     def labelled(self, data: str | None, target: str | None, all_rows: bool = False) -> LabelledRows:
         """Rows with their classes: those that training did not see, unless all are asked for."""
@@ -279,6 +303,28 @@ def wanted(frame: pd.DataFrame, names: Sequence[str], file: str) -> pd.DataFrame
         shown = ", ".join(map(repr, absent[:5])) + (", …" if len(absent) > 5 else "")
         raise InputError(f"{file} lacks {len(absent)} column(s) that the model needs: {shown}{hint}.")
     return frame[list(names)]
+
+
+def _portfolio(file: str, reading: Reading, schema: Schema, label: str | None) -> Portfolio:
+    """The rows of a CSV file, which may be larger than memory."""
+    # A label is copied as it is written: 007 is no number.
+    if label is not None and label not in schema.names:
+        reading = reading._replace(text=(*reading.text, label))
+    blocks = CsvBlocks(Path(file), reading, BLOCK_ROWS)
+    found = list(blocks.names.values())
+    wanted(pd.DataFrame(columns=found), schema.names, file)
+    if label is not None:
+        check_name(f"column of {file} in --label", label, found)
+    blocks.need_numbers([feature.name for feature in schema if not feature.is_category])
+    return Portfolio(
+        blocks=lambda: iter(blocks),
+        mark=file_mark(file),
+        place=lambda row: f"{file}, line {blocks.line(row)}",
+        label=label,
+        separator=blocks.form.separator,
+        decimal=blocks.decimal,
+        block_rows=BLOCK_ROWS,
+    )
 
 
 def _codes(schema: Schema) -> tuple[str, ...]:
