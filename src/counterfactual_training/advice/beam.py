@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -124,16 +124,19 @@ class Beam:
         columns: np.ndarray | None = None,
     ) -> None:
         self.finder = finder
-        self.factuals = factuals
+        # Bookkeeping is done on the CPU; only questions to model and gate go to the device.
+        self.device = factuals.x.device
+        held = None if factuals.held is None else factuals.held.cpu()
+        self.factuals = factuals = replace(factuals, x=factuals.x.cpu(), held=held)
         self.x = factuals.x
-        self.y = y
+        self.y = y.cpu()
         self.threshold = threshold
         # Above the threshold by what another batch may differ.
         self.enough = _logit(min(threshold + DIGITS, 1 - 1e-9))
         self.book = MoveBook(finder, factuals, columns)
         self.moves = self.book.all_moves()
         self.gated = finder.gate is not None
-        self.labels = y.cpu().numpy()
+        self.labels = self.y.numpy()
         self.most = len(self.book.free) if max_changes is None else min(max_changes, len(self.book.free))
         n = len(self.x)
         self.best = np.full(n, math.inf)  # the lowest price so far
@@ -172,9 +175,10 @@ class Beam:
 
     def _check(self) -> None:
         """Raise if model or gate cannot be computed with."""
-        check_finite_logits(self.finder.model(self.x))
+        x = self.x.to(self.device)
+        check_finite_logits(self.finder.model(x))
         if self.finder.gate is not None:
-            check_finite_logits(self.finder.gate(self.x))
+            check_finite_logits(self.finder.gate(x))
 
     def _go_further(self) -> None:
         """Larger sets, for those who have no answer or might find a cheaper one; then real rows."""
@@ -563,7 +567,7 @@ class Beam:
     # ---- fewer and smaller changes ---------------------------------------------------------------------------------
 
     def shorten(self, person: np.ndarray, points: Tensor) -> None:
-        """Put points ``(a, d)`` that arrive into the pool, without the columns and parts of numbers they do not need."""
+        """Put points ``(a, d)`` that arrive into the pool, without what they do not need of columns and numbers."""
         if len(person) == 0:
             return
         points = self.undo(person, points.clone())
@@ -668,10 +672,10 @@ class Beam:
         """The log-odds ``(a,)`` of everybody's target at points ``(a, d)``."""
         np.add.at(self.asked, person, 1)
         size = max(1, _TOGETHER // self.x.shape[1])
-        logits = torch.cat([self.finder.model(part).cpu() for part in points.split(size)]) if len(points) else None
-        if logits is None:
+        if len(points) == 0:
             return np.zeros(0)
-        return self.finder.odds_of(logits, self.y[torch.as_tensor(person)].cpu()).double().numpy()
+        logits = torch.cat([self.finder.model(part.to(self.device)).cpu() for part in points.split(size)])
+        return self.finder.odds_of(logits, self.y[torch.as_tensor(person)]).double().numpy()
 
     def arrives(self, person: np.ndarray, points: Tensor) -> np.ndarray:
         """Mask ``(a,)`` of points that reach the bar and keep relations."""
@@ -695,14 +699,15 @@ class Beam:
 
     def gate_odds(self, person: np.ndarray, points: Tensor) -> np.ndarray:
         """Log-odds ``(a,)`` that points are plausible; plus infinity without a gate."""
-        if not self.gated:
+        gate = self.finder.gate
+        if gate is None or not self.gated:
             return np.full(len(person), math.inf)
         found = np.zeros(len(person))
         labels = self.labels[person]
         for label in np.unique(labels).tolist():
             rows = np.flatnonzero(labels == label)
             parts = points[torch.as_tensor(rows)].split(_JUDGED)
-            log_p = torch.cat([self.finder.gate.of_class(part, label).cpu() for part in parts]).double()
+            log_p = torch.cat([gate.of_class(part.to(self.device), label).cpu() for part in parts]).double()
             log_p = log_p.clamp_max(-1e-9)
             found[rows] = (log_p - torch.log(-torch.expm1(log_p))).numpy()
         return found

@@ -37,7 +37,7 @@ FARTHEST = 1e6
 _FINEST = 1e-3
 # Bounds of a question need at least so many values between them.
 _FEWEST = 20
-# Values beyond the usual range, where a stated domain reaches beyond it.
+# Where a stated domain reaches beyond the usual range: the range doubled so many times, at most.
 _BEYOND = 8
 
 
@@ -68,17 +68,16 @@ class Notation:
         span = max(last - first, np.finfo(np.float64).tiny)
         grid = _grid(column, span, high - low)
         decimals = _decimals(grid)
-        inside = np.linspace(first, last, max(_SPREAD, num_values))
+        inside: np.ndarray = np.linspace(first, last, max(_SPREAD, num_values))
         if span / grid <= _ALL:
             inside = np.arange(math.floor(first / grid), math.ceil(last / grid) + 1) * grid
-        # A domain that is stated may reach beyond what was seen.
-        below = np.linspace(low, first, _BEYOND)[:-1] if low < first else inside[:0]
-        above = np.linspace(last, high, _BEYOND)[1:] if high > last else inside[:0]
-        ends = np.array([low, high])
-        values = np.concatenate([below, inside, above, ends])
+        # A domain that is stated may reach beyond what was seen. The steps do not depend on where it ends: a wider one
+        # has all values of a narrower one, and more.
+        steps = span * 2.0 ** np.arange(-3, _BEYOND)
+        below = first - steps
+        above = last + steps
+        values = np.concatenate([_up_to(below, low, -1), inside, _up_to(above, high, 1)])
         written = cls(column, grid, decimals, inside[:0], span).write(values[np.isfinite(values)])
-        # Rounding may lead beyond an end of what was seen.
-        written = written[(written >= min(low, first)) & (written <= max(high, last))]
         return cls(column, grid, decimals, np.unique(written), span)
 
     def write(self, numbers: np.ndarray) -> np.ndarray:
@@ -100,6 +99,12 @@ class Notation:
             # Nothing is known of what lies between an outlier and the range.
             near = near.clip(self.values[0], self.values[-1])
         return np.sort(np.concatenate([shared, near], 1), 1)
+
+
+def _up_to(values: np.ndarray, end: float, way: int) -> np.ndarray:
+    """Values that move one way up to an end, and the first beyond it, from which easing leads back."""
+    beyond = int((way * values < way * end).sum())
+    return values[: beyond + 1] if way * values[0] <= way * end else values[:0]
 
 
 def _grid(column: Column, span: float, width: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -63,10 +63,14 @@ def find_options(finder: Finder, factuals: Factuals, y: Tensor, question: Questi
     """
     # Pixels are too many to change one by one.
     if question.named or bool(finder.pixels.any()):
-        return _by_gradients(finder, factuals, y, question)
+        first = _by_gradients(finder, factuals, y, question)
+        if num_options == 1 or bool(finder.pixels.any()):
+            return first
+        others = find_options(finder, factuals, y, replace(question, named=False), num_options)
+        return _beside(finder, factuals, first, others, num_options)
     there = finder.logits(factuals.x).argmax(-1).to(y) == y
     answers: dict[int, list[_Answer]] = {
-        int(i): [_Answer(factuals.x[i], int(Status.ALREADY_THERE), 0, 0.0)] for i in there.nonzero().squeeze(-1)
+        int(i): [_Answer(factuals.x[i], int(Status.ALREADY_THERE), 0)] for i in there.nonzero().squeeze(-1)
     }
     rows = (~there).nonzero().squeeze(-1)
     wide = len(finder.encoder.columns_) > WIDEST
@@ -77,7 +81,7 @@ def find_options(finder: Finder, factuals: Factuals, y: Tensor, question: Questi
     return Options(
         torch.tensor([row for row, _ in listed], dtype=torch.long, device=y.device),
         Counterfactuals(
-            torch.stack([answer.point for _, answer in listed]) if listed else factuals.x[:0],
+            torch.stack([answer.point for _, answer in listed]).to(factuals.x) if listed else factuals.x[:0],
             torch.tensor([answer.status for _, answer in listed], dtype=torch.long, device=y.device),
             torch.tensor([answer.asked for _, answer in listed], dtype=torch.long, device=y.device),
         ),
@@ -95,14 +99,45 @@ def _by_gradients(finder: Finder, factuals: Factuals, y: Tensor, question: Quest
     return Options(torch.arange(len(y), device=y.device), found)
 
 
+def _beside(finder: Finder, factuals: Factuals, first: Options, others: Options, num_options: int) -> Options:
+    """The first answer of each row, then others that change different columns."""
+    both = torch.cat([first.row, others.row])
+    found = Counterfactuals(
+        torch.cat([first.found.x_cf, others.found.x_cf]),
+        torch.cat([first.found.status, others.found.status]),
+        torch.cat([first.found.num_steps, others.found.num_steps]),
+    )
+    moved = (finder.distance(found.x_cf, factuals.x[both]) > 0).cpu().numpy()
+    columns = [frozenset(np.flatnonzero(line).tolist()) for line in moved]
+    kept: dict[int, list[int]] = {row: [row] for row in range(len(first.row))}
+    for place, row in enumerate(both.tolist()):
+        own = kept[row]
+        nested = any(columns[place] <= columns[other] or columns[other] <= columns[place] for other in own)
+        # Whoever is not helped by the first answer gets no list of others.
+        helped = bool(first.found.reached[row]) and int(found.status[place]) == int(Status.CONVERGED)
+        if place >= len(first.row) and helped and not nested and len(own) < num_options:
+            own.append(place)
+    places = torch.tensor([place for own in kept.values() for place in own], dtype=torch.long, device=both.device)
+    return Options(both[places], found.take(places))
+
+
 @dataclass(frozen=True, eq=False)
 class _Answer:
-    """A point as printed ``(d,)``, its status, how many points the model was asked about, and its price."""
+    """One answer.
+
+    Attributes:
+        point: ``(d,)`` as printed.
+        status: a value of :class:`Status`.
+        asked: how many points of this person the model was asked about.
+        price: cost, and a little for each column.
+        columns: the features that it changes.
+    """
 
     point: Tensor
     status: int
     asked: int
-    price: float
+    price: float = 0.0
+    columns: frozenset[int] = frozenset()
 
 
 def _search(
@@ -142,46 +177,28 @@ def _chosen(finder: Finder, beam: Beam, factuals: Factuals, num_options: int) ->
         answers = [_with_doubtful(own, doubtful, num_options) for own, doubtful in pairs]
     for i, own in enumerate(answers):
         if not own:
-            own.append(_Answer(_effort(beam, i), int(Status.EXHAUSTED), int(beam.asked[i]), 0.0))
+            own.append(_Answer(beam.effort[i], int(Status.EXHAUSTED), int(beam.asked[i])))
     return answers
-
-
-def _effort(beam: Beam, i: int) -> Tensor:
-    return beam.effort[i]
 
 
 def _by_person(finder: Finder, beam: Beam, pool: Pool, factuals: Factuals, status: int) -> list[list[_Answer]]:
     """Everybody's answers, the cheapest first."""
-    person, point, price = pool.joined(factuals.x.shape[1], factuals.x)
+    person, points, price = pool.joined(beam.x.shape[1], beam.x)
+    moved = finder.distance(points, beam.x[torch.as_tensor(person)]).numpy() > 0
     found: list[list[_Answer]] = [[] for _ in range(len(factuals.x))]
     for place in np.lexsort((price, person)).tolist():
         i = int(person[place])
-        found[i].append(_Answer(point[place], status, int(beam.asked[i]), float(price[place])))
-    for i, own in enumerate(found):
-        moved = finder.distance(torch.stack([a.point for a in own]), factuals.x[i].expand(len(own), -1)) if own else []
-        found[i] = [
-            _Columns(a, frozenset(line.nonzero().squeeze(-1).tolist())) for a, line in zip(own, moved, strict=True)
-        ]  # type: ignore[misc]
+        columns = frozenset(np.flatnonzero(moved[place]).tolist())
+        found[i].append(_Answer(points[place], status, int(beam.asked[i]), float(price[place]), columns))
     return found
-
-
-class _Columns(_Answer):
-    """An answer that knows the columns it changes."""
-
-    def __init__(self, answer: _Answer, support: frozenset[int]) -> None:
-        super().__init__(answer.point, answer.status, answer.asked, answer.price)
-        object.__setattr__(self, "support", support)
-
-    support: frozenset[int]
 
 
 def _distinct(pool: list[_Answer], num_options: int) -> list[_Answer]:
     """The cheapest answers, none of which changes all columns of another."""
     kept: list[_Answer] = []
     for answer in pool:
-        support = answer.support  # type: ignore[attr-defined]
-        nested = any(support <= other.support or other.support <= support for other in kept)  # type: ignore[attr-defined]
-        if support and not nested:
+        nested = any(answer.columns <= other.columns or other.columns <= answer.columns for other in kept)
+        if answer.columns and not nested:
             kept.append(answer)
         if len(kept) == num_options:
             break

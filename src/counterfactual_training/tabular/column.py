@@ -356,8 +356,8 @@ def _bulk(v: np.ndarray) -> tuple[float, float] | None:
 
 
 def _few_values(feature: Feature, present: np.ndarray) -> tuple[float, ...] | None:
-    """The different values ``(n,)`` of a column of numbers, if they are few and repeat: half of them mean something."""
-    if feature.kind != "numeric" or len(present) < _REPEATED:
+    """The different values ``(n,)`` of a column of numbers, if they are few and repeat: a loan runs for 36 or 60 months."""
+    if feature.kind not in ("numeric", "integer") or len(present) < _REPEATED:
         return None
     values = np.unique(present)
     return tuple(values.tolist()) if len(present) >= _REPEATED * len(values) and len(values) <= _MOST_VALUES else None
