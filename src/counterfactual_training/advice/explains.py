@@ -75,9 +75,9 @@ class Explains:
     ) -> Explanation:
         """What would have to change for each row of X to get the target class, within the rules of the columns.
 
-        Every claim holds for the rows as printed: after rounding to integers, decimals and categories, and of numbers
-        with more than four decimals to three digits of the change, or more where the target needs them. No change in
-        the answer can be undone, alone, with the target still reached. A column that is found to suffice changes alone.
+        Every claim holds for the rows as printed: values that are searched are those that people read. No change in the
+        answer can be undone, alone, with the target still reached. Each column counts a little beside its cost, so that
+        few columns change.
 
         The rules below hold for this question, on top of those stated in ``fit``: nothing becomes freer. Each is given
         once for all rows, or as a list with one entry per row.
@@ -86,7 +86,8 @@ class Explains:
             X: rows like those of ``fit``. Of a polars frame, the frames of the answer are polars too; of no rows, the
                 answer is empty.
             target: a label for all rows, or one per row; by default the most probable class that is not predicted.
-            n_options: answers per row, at most, each with other columns; with a gate also that of the model alone.
+            n_options: answers per row, at most, each with other columns; with a gate, what the model alone asks for
+                comes last if it is cheaper.
             confidence: probability of the target to reach, times the plausibility if there is a gate. By default the
                 answer flips the decision, and lies where the gate finds it at least as plausible as not.
             vary, lock: the only columns that may change; columns that may not.
@@ -96,9 +97,9 @@ class Explains:
             difficulty: by column, how much dearer than usual a change is.
             max_changes: the largest number of columns to change; those that follow others do not count.
             relations: between columns, such as ``["satisfactory <= total"]``; see the classifier.
-            generator: used alone if given. By default the preset's, then other searches for rows that still miss.
-            max_steps: of the search; by default :data:`parameters.EXPLAIN_STEPS`, or as the preset's generator has it.
-            sparsify: take back what the target does not need: whole changes, the smallest first, then parts of numbers.
+            generator: searches along gradients instead, alone; its answers are rounded afterwards.
+            max_steps: of a generator; by default :data:`parameters.EXPLAIN_STEPS`, or as a ready-made one has it.
+            sparsify: of a generator, take back what the target does not need: whole changes, then parts of numbers.
             time_limit: seconds after which no further ways are tried. What was found by then is the answer, and
                 ``complete`` is false. A search that has begun still ends, so this is no guarantee.
 

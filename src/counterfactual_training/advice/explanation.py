@@ -60,7 +60,7 @@ class Explanation:
         answered: ``(n,)`` whether ``frame`` gets the target, or the confidence asked for; plausible or not.
         cost: ``(n,)`` L1 distance in model space (numbers count in standard deviations, a new category 2), each column
             times its difficulty.
-        num_steps: ``(n,)`` of the search.
+        num_steps: ``(n,)`` points that the model was asked about; of a generator, its steps.
         asked: the confidence asked for; ``None`` asked for the decision.
         distance: ``(n, m)`` the cost of each cell; 0 for columns that only follow others.
         obstacles: for each infeasible row, the features that may not move as would help, and why.

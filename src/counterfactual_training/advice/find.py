@@ -1,6 +1,6 @@
-"""Counterfactuals that hold for the rows a person reads: searched, rounded, checked again, shortened.
+"""Counterfactuals by a search along gradients, for pixels and for generators that are named.
 
-A search ends in model space. What counts is the row in the user's units, after rounding to integers, decimals and
+Such a search ends in model space. What counts is the row in the user's units, after rounding to integers, decimals and
 categories, so every claim is made about the encoding of the row as printed.
 """
 
@@ -42,9 +42,8 @@ class Finder(AdviceSpace):
     """Model, encoder and rules that belong together; and, if there is one, the gate that limits where advice ends.
 
     A model without gradients needs a ``background`` of real rows. ``decision`` is explained in :class:`Bar`. A target
-    that holds in a narrow band of a column needs more ``num_points`` to be found there. ``closest`` takes best efforts
-    as close to the target as single columns can. After ``until``, by :func:`time.monotonic`, only what every answer
-    needs is still done: no other ways are tried that might be cheaper.
+    that holds in a narrow band of a column needs more ``num_points`` to be found there. After ``until``, by
+    :func:`time.monotonic`, only what every answer needs is still done: no other ways are tried that might be cheaper.
     """
 
     model: nn.Module
@@ -54,7 +53,6 @@ class Finder(AdviceSpace):
     decision: bool = False
     background: Background | None = None
     num_points: int = _POINTS
-    closest: bool = False
     until: float = math.inf
 
     @property

@@ -35,10 +35,8 @@ from counterfactual_training.torch_modes import in_plain_torch
 class Explainer(Explains):
     """Explains a fitted classifier that was trained elsewhere.
 
-    A torch module is searched by its gradients. Anything else is only asked for ``predict_proba``: single columns are
-    tried first, then several one after the other, the nearest real rows of the target and random points in growing
-    balls; what is not needed is taken back. Every claim holds for the model's most probable class of the frame handed
-    back.
+    The model is only asked for logits or ``predict_proba``: single columns first, then sets of them, then real rows of
+    the target. Every claim holds for the model's most probable class of the frame handed back.
 
     Args:
         model: a torch module that maps rows of the encoder ``(n, d)`` to logits ``(n, k)``; or anything with

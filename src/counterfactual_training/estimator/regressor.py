@@ -346,7 +346,7 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
         finder = Finder(inside, self.encoder_, self.constraints_, self._gates[interval])
         # A column may change f by some standard deviations, so that a narrow interval lies between two of few points.
         points = min(_MOST_POINTS, math.ceil(_REACH / (high - low)))
-        finder = replace(finder, num_points=max(finder.num_points, points), closest=True)
+        finder = replace(finder, num_points=max(finder.num_points, points))
         return Inquiry(self._as_classifier(), self.num_std_, frame, finder, self._in_classes(interval))
 
     def _in_classes(self, interval: Interval) -> tuple[Tensor, Tensor]:

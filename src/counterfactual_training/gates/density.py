@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -153,28 +152,6 @@ class Density(Calibrated):
         """log p̂ ``(..., n, k)`` of rows ``(..., n, *features)`` up to a constant; ``leave_out`` ``(n, m)`` kernels."""
         x = x.flatten(x.dim() - self.feature_dims)
         return _conditional(*(self._at(x, kernels, leave_out) for kernels in self._ready()))
-
-    def around(self, x: Tensor, columns: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-        """This gate at points that differ from rows x ``(n, d)`` in some columns ``(c,)`` only, none of them given.
-
-        Takes the row ``(a,)`` of each point and its values ``(a, c)`` in these columns: of a few columns of many, the
-        change of a distance takes much less time than the distance.
-        """
-        free, *given = self._ready()
-        place = (free.columns.cumsum(0) - 1)[columns]
-        weights, growth, middle = free.weights[:, place].mT, free.weights[:, -2], free.middle[place]
-        own, whole = x[:, columns] - middle, self._distance(x, free)
-        fixed = [self._at(x, kernels, None) for kernels in given]
-
-        def judge(row: Tensor, values: Tensor) -> Tensor:
-            before, after = own[row], values - middle
-            step = after - before
-            # ‖after‖² − ‖before‖², without the digits that a difference of squares loses.
-            longer = (step * (after + before)).sum(-1, keepdim=True)
-            logs = self._logs(whole[row] + step @ weights + longer * growth, free)
-            return self.passes(_conditional(logs, *(part[row] for part in fixed)))
-
-        return judge
 
     def _at(self, x: Tensor, kernels: _Kernels, leave_out: Tensor | None) -> Tensor:
         """Log kernels ``(..., n, k, m)`` at x ``(..., n, d)``.

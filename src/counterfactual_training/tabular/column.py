@@ -356,7 +356,7 @@ def _bulk(v: np.ndarray) -> tuple[float, float] | None:
 
 
 def _few_values(feature: Feature, present: np.ndarray) -> tuple[float, ...] | None:
-    """The different values ``(n,)`` of a column of numbers, if they are few and repeat: a loan runs for 36 or 60 months."""
+    """The different values ``(n,)`` of a column of numbers, if few and repeated: 36 or 60 months."""
     if feature.kind not in ("numeric", "integer") or len(present) < _REPEATED:
         return None
     values = np.unique(present)
