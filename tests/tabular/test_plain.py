@@ -107,3 +107,30 @@ def test_rows_of_one_dtype_are_encoded_as_column_by_column(dtype):
     points = encoder.transform(blank)
     assert np.isfinite(points).all()
     assert points[:, 1].tolist() == encoder.columns_[1].encode(blank["b"].to_numpy())[:, 0].tolist()
+
+
+@pytest.mark.parametrize("width", [3, 40])
+def test_decoded_rows_keep_index_and_types_but_no_marks_of_the_frame(width):
+    frame = pd.DataFrame({f"c{j}": np.arange(6.0) * (j + 1) for j in range(width)} | {"job": ["a", "b"] * 3})
+    encoder = Encoder().fit(frame)
+    rows = frame.set_axis([7, 7, 8, 9, 9, 9])
+    rows.columns.name = "columns"
+    rows.attrs["source"] = "a file"
+    for moved in (1, width):  # few columns are put into a copy, many into a new frame
+        points = encoder.transform(rows)
+        points[:, :moved] += encoder.transform(rows)[::-1, :moved] - points[:, :moved]
+        back = encoder.inverse_transform(points, like=rows)
+        expected = rows.copy()
+        expected.iloc[:, :moved] = rows.iloc[::-1, :moved].to_numpy()
+        pd.testing.assert_frame_equal(back, expected, check_names=False)
+        assert back.columns.name is None and back.attrs == {}
+        back.iloc[0, -2] = -1.0
+        assert rows.iloc[0, -2] == 0.0
+
+
+def test_text_of_few_and_of_many_rows_is_read_alike():
+    feature = Feature("job", "categorical", categories=("a", "b"))
+    few = pd.Series(["b", None, "new", "a"], name="job", dtype="str")
+    many = pd.concat([few] * 30, ignore_index=True)
+    assert np.array_equal(np.tile(read(feature, few), 30), read(feature, many), equal_nan=True)
+    assert np.array_equal(read(feature, few), [1.0, np.nan, -1.0, 0.0], equal_nan=True)

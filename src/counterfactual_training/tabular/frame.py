@@ -20,6 +20,8 @@ from counterfactual_training.tabular.feature import Feature, show
 from counterfactual_training.tabular.plain import LARGEST_INTEGER
 
 UNSEEN = -1.0
+# The categories of so few rows are looked up in Python, which is faster than to ask pandas.
+_FEW_ROWS = 64
 # What pandas calls the content of a column of Python objects that are all numbers.
 _NUMBER_OBJECTS = ("integer", "floating", "mixed-integer-float", "boolean", "decimal", "empty")
 
@@ -160,6 +162,10 @@ def _numbers(feature: Feature, series: pd.Series, strict: bool) -> np.ndarray:
 
 
 def _codes(feature: Feature, series: pd.Series, strict: bool) -> np.ndarray:
+    if isinstance(series.dtype, pd.StringDtype) and len(series) <= _FEW_ROWS:
+        known = {level: float(place) for place, level in enumerate(feature.levels)}
+        codes = np.array([known.get(text, UNSEEN) for text in series.tolist()], dtype=np.float64)
+        return codes if not (codes == UNSEEN).any() else np.where(series.isna().to_numpy(), np.nan, codes)
     index = as_objects(feature.levels)
     # Look up each category once, not each row.
     if isinstance(series.dtype, pd.CategoricalDtype):

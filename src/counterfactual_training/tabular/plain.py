@@ -11,6 +11,8 @@ from counterfactual_training.tabular.feature import Feature, Kind
 
 # z-scoring and back is exact for whole numbers up to here; above, float64 loses units.
 LARGEST_INTEGER = 2**49
+# Of a frame with at most so many cells, all of them at once are faster to look at than its columns in turn.
+_SMALL = 10_000
 
 
 class PlainNumbers:
@@ -79,8 +81,21 @@ def number_blocks(frame: pd.DataFrame) -> list[tuple[list[str], np.ndarray]]:
     dtypes = list(frame.dtypes)
     if is_plain(dtypes[0]) and all(dtype == dtypes[0] for dtype in dtypes):
         return [(list(frame.columns), frame.to_numpy())]
+    if frame.size <= _SMALL:
+        return _small_blocks(frame, dtypes)
     # Views: a copy of all columns of a dtype would take as much memory as the frame.
     return [([str(name)], column.to_numpy()[:, None]) for name, column in frame.items() if is_plain(column.dtype)]
+
+
+def _small_blocks(frame: pd.DataFrame, dtypes: list[Any]) -> list[tuple[list[str], np.ndarray]]:
+    """One block for each dtype; all cells as objects come sooner than single columns."""
+    places: dict[Any, list[int]] = {}
+    for place, dtype in enumerate(dtypes):
+        if is_plain(dtype):
+            places.setdefault(dtype, []).append(place)
+    cells = frame.to_numpy(dtype=object)
+    names = list(frame.columns)
+    return [([names[j] for j in own], cells[:, own].astype(dtype)) for dtype, own in places.items()]
 
 
 def is_plain(dtype: Any) -> bool:
@@ -90,6 +105,8 @@ def is_plain(dtype: Any) -> bool:
 
 def all_present(frame: pd.DataFrame, finite: bool = False) -> bool:
     """Whether no value is missing and, if ``finite``, none is infinite; ``False`` may also mean: look closer."""
+    if not finite and frame.size <= _SMALL:
+        return not frame.isna().to_numpy().any()
     # A sum of numbers one of which is NaN is NaN; that of large ones may be infinite.
     with np.errstate(over="ignore", invalid="ignore"):
         for _, block in number_blocks(frame):

@@ -130,8 +130,16 @@ class Schema:
             kind = ConstraintError if all(isinstance(p, ConstraintError) for p in problems) else InputError
             raise kind(report([str(problem).rstrip(".") for problem in problems], "The columns need attention"))
         inferred = cls(tuple(features), related)
-        # Stated categories may lack some of the data's.
-        inferred.check(table, domain=False)
+        # Stated categories may lack some of the data's; those of text that were not stated are the data's.
+        dtypes = dict(table.dtypes)
+        doubtful = [
+            feature
+            for feature in features
+            if not feature.is_category
+            or "categories" in stated[feature.name]
+            or not isinstance(dtypes[feature.name], pd.StringDtype)
+        ]
+        read_columns(doubtful, table, "The data contradicts the schema")
         return inferred
 
     def override(
