@@ -29,6 +29,8 @@ from counterfactual_training.tabular.schema import Schema
 Unseen = Literal["error", "unknown", "warn"]
 Missing = Literal["error", "impute"]
 Scale = bool | Literal["robust"]
+# Decoded columns up to this many are put into a copy of the rows; with more, a new frame is made faster.
+_FEW_CHANGED = 16
 
 
 class Encoder(TransformerMixin, BaseEstimator):
@@ -152,8 +154,22 @@ class Encoder(TransformerMixin, BaseEstimator):
             index = factuals.index
             arrays = self._read(factuals, warn=False)  # whoever encoded them has been told
             own = {name: (factuals[name], v) for name, v in zip(self.schema_.names, arrays, strict=True)}
-        parts = zip(self.columns_, self.slices_.items(), strict=True)
-        frame = pd.DataFrame({n: self._decode(c, z[:, part], precision, own.get(n)) for c, (n, part) in parts})
+        cells, kept = dict[str, Any](), 0
+        for column, (name, part) in zip(self.columns_, self.slices_.items(), strict=True):
+            held = own.get(name)
+            if held is not None and held[0].dtype == column.dtype and column.is_unchanged(z[:, part], held[1]).all():
+                kept += 1  # most columns of wide frames
+            else:
+                cells[name] = self._decode(column, z[:, part], precision, held)
+        if kept and len(cells) <= _FEW_CHANGED:
+            frame = _with_columns(factuals, cells)
+        else:
+            # Without an index, or pandas would align thousands of them; but it would guess what bare objects are.
+            arrays_of = {
+                name: held.reset_index(drop=True) if held.dtype == object else held.array
+                for name, (held, _) in own.items()
+            }
+            frame = pd.DataFrame({name: cells[name] if name in cells else arrays_of[name] for name in self.slices_})
         frame.index = pd.RangeIndex(len(z)) if index is None else index
         return frame
 
@@ -289,8 +305,10 @@ class Encoder(TransformerMixin, BaseEstimator):
 
     def _all_at_once(self, frame: pd.DataFrame) -> np.ndarray | None:
         """Rows that were read, in model space, if all columns are plain numbers of one dtype; otherwise ``None``."""
+        if not all(column.affine for column in self.columns_):
+            return None
         names, block = next(iter(number_blocks(frame)), ((), None))
-        if block is None or len(names) < len(self.columns_) or not all(column.affine for column in self.columns_):
+        if block is None or len(names) < len(self.columns_):
             return None
         points = np.subtract(block, np.array([column.center for column in self.columns_]), order="C")
         points /= np.array([column.scale for column in self.columns_])
@@ -302,9 +320,6 @@ class Encoder(TransformerMixin, BaseEstimator):
         if own is None:
             numbers, same = column.decode(z, precision, unseen=self.unseen != "error"), np.zeros(len(z), dtype=bool)
         else:
-            if own[0].dtype == column.dtype and column.is_unchanged(z, own[1]).all():  # most columns of wide frames
-                # Without an index, or pandas would align thousands of them; but it would guess what bare objects are.
-                return own[0].reset_index(drop=True) if own[0].dtype == object else own[0].array
             numbers, same = column.decode_like(z, precision, own[1])
         if not column.feature.is_category:
             numbers = numbers if own is None else np.where(same, own[1], numbers)
@@ -321,6 +336,20 @@ class Encoder(TransformerMixin, BaseEstimator):
         if own is not None:
             values[same] = own[0].to_numpy(dtype=object)[same]
         return restore_categories(values, column.dtype)
+
+
+def _with_columns(frame: pd.DataFrame, columns: Mapping[str, pd.Series]) -> pd.DataFrame:
+    """A copy of the frame, its index counting from 0, with a few of the columns replaced.
+
+    To make a frame anew takes pandas much longer, even of a single row.
+    """
+    copy = pd.DataFrame(frame.copy())  # of pandas' own class
+    copy.index = pd.RangeIndex(len(frame))
+    copy.columns = pd.Index(list(frame.columns))  # without a name
+    copy.attrs = {}
+    for name, cells in columns.items():
+        copy[name] = cells
+    return copy
 
 
 def _as_points(x: Any) -> tuple[np.ndarray, float, pd.Index | None]:
