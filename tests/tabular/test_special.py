@@ -208,6 +208,12 @@ def test_no_false_alarm(values):
     assert found(x=values) == {}
 
 
+@pytest.mark.parametrize("others", [np.arange(400), np.arange(400) / 7, np.arange(400) * 1e6])
+def test_codes_are_counted_beside_whole_numbers_fractions_and_large_numbers(others):
+    assert found(x=np.r_[others, np.full(20, -1e9)]) == {"x": {-(10**9): 20}}
+    assert found(x=np.r_[others, np.full(20, 3e9), np.nan]) == {"x": {3 * 10**9: 20}}
+
+
 def test_stated_codes_are_not_found_again():
     frame = pd.DataFrame({"x": np.r_[np.arange(400), np.full(20, -99)]})
     assert find_codes(Schema.infer(frame, special={"x": [-99]}), frame) == {}

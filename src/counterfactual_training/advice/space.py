@@ -18,7 +18,7 @@ from counterfactual_training.constraints import Constraints, OneHotGroup
 from counterfactual_training.gates import Gate
 from counterfactual_training.tabular.column import Column, stack_columns
 from counterfactual_training.tabular.encode import Encoder
-from counterfactual_training.tabular.frame import read
+from counterfactual_training.tabular.infer import read_columns
 from counterfactual_training.tabular.model_space import column_owner, device_and_dtype, encode_rows
 
 
@@ -144,7 +144,9 @@ class AdviceSpace(Bar):
     def factuals(self, frame: pd.DataFrame) -> Factuals:
         """Encode the rows of a frame, once for all that follows."""
         x = encode_rows(self.encoder, frame, device_and_dtype(self.model))
-        numbers = np.stack([read(c.feature, frame[c.feature.name]) for c in self.encoder.columns_], 1)
+        # Whatever is wrong with the rows was told when they were encoded.
+        arrays = read_columns(self.encoder.schema_.features, frame, "", unseen=True, strict=False)
+        numbers = np.stack(arrays, 1)
         if isinstance(self.model, BlackBox):
             x = self.model.remember(frame, list(numbers.T), x)
         return Factuals(frame, np.arange(len(frame)), x, numbers)

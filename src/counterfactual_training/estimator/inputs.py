@@ -20,6 +20,7 @@ from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.tabular.feature import Feature, show
 from counterfactual_training.tabular.frame import as_frame, match_columns
 from counterfactual_training.tabular.native import to_pandas
+from counterfactual_training.tabular.plain import all_present
 from counterfactual_training.tabular.schema import Schema
 from counterfactual_training.tabular.schema_file import read_features
 
@@ -160,6 +161,8 @@ def _mixed(x: Any) -> Any:
 
 def refuse_missing(frame: pd.DataFrame, impute: bool) -> None:
     """Raise for infinity and, unless they are imputed, for missing values."""
+    if all_present(frame, finite=True):
+        return
     bad = np.zeros(frame.shape, dtype=bool) if impute else frame.isna().to_numpy(copy=True)
     # Only floats can hold infinity.
     floats = np.flatnonzero([pd.api.types.is_float_dtype(dtype) for dtype in frame.dtypes])
@@ -180,6 +183,9 @@ def refuse_missing(frame: pd.DataFrame, impute: bool) -> None:
 
 
 def _without_missing(y: Any, what: str = "labels") -> Any:
+    # Whole numbers of numpy are never missing, and as objects they would take much memory.
+    if isinstance(y, np.ndarray) and y.dtype.kind in "biu":
+        return y
     # Checked before scikit-learn, whose message would not say how many.
     missing = pd.isna(np.asarray(y, dtype=object)) if y is not None and not np.isscalar(y) else np.zeros(0, dtype=bool)
     if missing.any():

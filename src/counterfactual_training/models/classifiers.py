@@ -7,6 +7,7 @@ from itertools import pairwise
 from math import prod
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -128,7 +129,7 @@ def bend(model: nn.Sequential, x: Tensor, share: float, slope: float = 2.0) -> N
     first = next(layer for layer in model if isinstance(layer, nn.Linear))
     seen = x if model[0] is first else model[0](x)
     # A value strictly between the extremes exists only if there are three values or more.
-    inside = (seen > seen.min(0).values) & (seen < seen.max(0).values)
+    inside = (seen > seen.amin(0)) & (seen < seen.amax(0))
     columns = inside.any(0).nonzero().flatten().tolist()
     units = int(share * first.out_features)
     if not columns or not units:
@@ -137,10 +138,12 @@ def bend(model: nn.Sequential, x: Tensor, share: float, slope: float = 2.0) -> N
     columns = columns[:: max(len(columns) // units, 1)][:units]
     # Rounded up: each column gets this many bends, at the middles of so many equal shares of its rows.
     rounds = -(-units // len(columns))
-    ordered = seen[:, columns].sort(0).values
+    places = [int((turn + 0.5) / rounds * len(seen)) for turn in range(rounds)]
+    # numpy puts the values in order at these places only, which takes a tenth of the time of sorting a million rows.
+    values = [np.partition(seen[:, column].cpu().double().numpy(), places)[places] for column in columns]
     for j in range(units):
         turn, place = divmod(j, len(columns))
-        at = ordered[int((turn + 0.5) / rounds * len(ordered)), place]
+        at = float(values[place][turn])
         # By turns active above the quantile and below it.
         steep = slope if turn % 2 else -slope
         first.weight[j] = 0.0

@@ -14,6 +14,7 @@ from counterfactual_training.tabular.dtypes import dtype_from_dict, dtype_to_dic
 from counterfactual_training.tabular.feature import Feature
 from counterfactual_training.tabular.frame import UNSEEN
 from counterfactual_training.tabular.limits import precision_of, too_far
+from counterfactual_training.tabular.ranked import Ranked
 from counterfactual_training.tabular.rounding import round_to, seen_decimals, seen_spacing, tidy
 
 # A change below this share of (1 + |z|) is float32 noise, not a change.
@@ -26,6 +27,10 @@ _TAILS = (0.01, 0.99)
 BULK = (0.005, 0.995)
 # A column of numbers takes few values if it takes at most so many, each of them so often on average.
 _MOST_VALUES, _REPEATED = 12, 20
+# Values that are looked at before all of them are.
+_FIRST_LOOK = 256
+# Kinds whose center and scale are a mean and a standard deviation.
+_Z_SCORED = ("numeric", "integer", "ordinal")
 # Decimals that a column is rounded to, at most.
 _MOST_DECIMALS = 15
 # Larger numbers overflow as soon as they are squared.
@@ -63,15 +68,20 @@ class Column:
     @classmethod
     def fit(cls, feature: Feature, dtype: Any, numbers: np.ndarray, scale: bool | str) -> Column:
         """Learn from the training column, read as numbers ``(n,)`` with NaN for missing; ``scale`` as in Encoder."""
-        numbers = numbers[~feature.coded(numbers).any(1)]
-        present = numbers[~np.isnan(numbers)]
+        if feature.special:
+            numbers = numbers[~feature.coded(numbers).any(1)]
+        missing = np.isnan(numbers)
+        # Contiguous: a column of a frame made from an array is every so manieth number of it.
+        present = numbers[~missing] if missing.any() else np.ascontiguousarray(numbers)
         if len(present) == 0:
             beside = " but special codes; state kind 'categorical' or" if feature.special else ";"
             raise InputError(f"{feature.name!r} holds no value to learn from{beside} drop the column")
         # A median of categories may be one that nobody has; of numbers, take one that somebody has.
         counts = feature.kind in ("binary", "categorical", "ordinal")
-        fill = np.bincount(present.astype(int)).argmax() if counts else np.quantile(present, 0.5, method="lower")
-        v = np.where(np.isnan(numbers), fill, numbers)
+        ranked = Ranked(present, (*BULK, *_TAILS, 0.5))
+        often = np.bincount(present.astype(int)) if counts else None
+        fill = ranked.lower(0.5) if often is None else float(often.argmax())
+        v = np.where(missing, fill, numbers) if len(present) < len(numbers) else present
         low, high = float(v.min()), float(v.max())
         # Sums of numbers near 1e308 overflow; that is told below, in words.
         with np.errstate(over="ignore"):
@@ -80,20 +90,27 @@ class Column:
             raise InputError(
                 f"{feature.name!r} spans [{low:g}, {high:g}], too much or too little for float64; rescale it"
             )
-        inner = _bulk(v) if scale == "robust" else None
+        inner = None
+        if scale == "robust" and feature.kind in _Z_SCORED:
+            inner = _bulk(v, ranked if v is present else Ranked(v, _TAILS))
         center, spread = _affine(feature, *(inner or (mean, std))) if scale else (0.0, 1.0)
         decimals = _decimals(feature, dtype, present, std)
-        seen = tuple(np.unique(present.astype(int)).tolist()) if counts else None
+        seen = None if often is None else tuple(np.flatnonzero(often).tolist())
         first, last = BULK
-        ends = float(np.quantile(present, first, method="lower")), float(np.quantile(present, last, method="higher"))
         return cls(
-            feature, dtype, center, spread, mean, std, low, high, decimals, float(fill), seen, ends,
+            feature, dtype, center, spread, mean, std, low, high, decimals, fill, seen,
+            (ranked.lower(first), ranked.higher(last)),
             _few_values(feature, present), None if counts else seen_spacing(present),
         )  # fmt: skip
 
     @property
     def one_hot(self) -> bool:
         return self.feature.kind == "categorical"
+
+    @property
+    def affine(self) -> bool:
+        """Whether numbers become z-scores and nothing else."""
+        return not self.feature.is_category and not self.feature.special
 
     @property
     def width(self) -> int:
@@ -348,9 +365,10 @@ def _affine(feature: Feature, mean: float, std: float) -> tuple[float, float]:
     return mean, std or 1.0
 
 
-def _bulk(v: np.ndarray) -> tuple[float, float] | None:
+def _bulk(v: np.ndarray, ranked: Ranked) -> tuple[float, float] | None:
     """Mean and SD of values ``(n,)`` clipped to their quantiles; ``None`` if all are equal then."""
-    inside = v.clip(*np.quantile(v, _TAILS))
+    first, last = _TAILS
+    inside = v.clip(ranked.between(first), ranked.between(last))
     mean, std = float(inside.mean()), float(inside.std(ddof=1)) if len(v) > 1 else 0.0
     return (mean, std) if std > 0 else None
 
@@ -358,6 +376,9 @@ def _bulk(v: np.ndarray) -> tuple[float, float] | None:
 def _few_values(feature: Feature, present: np.ndarray) -> tuple[float, ...] | None:
     """The different values ``(n,)`` of a column of numbers, if few and repeated: 36 or 60 months."""
     if feature.kind not in ("numeric", "integer") or len(present) < _REPEATED:
+        return None
+    # A quick look first: most columns take many values, and sorting them all takes long.
+    if len(np.unique(present[:_FIRST_LOOK])) > _MOST_VALUES:
         return None
     values = np.unique(present)
     return tuple(values.tolist()) if len(present) >= _REPEATED * len(values) and len(values) <= _MOST_VALUES else None

@@ -19,8 +19,9 @@ from counterfactual_training.tabular.column import Column, unique_names
 from counterfactual_training.tabular.constrain import build_constraints
 from counterfactual_training.tabular.dtypes import restore_categories, restore_numbers
 from counterfactual_training.tabular.feature import show
-from counterfactual_training.tabular.frame import UNSEEN, as_frame, match_columns, read, to_float, unseen_categories
+from counterfactual_training.tabular.frame import UNSEEN, as_frame, match_columns, to_float, unseen_categories
 from counterfactual_training.tabular.infer import read_columns, report
+from counterfactual_training.tabular.plain import all_present, number_blocks
 from counterfactual_training.tabular.relate import breaks
 from counterfactual_training.tabular.rounding import narrow_type
 from counterfactual_training.tabular.schema import Schema
@@ -28,6 +29,8 @@ from counterfactual_training.tabular.schema import Schema
 Unseen = Literal["error", "unknown", "warn"]
 Missing = Literal["error", "impute"]
 Scale = bool | Literal["robust"]
+# Decoded columns up to this many are put into a copy of the rows; with more, a new frame is made faster.
+_FEW_CHANGED = 16
 
 
 class Encoder(TransformerMixin, BaseEstimator):
@@ -103,9 +106,9 @@ class Encoder(TransformerMixin, BaseEstimator):
         frame = frame if names is None else match_columns(frame, names, stated=True)
         self._check_missing(frame)
         schema = Schema.infer(frame) if self.schema is None else self.schema.complete(frame)
-        if self.schema is not None:  # an inferred one was checked
-            schema.check(frame, domain=False)
-        self._adopt(schema, [Column.fit(f, frame[f.name].dtype, read(f, frame[f.name]), self.scale) for f in schema])
+        arrays = read_columns(schema.features, frame, "The data contradicts the schema")
+        read = zip(schema.features, frame.dtypes, arrays, strict=True)
+        self._adopt(schema, [Column.fit(feature, dtype, numbers, self.scale) for feature, dtype, numbers in read])
         # Beside special codes, one number still tells rows with a code from the others.
         constant = [column.feature.name for column in self.columns_ if column.constant and not column.feature.special]
         if constant:
@@ -118,8 +121,14 @@ class Encoder(TransformerMixin, BaseEstimator):
         """Rows X in model space ``(n, d)``, float64."""
         check_is_fitted(self, "columns_")
         # Columns come by name, so a frame in another order, or an array, is encoded alike.
-        arrays = self._read(self._accept(X))
-        return np.hstack([column.encode(v) for column, v in zip(self.columns_, arrays, strict=True)])
+        frame = self._accept(X)
+        arrays = self._read(frame)
+        if (points := self._all_at_once(frame)) is not None:
+            return points
+        points = np.empty((len(arrays[0]), len(self.names_)))
+        for column, part, numbers in zip(self.columns_, self.slices_.values(), arrays, strict=True):
+            points[:, part] = column.encode(numbers)
+        return points
 
     def inverse_transform(self, X: Any, like: Any = None) -> pd.DataFrame:  # noqa: N803
         """The frame of encoded points ``(n, d)``.
@@ -145,8 +154,22 @@ class Encoder(TransformerMixin, BaseEstimator):
             index = factuals.index
             arrays = self._read(factuals, warn=False)  # whoever encoded them has been told
             own = {name: (factuals[name], v) for name, v in zip(self.schema_.names, arrays, strict=True)}
-        parts = zip(self.columns_, self.slices_.items(), strict=True)
-        frame = pd.DataFrame({n: self._decode(c, z[:, part], precision, own.get(n)) for c, (n, part) in parts})
+        cells, kept = dict[str, Any](), 0
+        for column, (name, part) in zip(self.columns_, self.slices_.items(), strict=True):
+            held = own.get(name)
+            if held is not None and held[0].dtype == column.dtype and column.is_unchanged(z[:, part], held[1]).all():
+                kept += 1  # most columns of wide frames
+            else:
+                cells[name] = self._decode(column, z[:, part], precision, held)
+        if kept and len(cells) <= _FEW_CHANGED:
+            frame = _with_columns(factuals, cells)
+        else:
+            # Without an index, or pandas would align thousands of them; but it would guess what bare objects are.
+            arrays_of = {
+                name: held.reset_index(drop=True) if held.dtype == object else held.array
+                for name, (held, _) in own.items()
+            }
+            frame = pd.DataFrame({name: cells[name] if name in cells else arrays_of[name] for name in self.slices_})
         frame.index = pd.RangeIndex(len(z)) if index is None else index
         return frame
 
@@ -258,7 +281,7 @@ class Encoder(TransformerMixin, BaseEstimator):
         return frame
 
     def _check_missing(self, frame: pd.DataFrame) -> None:
-        if self.missing == "impute":
+        if self.missing == "impute" or all_present(frame):
             return
         counts = frame.isna().sum()
         found = [f"{name!r} ({count})" for name, count in counts.items() if count]
@@ -273,20 +296,30 @@ class Encoder(TransformerMixin, BaseEstimator):
         opening = "The data does not fit the columns learned from"
         arrays = read_columns(self.schema_.features, frame, opening, unseen=self.unseen != "error", strict=False)
         if self.unseen == "warn" and warn:
-            said = [unseen_categories(f, frame[f.name], v) for f, v in zip(self.schema_, arrays, strict=True)]
+            read = zip(self.schema_, arrays, strict=True)
+            said = [unseen_categories(f, frame[f.name], v) for f, v in read if f.is_category and (v == UNSEEN).any()]
             if problems := [problem for problem in said if problem is not None]:
                 head = "Categories that training never saw count as no category"
                 warnings.warn(report(problems, head), stacklevel=from_outside())
         return arrays
+
+    def _all_at_once(self, frame: pd.DataFrame) -> np.ndarray | None:
+        """Rows that were read, in model space, if all columns are plain numbers of one dtype; otherwise ``None``."""
+        if not all(column.affine for column in self.columns_):
+            return None
+        names, block = next(iter(number_blocks(frame)), ((), None))
+        if block is None or len(names) < len(self.columns_):
+            return None
+        points = np.subtract(block, np.array([column.center for column in self.columns_]), order="C")
+        points /= np.array([column.scale for column in self.columns_])
+        # Missing values are filled in column by column.
+        return points if np.isfinite(points).all() else None
 
     def _decode(self, column: Column, z: np.ndarray, precision: float, own: tuple[pd.Series, np.ndarray] | None) -> Any:
         """The column of points ``(n, width)``; ``own`` is the column of their factuals, as given and as numbers."""
         if own is None:
             numbers, same = column.decode(z, precision, unseen=self.unseen != "error"), np.zeros(len(z), dtype=bool)
         else:
-            if own[0].dtype == column.dtype and column.is_unchanged(z, own[1]).all():  # most columns of wide frames
-                # Without an index, or pandas would align thousands of them; but it would guess what bare objects are.
-                return own[0].reset_index(drop=True) if own[0].dtype == object else own[0].array
             numbers, same = column.decode_like(z, precision, own[1])
         if not column.feature.is_category:
             numbers = numbers if own is None else np.where(same, own[1], numbers)
@@ -303,6 +336,20 @@ class Encoder(TransformerMixin, BaseEstimator):
         if own is not None:
             values[same] = own[0].to_numpy(dtype=object)[same]
         return restore_categories(values, column.dtype)
+
+
+def _with_columns(frame: pd.DataFrame, columns: Mapping[str, pd.Series]) -> pd.DataFrame:
+    """A copy of the frame, its index counting from 0, with a few of the columns replaced.
+
+    To make a frame anew takes pandas much longer, even of a single row.
+    """
+    copy = pd.DataFrame(frame.copy())  # of pandas' own class
+    copy.index = pd.RangeIndex(len(frame))
+    copy.columns = pd.Index(list(frame.columns))  # without a name
+    copy.attrs = {}
+    for name, cells in columns.items():
+        copy[name] = cells
+    return copy
 
 
 def _as_points(x: Any) -> tuple[np.ndarray, float, pd.Index | None]:

@@ -17,10 +17,11 @@ from pandas.api import types
 from counterfactual_training.errors import InputError
 from counterfactual_training.tabular.dtypes import as_objects
 from counterfactual_training.tabular.feature import Feature, show
+from counterfactual_training.tabular.plain import LARGEST_INTEGER
 
 UNSEEN = -1.0
-# z-scoring and back is exact for whole numbers up to here; above, float64 loses units.
-LARGEST_INTEGER = 2**49
+# The categories of so few rows are looked up in Python, which is faster than to ask pandas.
+_FEW_ROWS = 64
 # What pandas calls the content of a column of Python objects that are all numbers.
 _NUMBER_OBJECTS = ("integer", "floating", "mixed-integer-float", "boolean", "decimal", "empty")
 
@@ -76,7 +77,8 @@ def match_columns(frame: pd.DataFrame, names: Sequence[str], stated: bool = Fals
     if list(frame.columns) == list(names):
         return frame
     missing = [name for name in names if name not in frame.columns]
-    extra = [name for name in frame.columns if name not in set(names)]
+    known = set(names)
+    extra = [name for name in frame.columns if name not in known]
     if not missing and not extra:
         return frame[list(names)]
     said = []
@@ -100,9 +102,10 @@ def read(feature: Feature, series: pd.Series, strict: bool = False) -> np.ndarra
 
 def unseen_categories(feature: Feature, series: pd.Series, numbers: np.ndarray) -> str | None:
     """A sentence about categories that are not in the schema, or ``None``."""
-    unseen = series.to_numpy(dtype=object)[numbers == UNSEEN] if feature.is_category else ()
-    if len(unseen) == 0:
+    new_ones = numbers == UNSEEN
+    if not feature.is_category or not new_ones.any():
         return None
+    unseen = series.to_numpy(dtype=object)[new_ones]
     new = list(dict.fromkeys(unseen))
     levels = {str(level): level for level in feature.levels}
     near = difflib.get_close_matches(str(new[0]), levels, n=1, cutoff=0.5)
@@ -159,6 +162,10 @@ def _numbers(feature: Feature, series: pd.Series, strict: bool) -> np.ndarray:
 
 
 def _codes(feature: Feature, series: pd.Series, strict: bool) -> np.ndarray:
+    if isinstance(series.dtype, pd.StringDtype) and len(series) <= _FEW_ROWS:
+        known = {level: float(place) for place, level in enumerate(feature.levels)}
+        codes = np.array([known.get(text, UNSEEN) for text in series.tolist()], dtype=np.float64)
+        return codes if not (codes == UNSEEN).any() else np.where(series.isna().to_numpy(), np.nan, codes)
     index = as_objects(feature.levels)
     # Look up each category once, not each row.
     if isinstance(series.dtype, pd.CategoricalDtype):
@@ -166,7 +173,10 @@ def _codes(feature: Feature, series: pd.Series, strict: bool) -> np.ndarray:
         positions = series.cat.codes.to_numpy()
         return np.where(positions < 0, np.nan, table[positions] if len(table) else np.nan)
     codes = index.get_indexer(as_objects(pd.Index(series.array))).astype(np.float64)
-    if not strict and feature.kind == "binary" and (codes == UNSEEN).any():
+    # A missing value is no category, so it looks unseen.
+    if not (codes == UNSEEN).any():
+        return codes
+    if not strict and feature.kind == "binary":
         codes = _on_the_line(feature, series, codes)
     return np.where(series.isna().to_numpy(), np.nan, codes)
 

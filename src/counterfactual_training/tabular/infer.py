@@ -16,6 +16,7 @@ from counterfactual_training.errors import ConstraintError, InputError
 from counterfactual_training.tabular.dtypes import value_range
 from counterfactual_training.tabular.feature import CATEGORY_KINDS, Feature, Kind, plain, show
 from counterfactual_training.tabular.frame import is_number_like, read, to_float, unseen_categories
+from counterfactual_training.tabular.plain import PlainNumbers
 
 # Text with more distinct values than this, in more than this share of the rows, is a name or an identifier.
 MANY_LEVELS, MANY_SHARE = 50, 0.2
@@ -24,6 +25,8 @@ TOO_MANY_LEVELS = 1000
 _MONTHS = 12
 # Dates as people write them, perhaps with a time behind: 2020-01-31, 31.01.2020, 1/31/20.
 _DATE = r"(?:\d{4}-\d{1,2}-\d{1,2}|\d{1,2}([./])\d{1,2}\1(?:\d{4}|\d{2}))(?:[T ].*)?"
+# If one of these is stated, the numbers alone do not say what a column is.
+_LEFT_OPEN = frozenset({"kind", "categories", "special"})
 # pandas' names for dates and times, which no model takes as they are.
 _TIMES = ("date", "datetime", "datetime64", "time", "timedelta", "timedelta64", "period")
 
@@ -31,6 +34,10 @@ _TIMES = ("date", "datetime", "datetime64", "time", "timedelta", "timedelta64", 
 def infer_feature(series: pd.Series, stated: Mapping[str, Any]) -> Feature:
     """A feature from its column and what the user states about it."""
     name = str(series.name)
+    # What a column of text is depends on its different values alone, unless they are many.
+    if isinstance(series.dtype, pd.StringDtype):
+        different = series.drop_duplicates()
+        series = different if len(different) <= MANY_LEVELS else series
     if series.isna().all():
         raise InputError(f"{name!r} holds nothing but missing values; drop the column")
     fields = dict(stated)
@@ -42,13 +49,31 @@ def infer_feature(series: pd.Series, stated: Mapping[str, Any]) -> Feature:
     return complete_feature(Feature(name, kind, **fields), series)
 
 
+def infer_plain(name: str, numbers: PlainNumbers, stated: Mapping[str, Any]) -> Feature | None:
+    """The same of a column of plain numbers, without a look at each; ``None`` if that does not decide."""
+    kind = numbers.kind(name)
+    if kind is None or not _LEFT_OPEN.isdisjoint(stated):
+        return None
+    feature = Feature(name, kind, **stated)
+    if kind != "binary":
+        return feature
+    return replace(feature, categories=(False, True) if numbers.arrays[name].dtype == bool else (0, 1))
+
+
 def complete_feature(feature: Feature, series: pd.Series) -> Feature:
     """The feature with its categories, or the range of a pixel, taken from the data if not stated."""
-    if feature.is_category and feature.categories is None:
+    if not is_open(feature):
+        return feature
+    if feature.is_category:
         return replace(feature, categories=_categories(feature, series))
-    if feature.kind == "pixel" and not np.isfinite(feature.limits).all():
-        return replace(feature, domain=_pixel_range(feature, series))
-    return feature
+    return replace(feature, domain=_pixel_range(feature, series))
+
+
+def is_open(feature: Feature) -> bool:
+    """Whether the data have to say what the categories are, or the range of a pixel."""
+    if feature.is_category:
+        return feature.categories is None
+    return feature.kind == "pixel" and not np.isfinite(feature.limits).all()
 
 
 def read_columns(
@@ -69,7 +94,12 @@ def read_columns(
         strict: see :func:`read`.
     """
     arrays, problems = [], []
+    plain_numbers = PlainNumbers(frame)
     for feature in features:
+        numbers = plain_numbers.read(feature)
+        if numbers is not None and not (domain and feature.domain is not None):
+            arrays.append(numbers)  # nothing can be wrong with these
+            continue
         series = frame[feature.name]
         try:
             arrays.append(read(feature, series, strict))

@@ -37,6 +37,8 @@ from counterfactual_training.tabular.rounding import narrow_type
 
 # Searches keep learned ends and grids to this share of a standard deviation.
 _LEARNED = 1e-5
+# Cells of a frame up to which they are compared as objects.
+_SMALL = 10_000
 _WAYS = {"none": "may not change", "increase": "may only rise", "decrease": "may only fall"}
 
 
@@ -188,8 +190,7 @@ class _Trial:
             elif not self.before.iloc[:, place].array.equals(self.after.iloc[:, place].array):
                 found.append(place)
         for places in alike.values():
-            old = self.before.iloc[:, places].to_numpy()
-            new = self.after.iloc[:, places].to_numpy()
+            old, new = (_block(frame, places) for frame in (self.before, self.after))
             same = (old == new) | ((old != old) & (new != new))
             found += [places[j] for j in np.flatnonzero(~same.all(0)).tolist()]
         return [str(self.before.columns[place]) for place in sorted(found)]
@@ -367,6 +368,14 @@ def _forbidding(column: Column, source: int, target: int, backwards: bool) -> tu
         return "max_change", f"at most {feature.max_change:g} ranks from {{held}}"
     low, high = (feature.levels[int(end)] for end in feature.limits)
     return "domain", f"from {low!r} to {high!r}"
+
+
+def _block(frame: pd.DataFrame, places: list[int]) -> np.ndarray:
+    """The columns at some places, all of one dtype, as ``(n, c)``."""
+    # Of a few rows, pandas hands out all cells as objects sooner than it cuts out columns.
+    if frame.size <= _SMALL:
+        return frame.to_numpy(dtype=object)[:, places]
+    return frame.iloc[:, places].to_numpy()
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------

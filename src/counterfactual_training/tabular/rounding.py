@@ -13,9 +13,11 @@ import numpy as np
 # Powers of ten that float64 holds exactly; np.power may be off by a digit.
 _POWERS = np.array([float(f"1e{k}") for k in range(23)])
 _MAX_DECIMALS = 15
-# Values other than zero, and different ones among them, from which a common divisor is believed.
-_FEWEST_MULTIPLES, _FEWEST_DIFFERENT = 50, 3
+# Values other than zero, three different ones among them, from which a common divisor is believed.
+_FEWEST_MULTIPLES = 50
 _NEARLY_ALL = 0.995
+# Values that are looked at before all of them are.
+_FIRST_LOOK = 16
 
 
 def round_to(values: np.ndarray, decimals: np.ndarray | int) -> np.ndarray:
@@ -33,10 +35,14 @@ def seen_decimals(values: np.ndarray, dtype: Any) -> int | None:
     """The fewest decimals that write every value ``(n,)`` of a float column exactly; ``None`` if 15 are too few."""
     largest = float(np.abs(values).max(initial=0.0))
     narrow = narrow_type(dtype)
-    for decimals in range(_MAX_DECIMALS + 1):
-        if largest * _POWERS[decimals] >= 2.0**49:
-            return None
-        for part in (values[:1000], values):  # a quick look first: most columns fail there
+    with np.errstate(over="ignore"):
+        exact = np.flatnonzero(largest * _POWERS[: _MAX_DECIMALS + 1] < 2.0**49)
+    # A quick look at a few values and all numbers of decimals at once: most columns fail there.
+    few = values[:_FIRST_LOOK]
+    written = round_to(few, exact[:, None])
+    fits = ((written if narrow is None else written.astype(narrow)) == few).all(1)
+    for decimals in exact[fits].tolist():
+        for part in (values[:1000], values):
             rounded = round_to(part, decimals)
             if not np.array_equal(rounded if narrow is None else rounded.astype(narrow), part):
                 break
@@ -51,15 +57,30 @@ def seen_spacing(values: np.ndarray) -> float | None:
     Credit limits are often whole thousands. ``None`` if there is no such number, or too few values to tell.
     """
     others = values[values != 0]
-    if len(others) < _FEWEST_MULTIPLES or len(np.unique(others)) < _FEWEST_DIFFERENT or np.abs(others).max() >= 2.0**52:
+    if len(others) < _FEWEST_MULTIPLES:
         return None
-    largest = np.floor(np.log10(np.abs(others).max()))
-    for exponent in range(int(largest), -1, -1):
+    ends = others.min(), others.max()
+    # Three different values or more: one of them is neither end.
+    if not ((others != ends[0]) & (others != ends[1])).any():
+        return None
+    largest = max(abs(ends[0]), abs(ends[1]))
+    if largest >= 2.0**52:
+        return None
+    for exponent in range(int(np.floor(np.log10(largest))), -1, -1):
         for factor in (5.0, 2.5, 2.0, 1.0):
             spacing = factor * 10.0**exponent
-            if spacing > 1 and np.mean(others % spacing == 0) >= _NEARLY_ALL:
+            if spacing > 1 and _nearly_all_multiples(others, spacing):
                 return spacing
     return None
+
+
+def _nearly_all_multiples(values: np.ndarray, spacing: float) -> bool:
+    # Remainders are slow: a part that holds more misfits than all values together may hold decides.
+    part = values[: len(values) // 64 + 64]
+    misfits = np.count_nonzero(part % spacing)
+    if (len(values) - misfits) / len(values) < _NEARLY_ALL:
+        return False
+    return bool(np.mean(values % spacing == 0) >= _NEARLY_ALL)
 
 
 def tidy(values: np.ndarray, error: np.ndarray, decimals: int | None, dtype: Any) -> np.ndarray:

@@ -24,11 +24,14 @@ from counterfactual_training.tabular.frame import as_frame, match_columns
 from counterfactual_training.tabular.infer import (
     complete_feature,
     infer_feature,
+    infer_plain,
+    is_open,
     needs_order,
     read_columns,
     report,
     show_domain,
 )
+from counterfactual_training.tabular.plain import PlainNumbers
 from counterfactual_training.tabular.relate import check_feasible
 from counterfactual_training.tabular.relations import RelationBook, check_texts, read_relations
 from counterfactual_training.tabular.schema_file import (
@@ -115,9 +118,11 @@ class Schema:
         by_column = {"mutability": mutability, "domain": domain, "special": special}
         stated, related = _stated(schema, list(table.columns), relations, by_column)
         features, problems = [], []
+        numbers = PlainNumbers(table)
         for name in table.columns:
             try:
-                features.append(infer_feature(table[name], stated[name]))
+                plain = infer_plain(name, numbers, stated[name])
+                features.append(infer_feature(table[name], stated[name]) if plain is None else plain)
                 _check_order(features[-1], stated[name])
             except InputError as error:
                 problems.append(error)
@@ -125,8 +130,16 @@ class Schema:
             kind = ConstraintError if all(isinstance(p, ConstraintError) for p in problems) else InputError
             raise kind(report([str(problem).rstrip(".") for problem in problems], "The columns need attention"))
         inferred = cls(tuple(features), related)
-        # Stated categories may lack some of the data's.
-        inferred.check(table, domain=False)
+        # Stated categories may lack some of the data's; those of text that were not stated are the data's.
+        dtypes = dict(table.dtypes)
+        doubtful = [
+            feature
+            for feature in features
+            if not feature.is_category
+            or "categories" in stated[feature.name]
+            or not isinstance(dtypes[feature.name], pd.StringDtype)
+        ]
+        read_columns(doubtful, table, "The data contradicts the schema")
         return inferred
 
     def override(
@@ -159,7 +172,9 @@ class Schema:
             frame: the data; it needs all columns of the schema.
         """
         table = match_columns(as_frame(frame, self.names), self.names, stated=True)
-        features = tuple(complete_feature(feature, table[feature.name]) for feature in self.features)
+        features = tuple(
+            complete_feature(feature, table[feature.name]) if is_open(feature) else feature for feature in self.features
+        )
         return Schema(features, self.relations)
 
     def check(self, frame: Any, domain: bool = True) -> None:

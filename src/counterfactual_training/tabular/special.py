@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from counterfactual_training.tabular.frame import read
+from counterfactual_training.tabular.plain import PlainNumbers
 from counterfactual_training.tabular.schema import Schema
 
 # Codes of a column on either side of its values, at most.
@@ -20,6 +21,8 @@ _FEWEST_VALUES = 5
 _APART = 3.0
 # A zero below so many different positive numbers is doubted if it is further from them than their middle half spreads.
 _FEWEST_POSITIVE = 10
+# Whole numbers over a shorter range are counted in a table.
+_COUNTED = 2**16
 
 Codes = dict[str, dict[int, int]]
 
@@ -31,18 +34,45 @@ def find_codes(schema: Schema, frame: pd.DataFrame) -> Codes:
     negative, a negative one need not be that far, nor a zero if the others are clearly positive: "not measured".
     """
     found = {}
+    plain_numbers = PlainNumbers(frame)
     for feature in schema:
         if feature.kind not in ("numeric", "integer"):
             continue
-        numbers = read(feature, frame[feature.name])
-        ordinary = numbers[~np.isnan(numbers) & ~feature.coded(numbers).any(1)]
-        values, counts = np.unique(ordinary, return_counts=True)
+        numbers = plain_numbers.read(feature)
+        if numbers is None:
+            numbers = read(feature, frame[feature.name])
+            numbers = numbers[~np.isnan(numbers)]
+        ordinary = numbers[~feature.coded(numbers).any(1)] if feature.special else numbers
+        if not _has_whole_end(ordinary):
+            continue
+        values, counts = _different(ordinary)
         below = _codes_below(values, counts, negative=True)
         above = _codes_below(-values[::-1], counts[::-1], negative=False)
         codes = {int(v): c for v, c in below} | {int(-v): c for v, c in above[::-1]}
         if codes:
             found[feature.name] = codes
     return found
+
+
+def _different(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The different numbers ``(n,)``, ascending, and how often each stands there."""
+    low = numbers.min()
+    # Whole numbers that lie close together are counted without sorting them.
+    if numbers.max() - low < _COUNTED:
+        places = (numbers - low).astype(np.intp)
+        if np.array_equal(places + low, numbers):
+            counts = np.bincount(places)
+            found = np.flatnonzero(counts)
+            return found + low, counts[found]
+    return np.unique(numbers, return_counts=True)
+
+
+def _has_whole_end(numbers: np.ndarray) -> bool:
+    """Whether the smallest number ``(n,)`` is whole and at most zero, or the largest one whole: others are no codes."""
+    if len(numbers) == 0:
+        return False
+    low, high = numbers.min(), numbers.max()
+    return bool((low <= 0 and low % 1 == 0) or high % 1 == 0)
 
 
 def _codes_below(values: np.ndarray, counts: np.ndarray, negative: bool) -> list[tuple[float, int]]:
