@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 COLUMN = 0.4
 # Pairs of moves per person, which decide how many moves of a column take part in pairs; and the fewest, and most.
 _PAIRS, _COARSEST, _FINEST = 5000, 4, 12
+# Points of wide tables are large, so that fewer are tried: encoded values in all pairs, and pairs.
+_PAIR_VALUES, _FEWEST_PAIRS = 2**19, 500
 # Values between two others that are tried at a time when a number is eased.
 _BETWEEN = 15
 # Candidates of a person that are eased at a time: few first, because most of the others are then known to be dearer.
@@ -227,7 +229,8 @@ class Beam:
     def pairs(self, num_options: int) -> Candidates:
         """Level 2: every pair of a coarser choice of moves in two columns."""
         m = max(len(self.book.free), 2)
-        size = math.sqrt(2 * _PAIRS / (m * (m - 1)))
+        pairs = min(_PAIRS, max(_FEWEST_PAIRS, _PAIR_VALUES // self.x.shape[1]))
+        size = math.sqrt(2 * pairs / (m * (m - 1)))
         self.coarse, _ = self.moves.thinned(int(min(max(size, _COARSEST), _FINEST)))
         moves = self.coarse
         first, second = np.triu_indices(len(moves.feature), 1)

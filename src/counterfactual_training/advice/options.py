@@ -17,7 +17,7 @@ from counterfactual_training.search import Generator, Status
 # People searched together; bounds memory.
 _PEOPLE = 256
 # Of wider tables, the columns that promise most are tried; first few, then more for those whom they do not help.
-_TRIED = (24, 96)
+_TRIED = (8, 24, 96)
 
 
 @dataclass(frozen=True, eq=False)
