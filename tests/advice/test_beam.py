@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import counterfactual_training as ct
-from counterfactual_training.advice.beam import COLUMN
+from counterfactual_training.advice.candidates import COLUMN
 from counterfactual_training.tabular.plan_judge import PlanJudge
 from covering import repeats
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from counterfactual_training.advice.beam import COLUMN
+from counterfactual_training.advice.candidates import COLUMN
 
 
 @pytest.fixture(scope="module")

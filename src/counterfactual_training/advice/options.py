@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterfactual_training.advice.beam import Beam, Pool
+from counterfactual_training.advice.beam import Beam
+from counterfactual_training.advice.candidates import Pool
 from counterfactual_training.advice.find import Finder
 from counterfactual_training.advice.points import Counterfactuals, Factuals
 from counterfactual_training.advice.promise import WIDEST, promising
@@ -177,7 +178,7 @@ def _chosen(finder: Finder, beam: Beam, factuals: Factuals, num_options: int) ->
         answers = [_with_doubtful(own, doubtful, num_options) for own, doubtful in pairs]
     for i, own in enumerate(answers):
         if not own:
-            own.append(_Answer(beam.effort[i], int(Status.EXHAUSTED), int(beam.asked[i])))
+            own.append(_Answer(beam.effort[i], int(Status.EXHAUSTED), int(beam.oracle.asked[i])))
     return answers
 
 
@@ -189,7 +190,7 @@ def _by_person(finder: Finder, beam: Beam, pool: Pool, factuals: Factuals, statu
     for place in np.lexsort((price, person)).tolist():
         i = int(person[place])
         columns = frozenset(np.flatnonzero(moved[place]).tolist())
-        found[i].append(_Answer(points[place], status, int(beam.asked[i]), float(price[place]), columns))
+        found[i].append(_Answer(points[place], status, int(beam.oracle.asked[i]), float(price[place]), columns))
     return found
 
 

@@ -1,0 +1,64 @@
+"""Sets of moves that may become answers, and answers found so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from counterfactual_training.advice.moves import Moves
+
+# What one more column counts beside the cost of its change: of two answers that cost about the same, people want the
+# one that changes fewer columns.
+COLUMN = 0.4
+
+
+@dataclass
+class Pool:
+    """Answers found so far: a person, a point as printed, and its price."""
+
+    person: list[np.ndarray] = field(default_factory=list)
+    point: list[Tensor] = field(default_factory=list)
+    price: list[np.ndarray] = field(default_factory=list)
+
+    def add(self, person: np.ndarray, point: Tensor, price: np.ndarray) -> None:
+        if len(person):
+            self.person.append(person)
+            self.point.append(point)
+            self.price.append(price)
+
+    def joined(self, d: int, like: Tensor) -> tuple[np.ndarray, Tensor, np.ndarray]:
+        """Everybody's answers: persons ``(a,)``, points ``(a, d)``, prices ``(a,)``."""
+        if not self.person:
+            return np.zeros(0, dtype=np.int64), like.new_zeros(0, d), np.zeros(0)
+        return np.concatenate(self.person), torch.cat(self.point), np.concatenate(self.price)
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Sets of moves ``(c, s)`` of some people ``(c,)`` that the model lets pass, and the least each can cost."""
+
+    moves: Moves
+    person: np.ndarray
+    sets: np.ndarray
+    least: np.ndarray
+
+    def take(self, rows: np.ndarray) -> Candidates:
+        return Candidates(self.moves, self.person[rows], self.sets[rows], self.least[rows])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Candidates]) -> Candidates:
+        names = ("person", "sets", "least")
+        return cls(parts[0].moves, *(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+
+def rank_within(groups: np.ndarray) -> np.ndarray:
+    """The place of each entry within its group, of sorted groups ``(a,)``."""
+    if len(groups) == 0:
+        return groups
+    new = np.r_[True, groups[1:] != groups[:-1]]
+    starts = np.flatnonzero(new)
+    return np.arange(len(groups)) - np.repeat(starts, np.diff(np.r_[starts, len(groups)]))

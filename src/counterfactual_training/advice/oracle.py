@@ -1,0 +1,138 @@
+"""What model, gate and relations say of points: do they reach the bar?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from counterfactual_training.advice.points import DIGITS, Factuals
+from counterfactual_training.search import evaluating
+from counterfactual_training.search.model_checks import check_finite_logits
+from counterfactual_training.threads import sensible_threads
+
+if TYPE_CHECKING:
+    from counterfactual_training.advice.find import Finder
+
+# Encoded values of all points asked about at once; bounds memory.
+TOGETHER = 2**21
+# Points that a gate judges at a time: its kernels should stay in the processor's cache.
+_JUDGED = 512
+
+
+class Oracle:
+    """Model, gate and relations, asked about points of n people; a person is known by position.
+
+    Attributes:
+        x: ``(n, d)`` the people, on the CPU.
+        enough: the log-odds that the model must give.
+        gated: whether the gate is asked; it is slow, and only asked about what the model lets pass.
+        asked: ``(n,)`` how many points of each person the model was asked about.
+    """
+
+    def __init__(self, finder: Finder, factuals: Factuals, y: Tensor, threshold: float) -> None:
+        self.finder = finder
+        # Bookkeeping is done on the CPU; only questions to model and gate go to the device.
+        self.device = factuals.x.device
+        held = None if factuals.held is None else factuals.held.cpu()
+        self.factuals = replace(factuals, x=factuals.x.cpu(), held=held)
+        self.x = self.factuals.x
+        self.y = y.cpu()
+        self.labels = self.y.numpy()
+        self.threshold = threshold
+        # Above the threshold by what another batch may differ.
+        self.enough = _logit(min(threshold + DIGITS, 1 - 1e-9))
+        self.gated = finder.gate is not None
+        self.asked = np.zeros(len(self.x), dtype=np.int64)
+
+    def check(self) -> None:
+        """Raise if model or gate cannot be computed with."""
+        x = self.x.to(self.device)
+        check_finite_logits(self.finder.model(x))
+        if self.finder.gate is not None:
+            check_finite_logits(self.finder.gate(x))
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Model and gate ready to be asked, once for all questions."""
+        model = self.finder.model
+        with ExitStack() as stack:
+            stack.enter_context(evaluating(model))
+            if self.finder.gate is not None:
+                stack.enter_context(evaluating(self.finder.gate))
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(sensible_threads(model, self.x))
+            yield
+
+    def follow(self, person: np.ndarray, points: Tensor) -> Tensor:
+        """The points with what follows other columns computed anew."""
+        if self.finder.related is None:
+            return points
+        return self.finder.related.follow(points, self.factuals.take(torch.as_tensor(person)))
+
+    def keeps(self, person: np.ndarray, points: Tensor) -> np.ndarray:
+        """Mask ``(a,)`` of points that keep the relations between columns."""
+        if self.finder.related is None or len(person) == 0:
+            return np.ones(len(person), dtype=bool)
+        return self.finder.keeps(points, self.factuals.take(torch.as_tensor(person))).numpy()
+
+    def odds(self, person: np.ndarray, points: Tensor) -> np.ndarray:
+        """The log-odds ``(a,)`` of everybody's target at points ``(a, d)``."""
+        np.add.at(self.asked, person, 1)
+        size = max(1, TOGETHER // self.x.shape[1])
+        if len(points) == 0:
+            return np.zeros(0)
+        logits = torch.cat([self.finder.model(part.to(self.device)).cpu() for part in points.split(size)])
+        return self.finder.odds_of(logits, self.y[torch.as_tensor(person)]).double().numpy()
+
+    def arrives(self, person: np.ndarray, points: Tensor) -> np.ndarray:
+        """Mask ``(a,)`` of points that reach the bar and keep relations."""
+        odds = self.odds(person, points)
+        fine = (odds >= self.enough) & self.keeps(person, points)
+        return self.passes(person, points, odds, fine)
+
+    def passes(self, person: np.ndarray, points: Tensor, odds: np.ndarray, fine: np.ndarray) -> np.ndarray:
+        """The mask ``(a,)`` without the points that the gate does not let pass."""
+        rows = np.flatnonzero(fine)
+        if not self.gated or len(rows) == 0:
+            return fine
+        gate = self.gate_odds(person[rows], points[torch.as_tensor(rows)])
+        passed = fine.copy()
+        passed[rows] = self.reached(odds[rows], gate)
+        return passed
+
+    def margins(self, person: np.ndarray, points: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """Log-odds ``(a,)`` of the model and of the gate."""
+        return self.odds(person, points), self.gate_odds(person, points)
+
+    def gate_odds(self, person: np.ndarray, points: Tensor) -> np.ndarray:
+        """Log-odds ``(a,)`` that points are plausible; plus infinity without a gate."""
+        gate = self.finder.gate
+        if gate is None or not self.gated:
+            return np.full(len(person), math.inf)
+        found = np.zeros(len(person))
+        labels = self.labels[person]
+        for label in np.unique(labels).tolist():
+            rows = np.flatnonzero(labels == label)
+            parts = points[torch.as_tensor(rows)].split(_JUDGED)
+            log_p = torch.cat([gate.of_class(part.to(self.device), label).cpu() for part in parts]).double()
+            log_p = log_p.clamp_max(-1e-9)
+            found[rows] = (log_p - torch.log(-torch.expm1(log_p))).numpy()
+        return found
+
+    def reached(self, odds: np.ndarray, gate: np.ndarray) -> np.ndarray:
+        """Mask ``(a,)`` of points with these odds of the model and of the gate that reach the bar."""
+        if self.finder.decision or not self.gated:
+            return (odds >= self.enough) & (gate >= _logit(0.5 + DIGITS))
+        with np.errstate(over="ignore"):
+            return 1 / (1 + np.exp(-odds)) / (1 + np.exp(-gate)) >= self.threshold + DIGITS
+
+
+def _logit(p: float) -> float:
+    return math.log(p) - math.log1p(-p)
