@@ -20,7 +20,7 @@ class States:
 
     Attributes:
         sets: ``(b, s)`` moves; with their odds, the gate's odds and their cost, ``(b,)`` each.
-        gain_odds, gain_gate, costs: ``(M,)`` of every move alone; −inf and +inf where it is not allowed.
+        gain_odds, gain_gate, costs: ``(M,)`` of every move alone; −inf, 0 and +inf where it is not allowed.
     """
 
     moves: Moves
@@ -49,9 +49,9 @@ class States:
         enough: float,
     ) -> States:
         size = len(moves.feature)
-        gain_odds, gain_gate = np.full(size, -math.inf), np.full(size, -math.inf)
+        gain_odds = np.full(size, -math.inf)
+        gain_gate = np.zeros(size)  # the gate's odds are infinite where there is none
         gain_odds[move] = odds - odds0
-        # Infinite without a gate.
         gain_gate[move] = np.where(np.isfinite(gate), gate - gate0 if np.isfinite(gate0) else 0.0, 0.0)
         costs = np.full(size, math.inf)
         costs[move] = moves.cost[person, move]
