@@ -173,8 +173,13 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="where to write advice.csv and advice.md")
     parser.add_argument("--tables", help="only these, by the first word of their names, separated by commas")
     parser.add_argument("--before", type=Path, help="folder with what an earlier version wrote")
+    parser.add_argument("--measured", type=Path, help="folder with what this module wrote: compare it, measure nothing")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.measured is not None:
+        table = pd.read_csv(arguments.measured / "advice.csv", index_col="table")
+        write(arguments, table, pd.read_csv(arguments.measured / "advice_people.csv"))
+        return
     lines, persons = {}, []
     for name, loaded in frames(arguments.folder).items():
         if arguments.tables is not None and name.partition(",")[0] not in arguments.tables.split(","):
@@ -182,11 +187,16 @@ def main() -> None:
         lines[name], own = measure(*loaded())
         persons.append(own.assign(table=name))
         print(name, {key: round(value, 3) for key, value in lines[name].items()}, flush=True)
-    table = pd.DataFrame(lines).T.rename_axis("table")
-    everybody = pd.concat(persons)
+    write(arguments, pd.DataFrame(lines).T.rename_axis("table"), pd.concat(persons))
+
+
+def write(arguments: argparse.Namespace, table: pd.DataFrame, everybody: pd.DataFrame) -> None:
+    """Numbers and the page about them."""
     earlier = arguments.before
     before = None if earlier is None else pd.read_csv(earlier / "advice.csv", index_col="table")
     command = "python -m benchmarks.advice DIR results" + (" --before FOLDER" if earlier else "")
+    if arguments.measured is not None:
+        command += " --measured FOLDER"
     text = page(table, before, command)
     if earlier is not None:
         text += paired_page(paired(everybody, pd.read_csv(earlier / "advice_people.csv")))
