@@ -166,3 +166,14 @@ def test_who_cannot_be_helped_gets_the_closest(asked):
     assert (told.confidence[missed] >= before[missed] - 1e-6).all()
     if classifier.gate_ is None:
         assert (told.confidence[missed] > before[missed]).mean() > 0.9
+
+
+def test_numbers_have_no_digits_that_nobody_wrote():
+    """Points are float32, which cannot hold 2.018; people read 2.018, not 2.0180001."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(300, 3)), columns=list("abc"))
+    classifier = ct.CounterfactualClassifier(epochs=5, gate="none", random_state=0).fit(frame, frame.sum(axis=1) > 0)
+    told = classifier.explain(frame[:40])
+    changed = told.frame.to_numpy()[told.changed.to_numpy()]
+    assert len(changed) > 30 and all(len(repr(float(number)).lstrip("-")) <= 6 for number in changed)
+    np.testing.assert_array_equal(classifier.predict(told.frame), told.prediction)

@@ -6,7 +6,6 @@ import sys
 import zipfile
 
 import pytest
-from packaging.metadata import Metadata
 
 import counterfactual_training as ct
 from run_pages import ROOT
@@ -36,6 +35,8 @@ def test_it_is_small_and_holds_the_package_alone(wheel):
 
 @pytest.mark.check
 def test_its_metadata_are_valid(wheel):
+    from packaging.metadata import Metadata
+
     with zipfile.ZipFile(wheel) as opened:
         (name,) = [name for name in opened.namelist() if name.endswith(".dist-info/METADATA")]
         told = Metadata.from_email(opened.read(name), validate=True)

@@ -94,6 +94,6 @@ def test_copies_and_new_rules_keep_it_and_another_training_drops_it(classifier, 
 
 
 @pytest.mark.parametrize("n", [200_000])
-def test_marks_of_many_rows_are_quick_and_different(n):
+def test_marks_of_many_rows_are_different(n):
     marks = row_marks(pd.DataFrame({"a": np.arange(n) % 451, "b": np.arange(n) // 451}), pd.Series(np.zeros(n)))
     assert len(np.unique(marks)) == n

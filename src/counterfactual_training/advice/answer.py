@@ -26,6 +26,9 @@ from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.tabular.model_space import refuse_far
 from counterfactual_training.tabular.plan_judge import PlanJudge
 
+# Significant digits, up to which a shorter number is looked for; float32 has hardly more.
+_DIGITS = 9
+
 
 @dataclass(frozen=True, eq=False)
 class Answers:
@@ -152,7 +155,7 @@ def _judged(
     Searches keep the rules, so that nothing should be withheld. If it is, the row itself is the best effort.
     """
     original = factuals.frame
-    frame = finder.encoder.inverse_transform(found.x_cf, like=original)
+    frame = _shortest(finder.encoder, finder.encoder.inverse_transform(found.x_cf, like=original), original, found.x_cf)
     broken = PlanJudge(finder.encoder, finder.constraints, most)(original, frame)
     if not broken:
         return frame, []
@@ -162,6 +165,26 @@ def _judged(
     frame = finder.encoder.inverse_transform(found.x_cf, like=original)
     names = original.index
     return frame, [f"One answer for row {names[v.row]} is withheld: it breaks a rule: {v}." for v in broken]
+
+
+def _shortest(encoder: Encoder, frame: pd.DataFrame, original: pd.DataFrame, x_cf: Tensor) -> pd.DataFrame:
+    """The frame with changed numbers in the fewest digits that have the same code: 2.018 instead of 2.0180001."""
+    for column in encoder.columns_:
+        name = column.feature.name
+        # Columns with known decimals are rounded to them; narrow ones hold what they can.
+        if column.feature.kind != "numeric" or column.decimals is not None or frame[name].dtype != np.float64:
+            continue
+        numbers = frame[name].to_numpy(copy=True)
+        rows = np.flatnonzero(numbers != original[name].to_numpy(dtype=np.float64, na_value=np.nan))
+        rows = rows[~column.feature.coded(numbers[rows]).any(1)]
+        code = x_cf[torch.as_tensor(rows), encoder.slices_[name].start]
+        for digits in range(3, _DIGITS):
+            short = np.array([float(f"{number:.{digits}g}") for number in numbers[rows].tolist()])
+            same = (torch.as_tensor(column.encode(short)[:, 0]).to(code) == code).cpu().numpy()
+            numbers[rows[same]] = short[same]
+            rows, code = rows[~same], code[torch.as_tensor(~same)]
+        frame[name] = numbers
+    return frame
 
 
 def _explanation(

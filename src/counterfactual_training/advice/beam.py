@@ -11,7 +11,7 @@ A candidate is a person and a set of moves (:mod:`moves`). All people are search
 
 A candidate that reaches the bar is eased: each number goes back towards the person's own, as far as the bar allows.
 Easing ends above the next coarser value, so that a bound on its result is known before. Candidates are eased in the
-order of their bounds, until no bound is below the best result: what one or two columns can do is found exactly.
+order of their bounds, until no bound is below the best result: of these candidates the best one is found exactly.
 
 The model is asked about many points at once, the gate only about those that the model lets pass.
 """
@@ -455,6 +455,10 @@ class Beam:
         odds, kept = np.empty(len(person)), np.empty(len(person), dtype=bool)
         size = max(1, TOGETHER // self.x.shape[1])
         for start in range(0, len(person), size):
+            # Of several columns, what is not looked at in time is left out; single columns are looked at in any case.
+            if sets.shape[1] > 1 and self.finder.late:
+                odds[start:], kept[start:] = -math.inf, False
+                break
             part = slice(start, start + size)
             points = self.points(moves, person[part], sets[part])
             odds[part] = self.oracle.odds(person[part], points)

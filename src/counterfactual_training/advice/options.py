@@ -71,7 +71,7 @@ def find_options(finder: Finder, factuals: Factuals, y: Tensor, question: Questi
         return _beside(finder, factuals, first, others, num_options)
     there = finder.logits(factuals.x).argmax(-1).to(y) == y
     answers: dict[int, list[_Answer]] = {
-        int(i): [_Answer(factuals.x[i], int(Status.ALREADY_THERE), 0)] for i in there.nonzero().squeeze(-1)
+        int(i): [_Answer(factuals.x[i].cpu(), int(Status.ALREADY_THERE), 0)] for i in there.nonzero().squeeze(-1)
     }
     rows = (~there).nonzero().squeeze(-1)
     wide = len(finder.encoder.columns_) > WIDEST
