@@ -154,8 +154,7 @@ class Beam:
         m = max(len(self.book.free), 2)
         pairs = min(_PAIRS, max(_FEWEST_PAIRS, _PAIR_VALUES // self.x.shape[1]))
         size = math.sqrt(2 * pairs / (m * (m - 1)))
-        self.coarse, _ = self.moves.thinned(int(min(max(size, _COARSEST), _FINEST)))
-        moves = self.coarse
+        moves = self.moves.thinned(int(min(max(size, _COARSEST), _FINEST)))
         first, second = np.triu_indices(len(moves.feature), 1)
         apart = moves.feature[first] != moves.feature[second]
         first, second = first[apart], second[apart]
@@ -269,7 +268,7 @@ class Beam:
 
     def deepen(self, people: np.ndarray) -> None:
         """Levels 3 and more, for people whom one or two columns do not help; also finds the best efforts."""
-        moves, _ = self.moves.thinned(_DEEP)
+        moves = self.moves.thinned(_DEEP)
         start = self.x[torch.as_tensor(people)]
         odds0, gate0 = self.oracle.margins(people, start)
         self._note_effort(people, start, odds0, gate0)

@@ -162,8 +162,8 @@ class Moves:
         ]
         return points
 
-    def thinned(self, most: int) -> tuple[Moves, np.ndarray]:
-        """At most so many moves of each feature, spread over all, with those that remain as neighbours; and which."""
+    def thinned(self, most: int) -> Moves:
+        """At most so many moves of each number, spread over all, with those that remain as neighbours."""
         kept = []
         for j in np.unique(self.feature):
             own = np.flatnonzero(self.feature == j)
@@ -171,7 +171,7 @@ class Moves:
                 own = own[np.unique(np.rint(np.linspace(0, len(own) - 1, most)).astype(int))]
             kept.append(own)
         index = np.concatenate(kept) if kept else np.zeros(0, dtype=np.int64)
-        return self.book.make(self.feature[index], self.number[:, index], self.allowed[:, index]), index
+        return self.book.make(self.feature[index], self.number[:, index], self.allowed[:, index])
 
 
 class MoveBook:
