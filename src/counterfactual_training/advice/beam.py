@@ -61,7 +61,7 @@ class Beam:
         y: ``(n,)`` their target classes.
         threshold: to reach.
         max_changes: the largest number of columns; ``None`` for any.
-        columns: the features to try, by position; ``None`` for all.
+        features: ``(f,)`` those to try, by position; ``None`` for all.
     """
 
     def __init__(
@@ -71,12 +71,13 @@ class Beam:
         y: Tensor,
         threshold: float,
         max_changes: int | None,
-        columns: np.ndarray | None = None,
+        features: np.ndarray | None = None,
     ) -> None:
         self.finder = finder
-        self.oracle = Oracle(finder, factuals, y, threshold)
-        self.x = self.oracle.x
-        self.book = MoveBook(finder, self.oracle.factuals, columns)
+        self.oracle = Oracle(finder, factuals, y, threshold, finder.movable if features is None else features)
+        self.window = self.oracle.window
+        self.x = self.window.own
+        self.book = MoveBook(finder, self.oracle.factuals, self.window)
         self.easing = Easing(self.oracle, self.book)
         self.moves = self.book.all_moves()
         self.most = len(self.book.free) if max_changes is None else min(max_changes, len(self.book.free))
@@ -152,7 +153,7 @@ class Beam:
     def pairs(self, num_options: int) -> Candidates:
         """Level 2: every pair of a coarser choice of moves in two columns."""
         m = max(len(self.book.free), 2)
-        pairs = min(_PAIRS, max(_FEWEST_PAIRS, _PAIR_VALUES // self.x.shape[1]))
+        pairs = min(_PAIRS, max(_FEWEST_PAIRS, _PAIR_VALUES // max(1, self.x.shape[1])))
         size = math.sqrt(2 * pairs / (m * (m - 1)))
         moves = self.moves.thinned(int(min(max(size, _COARSEST), _FINEST)))
         first, second = np.triu_indices(len(moves.feature), 1)
@@ -379,14 +380,14 @@ class Beam:
         """Rows ``(r, d)`` of a class."""
         background = self.finder.background
         if background is not None:
-            return background.x[background.y == label].to(self.x)
+            return background.x[background.y == label].to(self.x)[:, self.window.columns]
         if self.finder.gate is None:
             return None
         remembered = remembered_rows(self.finder.gate)
         if remembered is None:
             return None
         rows = remembered[label]
-        return rows[~rows.isnan().any(-1)].to(self.x)
+        return rows[~rows.isnan().any(-1)].to(self.x)[:, self.window.columns]
 
     def _from_rows(self, i: int, rows: Tensor) -> None:
         points = self.x[i].repeat(len(rows), 1)
@@ -452,7 +453,7 @@ class Beam:
     def ask_sets(self, moves: Moves, person: np.ndarray, sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The model's odds ``(c,)`` of candidates, and whether they keep relations between columns."""
         odds, kept = np.empty(len(person)), np.empty(len(person), dtype=bool)
-        size = max(1, TOGETHER // self.x.shape[1])
+        size = self.oracle.together
         for start in range(0, len(person), size):
             # Of several columns, what is not looked at in time is left out; single columns are looked at in any case.
             if sets.shape[1] > 1 and self.finder.late:

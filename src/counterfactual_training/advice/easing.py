@@ -122,8 +122,7 @@ class Easing:
 
     def _without(self, person: np.ndarray, points: Tensor, feature: np.ndarray) -> Tensor:
         """Points ``(a, d)`` with one feature each as the person has it."""
-        owner = self.oracle.finder.owner.numpy()
-        mask = torch.as_tensor(owner[None] == feature[:, None])
+        mask = torch.as_tensor(self.oracle.window.owner[None] == feature[:, None])
         return self.oracle.follow(person, torch.where(mask, self.oracle.x[torch.as_tensor(person)], points))
 
     def changed(self, person: np.ndarray, points: Tensor) -> np.ndarray:
@@ -132,9 +131,7 @@ class Easing:
 
     def costs(self, person: np.ndarray, points: Tensor) -> np.ndarray:
         """Cost ``(a, m)`` of each feature."""
-        x = self.oracle.x[torch.as_tensor(person)].double().clamp(-FARTHEST, FARTHEST)
-        moved = self.oracle.finder.distance(points.double().clamp(-FARTHEST, FARTHEST), x)
-        return (moved * self.oracle.finder.difficulty).cpu().numpy()
+        return self.oracle.window.distance(person, points, FARTHEST) * self.book.weight
 
     def numbers(self, points: Tensor, feature: np.ndarray) -> np.ndarray:
         """The number ``(a,)`` of one feature of each point, as written."""

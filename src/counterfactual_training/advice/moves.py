@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from counterfactual_training.advice.points import Factuals, stored
+from counterfactual_training.advice.window import Window
 from counterfactual_training.tabular.column import Column
 from counterfactual_training.tabular.constrain import may_become
 from counterfactual_training.tabular.frame import UNSEEN
@@ -180,25 +181,28 @@ class MoveBook:
     Args:
         finder: whose rules hold.
         factuals: the n people.
-        columns: the features that may be changed, by position; ``None`` takes all that the rules leave.
+        window: the features that may change; a feature is known by its position among them.
     """
 
-    def __init__(self, finder: Finder, factuals: Factuals, columns: np.ndarray | None = None) -> None:
-        self.finder, self.factuals = finder, factuals
+    def __init__(self, finder: Finder, factuals: Factuals, window: Window) -> None:
+        self.finder = finder
+        self.factuals = factuals
+        self.window = window
         encoder = finder.encoder
-        self.columns = encoder.columns_
-        self.starts = np.array([encoder.slices_[c.feature.name].start for c in self.columns])
+        self.columns = [encoder.columns_[j] for j in window.features.tolist()]
+        self.starts = window.starts
+        # Where the features start in whole rows.
+        self._whole = window.columns.numpy()[self.starts]
         self.is_number = np.array([not c.feature.is_category for c in self.columns])
         self.one_hot = np.array([c.one_hot and c.width > 1 for c in self.columns])
-        self.own = factuals.numbers[factuals.place]
+        self.own = factuals.numbers[factuals.place][:, window.features]
         self.base = np.where(np.isnan(self.own), [c.fill for c in self.columns], self.own)
         self.center = np.array([c.center for c in self.columns])
         self.scale = np.array([c.scale for c in self.columns])
         # What stands in the first encoded column of each feature.
-        self.codes = factuals.x[:, torch.as_tensor(self.starts)].double().cpu().numpy().clip(-FARTHEST, FARTHEST)
-        self.weight = finder.difficulty.double().numpy()
+        self.codes = window.own[:, torch.as_tensor(self.starts)].double().numpy().clip(-FARTHEST, FARTHEST)
+        self.weight = finder.difficulty.double().numpy()[window.features]
         self.judge = PlanJudge(encoder, finder.constraints)
-        self._columns = columns
 
     @cached_property
     def notations(self) -> dict[int, Notation]:
@@ -212,23 +216,23 @@ class MoveBook:
             column = self.columns[j]
             if column.feature.is_category:
                 continue
-            low, high = (end[self.starts[j]] * column.scale + column.center for end in (lower, upper))
+            low, high = (end[self._whole[j]] * column.scale + column.center for end in (lower, upper))
             found[j] = Notation.of(column, float(low), float(high), self.finder.num_points)
         return found
 
     @cached_property
     def free(self) -> list[int]:
         """Features that somebody may change by a move."""
-        following = set(self.finder.following)
-        chosen = range(len(self.columns)) if self._columns is None else self._columns.tolist()
-        return [j for j in chosen if j not in following and not self.judge.fixed(self.columns[j].feature.name)]
+        following = set(self.window.following.tolist())
+        fixed = [self.judge.fixed(column.feature.name) for column in self.columns]
+        return [j for j in range(len(self.columns)) if j not in following and not fixed[j]]
 
     @cached_property
     def held(self) -> np.ndarray:
         """Mask ``(n, m)`` of cells that this question holds."""
         if self.factuals.held is None:
             return np.zeros(self.own.shape, dtype=bool)
-        return self.factuals.held[:, torch.as_tensor(self.starts)].cpu().numpy()
+        return self.factuals.held[:, torch.as_tensor(self._whole)].cpu().numpy()
 
     def all_moves(self) -> Moves:
         """Every move of everybody."""

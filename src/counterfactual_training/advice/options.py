@@ -159,8 +159,8 @@ def _search_wide(
     found: list[list[_Answer]] = []
     for most in _TRIED:
         mask = promising(finder, factuals, y, most)
-        columns = mask[0].nonzero().squeeze(-1).cpu().numpy()
-        beam = Beam(finder, factuals, y, question.threshold, question.max_changes, columns)
+        features = mask[0].nonzero().squeeze(-1).cpu().numpy()
+        beam = Beam(finder, factuals, y, question.threshold, question.max_changes, features)
         beam.run(num_options)
         found = _chosen(finder, beam, factuals, num_options)
         if found[0][0].status == int(Status.CONVERGED) or finder.late:
@@ -170,22 +170,24 @@ def _search_wide(
 
 def _chosen(finder: Finder, beam: Beam, factuals: Factuals, num_options: int) -> list[list[_Answer]]:
     """The best of what a search found, for each person; then what the model alone asks for, and best efforts."""
-    plausible = _by_person(finder, beam, beam.pool, factuals, int(Status.CONVERGED))
+    plausible = _by_person(beam, beam.pool, factuals, int(Status.CONVERGED))
     answers = [_distinct(pool, num_options) for pool in plausible]
     if finder.gate is not None and not finder.late and (num_options > 1 or not all(answers)):
-        alone = _by_person(finder, beam, beam.run_alone(num_options), factuals, int(Status.IMPLAUSIBLE))
+        alone = _by_person(beam, beam.run_alone(num_options), factuals, int(Status.IMPLAUSIBLE))
         pairs = zip(answers, alone, strict=True)
         answers = [_with_doubtful(own, doubtful, num_options) for own, doubtful in pairs]
     for i, own in enumerate(answers):
         if not own:
-            own.append(_Answer(beam.effort[i], int(Status.EXHAUSTED), int(beam.oracle.asked[i])))
+            effort = beam.window.rows(np.array([i]), beam.effort[i : i + 1])[0]
+            own.append(_Answer(effort, int(Status.EXHAUSTED), int(beam.oracle.asked[i])))
     return answers
 
 
-def _by_person(finder: Finder, beam: Beam, pool: Pool, factuals: Factuals, status: int) -> list[list[_Answer]]:
+def _by_person(beam: Beam, pool: Pool, factuals: Factuals, status: int) -> list[list[_Answer]]:
     """Everybody's answers, the cheapest first."""
     person, points, price = pool.joined(beam.x.shape[1], beam.x)
-    moved = finder.distance(points, beam.x[torch.as_tensor(person)]).numpy() > 0
+    moved = beam.window.distance(person, points) > 0
+    points = beam.window.rows(person, points)
     found: list[list[_Answer]] = [[] for _ in range(len(factuals.x))]
     for place in np.lexsort((price, person)).tolist():
         i = int(person[place])

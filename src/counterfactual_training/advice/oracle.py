@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from counterfactual_training.advice.points import DIGITS, Factuals
+from counterfactual_training.advice.window import Window
 from counterfactual_training.search import evaluating
 from counterfactual_training.search.model_checks import check_finite_logits
 from counterfactual_training.threads import sensible_threads
@@ -30,19 +31,24 @@ class Oracle:
     """Model, gate and relations, asked about points of n people; a person is known by position.
 
     Attributes:
-        x: ``(n, d)`` the people, on the CPU.
+        window: the columns that points ``(a, c)`` consist of.
+        x: ``(n, c)`` the people's own values there, on the CPU.
         enough: the log-odds that the model must give.
         gated: whether the gate is asked; it is slow, and only asked about what the model lets pass.
         asked: ``(n,)`` how many points of each person the model was asked about.
     """
 
-    def __init__(self, finder: Finder, factuals: Factuals, y: Tensor, threshold: float) -> None:
+    def __init__(
+        self, finder: Finder, factuals: Factuals, y: Tensor, threshold: float, features: np.ndarray
+    ) -> None:
         self.finder = finder
         # Bookkeeping is done on the CPU; only questions to model and gate go to the device.
         self.device = factuals.x.device
         held = None if factuals.held is None else factuals.held.cpu()
         self.factuals = replace(factuals, x=factuals.x.cpu(), held=held)
-        self.x = self.factuals.x
+        with evaluating(finder.model):
+            self.window = Window(finder, self.factuals.x, features, self.device)
+        self.x = self.window.own
         self.y = y.cpu()
         self.labels = self.y.numpy()
         self.threshold = threshold
@@ -51,9 +57,14 @@ class Oracle:
         self.gated = finder.gate is not None
         self.asked = np.zeros(len(self.x), dtype=np.int64)
 
+    @property
+    def together(self) -> int:
+        """How many points are asked about at once."""
+        return max(1, TOGETHER // max(1, self.x.shape[1]))
+
     def check(self) -> None:
         """Raise if model or gate cannot be computed with."""
-        x = self.x.to(self.device)
+        x = self.factuals.x.to(self.device)
         check_finite_logits(self.finder.model(x))
         if self.finder.gate is not None:
             check_finite_logits(self.finder.gate(x))
@@ -85,10 +96,11 @@ class Oracle:
     def odds(self, person: np.ndarray, points: Tensor) -> np.ndarray:
         """The log-odds ``(a,)`` of everybody's target at points ``(a, d)``."""
         np.add.at(self.asked, person, 1)
-        size = max(1, TOGETHER // self.x.shape[1])
         if len(points) == 0:
             return np.zeros(0)
-        logits = torch.cat([self.finder.model(part.to(self.device)).cpu() for part in points.split(size)])
+        size = self.together
+        parts = [slice(start, start + size) for start in range(0, len(points), size)]
+        logits = torch.cat([self.window.logits(person[part], points[part]) for part in parts])
         return self.finder.odds_of(logits, self.y[torch.as_tensor(person)]).double().numpy()
 
     def arrives(self, person: np.ndarray, points: Tensor) -> np.ndarray:
@@ -120,10 +132,11 @@ class Oracle:
         labels = self.labels[person]
         for label in np.unique(labels).tolist():
             rows = np.flatnonzero(labels == label)
-            parts = points[torch.as_tensor(rows)].split(_JUDGED)
-            log_p = torch.cat([gate.of_class(part.to(self.device), label).cpu() for part in parts]).double()
-            log_p = log_p.clamp_max(-1e-9)
-            found[rows] = (log_p - torch.log(-torch.expm1(log_p))).numpy()
+            for start in range(0, len(rows), _JUDGED):
+                part = rows[start : start + _JUDGED]
+                log_p = self.window.log_plausible(person[part], points[torch.as_tensor(part)], label).double()
+                log_p = log_p.clamp_max(-1e-9)
+                found[part] = (log_p - torch.log(-torch.expm1(log_p))).numpy()
         return found
 
     def reached(self, odds: np.ndarray, gate: np.ndarray) -> np.ndarray:

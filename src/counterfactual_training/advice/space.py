@@ -20,6 +20,7 @@ from counterfactual_training.tabular.column import Column, stack_columns
 from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.tabular.infer import read_columns
 from counterfactual_training.tabular.model_space import column_owner, device_and_dtype, encode_rows
+from counterfactual_training.tabular.plan_judge import PlanJudge
 
 
 class Bar:
@@ -117,6 +118,15 @@ class AdviceSpace(Bar):
         """Features that follow others, by position; they cost nothing and are never changed by themselves."""
         names = self.encoder.schema_.names
         return [names.index(name) for name in self.encoder.schema_.book.following]
+
+    @cached_property
+    def movable(self) -> np.ndarray:
+        """Features ``(f,)`` whose values an answer may change, by position; all if there are relations between them."""
+        columns = self.encoder.columns_
+        if self.related is not None:
+            return np.arange(len(columns))
+        judge = PlanJudge(self.encoder, self.constraints)
+        return np.flatnonzero([not judge.fixed(column.feature.name) for column in columns])
 
     @cached_property
     def groups(self) -> list[OneHotGroup | None]:

@@ -82,7 +82,7 @@ class Kernels(Calibrated):
     def __init__(self, gate: Density) -> None:
         super().__init__(Line(gate.slope, gate.origin))
         # In a tuple, so that the rows it stores do not become weights of the graph as well.
-        self.of, parts = (gate,), gate._ready()
+        self.of, parts = (gate,), gate.kernels
         for i, part in enumerate(parts):
             # Cutting columns as a product: exact, and with a product as derivative instead of a scatter.
             chosen = torch.eye(len(part.columns), dtype=part.middle.dtype)[:, part.columns]

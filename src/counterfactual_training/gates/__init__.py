@@ -5,6 +5,7 @@ from counterfactual_training.gates.density import Density
 from counterfactual_training.gates.fit import KINDS, few_rows, fit_gate, gate_of, make_gate
 from counterfactual_training.gates.gated import Both, Gate, Gated
 from counterfactual_training.gates.learned import GateConfig, Learned
+from counterfactual_training.gates.nearby import Nearby
 
 __all__ = [
     "KINDS",
@@ -14,6 +15,7 @@ __all__ = [
     "GateConfig",
     "Gated",
     "Learned",
+    "Nearby",
     "few_rows",
     "fit_gate",
     "gate_of",

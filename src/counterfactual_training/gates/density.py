@@ -14,11 +14,13 @@ _NEIGHBOURS = 10
 # The narrowest kernel, as a share of the median width, so that duplicate rows do not become spikes.
 _NARROWEST = 0.3
 # ν, degrees of freedom of the kernels. A search from far away cannot climb the steep tails of a Gaussian.
-_HEAVY = 3.0
+HEAVY = 3.0
 # Log of a missing kernel; minus infinity would make gradients NaN.
 _NOTHING = -1e30
+# Log of a term that is next to nothing, yet no denormal number of float32.
+_SMALLEST = -80.0
 # Larger distances make no difference, but their squares would overflow and make gradients NaN.
-_FARTHEST = 1e9
+FARTHEST = 1e9
 # Least distance between rows, as a share of their spread: identical rows need a positive width.
 _LEAST = 1e-3
 # Most rows per class to calibrate on, and rows evaluated at once; bounds memory.
@@ -129,15 +131,18 @@ class Density(Calibrated):
         x = x.flatten(x.dim() - self.feature_dims)
         if bool(self.given.all()) or not bool(self.judged[label]):
             return x.new_zeros(x.shape[:-1])
-        # In place, and for the kernels of one class: this is where advice spends its time.
-        logs = []
-        for kernels in self._ready():
-            own = kernels.weights.unflatten(0, kernels.peak.shape)[label]
-            distance = self._products(x, kernels, own).clamp_min_(0.0)
-            power = -(_HEAVY + len(kernels.middle)) / 2
-            logs.append(distance.log1p_().mul_(power).add_(kernels.peak[label]))
-        score = _log_sum(logs[0]) if len(logs) == 1 else _log_sum(logs[0].add_(logs[1])) - _log_sum(logs[1])
+        logs = [self.log_kernels(x, kernels, label) for kernels in self.kernels]
+        score = log_sum(logs[0]) if len(logs) == 1 else log_sum(logs[0].add_(logs[1])) - log_sum(logs[1])
         return functional.logsigmoid(self.slope[label] * (score - self.origin[label]))
+
+    @torch.no_grad()
+    def log_kernels(self, x: Tensor, kernels: _Kernels, label: int) -> Tensor:
+        """Log kernels ``(..., n, m)`` of one class at rows ``(..., n, d)``."""
+        own = kernels.weights.unflatten(0, kernels.peak.shape)[label]
+        # In place: this is where advice spends its time.
+        distance = self._products(x, kernels, own).clamp_min_(0.0)
+        power = -(HEAVY + len(kernels.middle)) / 2
+        return distance.log1p_().mul_(power).add_(kernels.peak[label])
 
     @torch.no_grad()
     def plausibility(self, x: Tensor) -> Tensor:
@@ -151,7 +156,7 @@ class Density(Calibrated):
     def scores(self, x: Tensor, leave_out: Tensor | None = None) -> Tensor:
         """log p̂ ``(..., n, k)`` of rows ``(..., n, *features)`` up to a constant; ``leave_out`` ``(n, m)`` kernels."""
         x = x.flatten(x.dim() - self.feature_dims)
-        return _conditional(*(self._at(x, kernels, leave_out) for kernels in self._ready()))
+        return _conditional(*(self._at(x, kernels, leave_out) for kernels in self.kernels))
 
     def _at(self, x: Tensor, kernels: _Kernels, leave_out: Tensor | None) -> Tensor:
         """Log kernels ``(..., n, k, m)`` at x ``(..., n, d)``.
@@ -170,7 +175,7 @@ class Density(Calibrated):
         """‖x − c‖² / νh² ``(..., n, a)`` for a of the kernels, by their weights ``(a, c + 2)``."""
         # Usually all columns: then there is nothing to cut, which takes long in wide rows.
         x = x if len(kernels.middle) == x.shape[-1] else x[..., kernels.columns]
-        x = (x - kernels.middle).clamp(-_FARTHEST, _FARTHEST)
+        x = (x - kernels.middle).clamp(-FARTHEST, FARTHEST)
         norm = x.square().sum(-1, keepdim=True)
         points = torch.cat([x, norm, torch.ones_like(norm)], -1)
         return points @ weights.mT
@@ -179,9 +184,10 @@ class Density(Calibrated):
         """Log kernels ``(..., n, k, m)`` at these distances ``(..., n, k·m)``."""
         # Rounding can make the distance to a kernel's own centre negative, and log1p NaN.
         distance = distance.unflatten(-1, kernels.peak.shape).clamp_min(0.0)
-        return torch.add(kernels.peak, torch.log1p(distance), alpha=-(_HEAVY + len(kernels.middle)) / 2)
+        return torch.add(kernels.peak, torch.log1p(distance), alpha=-(HEAVY + len(kernels.middle)) / 2)
 
-    def _ready(self) -> list[_Kernels]:
+    @property
+    def kernels(self) -> list[_Kernels]:
         """Kernels in the free columns and, if there are any, in the given ones; cached for the current tensors."""
         tensors = (self.centres, self.width, self.given)
         # Moving a module replaces its tensors, so identity tells whether the kernels are still of this device.
@@ -201,7 +207,7 @@ class Density(Calibrated):
         width = self.width.clamp_min(1e-12)
         # (x, ‖x‖², 1) · (−2c, 1, ‖c‖²) = ‖x − c‖², so that all distances are one matrix product.
         norms = torch.stack([torch.ones_like(width), centres.square().sum(-1)], -1)
-        weights = torch.cat([-2 * centres, norms], -1) / (_HEAVY * width.square()).unsqueeze(-1)
+        weights = torch.cat([-2 * centres, norms], -1) / (HEAVY * width.square()).unsqueeze(-1)
         peak = (-centres.shape[-1] * width.log()).masked_fill(~real, _NOTHING)
         return _Kernels(columns, middle, weights.flatten(0, 1), peak)
 
@@ -241,10 +247,11 @@ def _conditional(free: Tensor, given: Tensor | None = None) -> Tensor:
     return torch.logsumexp(free + given, -1) - torch.logsumexp(given, -1)
 
 
-def _log_sum(logs: Tensor) -> Tensor:
+def log_sum(logs: Tensor) -> Tensor:
     """logsumexp over the last dimension, in place."""
     most = logs.amax(-1, keepdim=True)
-    return logs.sub_(most).exp_().sum(-1).log_().add_(most.squeeze(-1))
+    # Beside the largest term, 1, smaller ones add nothing; but a processor takes ten times as long to compute them.
+    return logs.sub_(most).clamp_min_(_SMALLEST).exp_().sum(-1).log_().add_(most.squeeze(-1))
 
 
 def _widths(rows: Tensor, spread: Tensor) -> Tensor:
