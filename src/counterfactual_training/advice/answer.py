@@ -155,7 +155,9 @@ def _judged(
     Searches keep the rules, so that nothing should be withheld. If it is, the row itself is the best effort.
     """
     original = factuals.frame
-    frame = _shortest(finder.encoder, finder.encoder.inverse_transform(found.x_cf, like=original), original, found.x_cf)
+    frame = finder.encoder.inverse_transform(found.x_cf, like=original)
+    changed = finder.differs(found.x_cf, factuals.x).any(0).cpu().numpy()
+    _shorten_numbers(finder.encoder, frame, original, found.x_cf, np.flatnonzero(changed))
     broken = PlanJudge(finder.encoder, finder.constraints, most)(original, frame)
     if not broken:
         return frame, []
@@ -167,9 +169,11 @@ def _judged(
     return frame, [f"One answer for row {names[v.row]} is withheld: it breaks a rule: {v}." for v in broken]
 
 
-def _shortest(encoder: Encoder, frame: pd.DataFrame, original: pd.DataFrame, x_cf: Tensor) -> pd.DataFrame:
-    """The frame with changed numbers in the fewest digits that have the same code: 2.018 instead of 2.0180001."""
-    for column in encoder.columns_:
+def _shorten_numbers(
+    encoder: Encoder, frame: pd.DataFrame, original: pd.DataFrame, x_cf: Tensor, features: np.ndarray
+) -> None:
+    """Write changed numbers in the fewest digits that have the same code: 2.018 instead of 2.0180001."""
+    for column in (encoder.columns_[j] for j in features.tolist()):
         name = column.feature.name
         # Columns with known decimals are rounded to them; narrow ones hold what they can.
         if column.feature.kind != "numeric" or column.decimals is not None or frame[name].dtype != np.float64:
@@ -184,7 +188,6 @@ def _shortest(encoder: Encoder, frame: pd.DataFrame, original: pd.DataFrame, x_c
             numbers[rows[same]] = short[same]
             rows, code = rows[~same], code[torch.as_tensor(~same)]
         frame[name] = numbers
-    return frame
 
 
 def _explanation(

@@ -38,9 +38,7 @@ class Oracle:
         asked: ``(n,)`` how many points of each person the model was asked about.
     """
 
-    def __init__(
-        self, finder: Finder, factuals: Factuals, y: Tensor, threshold: float, features: np.ndarray
-    ) -> None:
+    def __init__(self, finder: Finder, factuals: Factuals, y: Tensor, threshold: float, features: np.ndarray) -> None:
         self.finder = finder
         # Bookkeeping is done on the CPU; only questions to model and gate go to the device.
         self.device = factuals.x.device

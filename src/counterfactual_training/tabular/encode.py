@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from counterfactual_training.constraints import CategoryProjection, Constraints
 from counterfactual_training.errors import FileError, InputError, check_name, from_outside
-from counterfactual_training.tabular.column import Column, unique_names
+from counterfactual_training.tabular.column import Column, unchanged_numbers, unique_names
 from counterfactual_training.tabular.constrain import build_constraints
 from counterfactual_training.tabular.dtypes import restore_categories, restore_numbers
 from counterfactual_training.tabular.feature import show
@@ -146,32 +146,49 @@ class Encoder(TransformerMixin, BaseEstimator):
         if not np.isfinite(z).all():
             bad = [self.names_[j] for j in np.flatnonzero(~np.isfinite(z).all(0))]
             raise InputError(f"Encoded points hold NaN or infinity in {show(bad)}.")
-        own: dict[str, tuple[pd.Series, np.ndarray]] = {}
-        if like is not None:
-            factuals = self._accept(like)
-            if len(factuals) != len(z):
-                raise InputError(f"like has {len(factuals)} rows for {len(z)} points.")
-            index = factuals.index
-            arrays = self._read(factuals, warn=False)  # whoever encoded them has been told
-            own = {name: (factuals[name], v) for name, v in zip(self.schema_.names, arrays, strict=True)}
-        cells, kept = dict[str, Any](), 0
-        for column, (name, part) in zip(self.columns_, self.slices_.items(), strict=True):
-            held = own.get(name)
-            if held is not None and held[0].dtype == column.dtype and column.is_unchanged(z[:, part], held[1]).all():
-                kept += 1  # most columns of wide frames
-            else:
-                cells[name] = self._decode(column, z[:, part], precision, held)
-        if kept and len(cells) <= _FEW_CHANGED:
+        if like is None:
+            parts = zip(self.columns_, self.slices_.items(), strict=True)
+            frame = pd.DataFrame(
+                {name: self._decode(column, z[:, part], precision, None) for column, (name, part) in parts}
+            )
+            frame.index = pd.RangeIndex(len(z)) if index is None else index
+            return frame
+        factuals = self._accept(like)
+        if len(factuals) != len(z):
+            raise InputError(f"like has {len(factuals)} rows for {len(z)} points.")
+        arrays = self._read(factuals, warn=False)  # whoever encoded them has been told
+        kept = self._unchanged(z, arrays)
+        kept &= [dtype == column.dtype for dtype, column in zip(factuals.dtypes, self.columns_, strict=True)]
+        cells = {}
+        for j in np.flatnonzero(~kept).tolist():
+            column = self.columns_[j]
+            name = column.feature.name
+            cells[name] = self._decode(column, z[:, self.slices_[name]], precision, (factuals[name], arrays[j]))
+        if len(cells) <= min(_FEW_CHANGED, len(kept) - 1):
             frame = _with_columns(factuals, cells)
         else:
             # Without an index, or pandas would align thousands of them; but it would guess what bare objects are.
-            arrays_of = {
-                name: held.reset_index(drop=True) if held.dtype == object else held.array
-                for name, (held, _) in own.items()
-            }
-            frame = pd.DataFrame({name: cells[name] if name in cells else arrays_of[name] for name in self.slices_})
-        frame.index = pd.RangeIndex(len(z)) if index is None else index
+            for name in factuals.columns[kept]:
+                own = factuals[name]
+                cells[name] = own.reset_index(drop=True) if own.dtype == object else own.array
+            frame = pd.DataFrame({name: cells[name] for name in self.slices_})
+        frame.index = factuals.index
         return frame
+
+    def _unchanged(self, z: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """Mask ``(m,)`` of the columns in which points ``(n, d)`` all encode the numbers that were read."""
+        kept = np.ones(len(self.columns_), dtype=bool)
+        # Plain numbers all at once: a frame may have thousands of columns.
+        plain = [j for j, column in enumerate(self.columns_) if column.affine]
+        if plain:
+            columns = [self.columns_[j] for j in plain]
+            own = np.stack([arrays[j] for j in plain], 1)
+            places = [self.slices_[column.feature.name].start for column in columns]
+            kept[plain] = unchanged_numbers(columns, z[:, places], own).all(0)
+        for j, column in enumerate(self.columns_):
+            if not column.affine:
+                kept[j] = column.is_unchanged(z[:, self.slices_[column.feature.name]], arrays[j]).all()
+        return kept
 
     def broken_relations(self, X: Any) -> dict[str, float]:  # noqa: N803
         """By relation, the share of the rows X that break it, among those without a blank in its columns; if any do."""
