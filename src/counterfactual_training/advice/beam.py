@@ -7,7 +7,8 @@ A candidate is a person and a set of moves (:mod:`moves`). All people are search
 3. For those whom two columns do not help: a beam of larger sets. Half of it is chosen by the cost so far and what is
    probably still missing, half by how much is reached. What an extension gives is forecast as the sum of what its moves
    give alone; only the most promising are put to the model.
-4. For those whom that does not help: real rows of the target class, from which columns are taken back.
+4. For those whom that does not help: where a search along gradients arrives, if more columns may change than the beam
+   tries; then real rows of the target class. Of either, columns are taken back.
 
 A candidate that reaches the bar is eased: each number goes back towards the person's own, as far as the bar allows.
 Easing ends above the next coarser value, so that a bound on its result is known before. Candidates are eased in the
@@ -19,6 +20,7 @@ The model is asked about many points at once, the gate only about those that the
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +34,7 @@ from counterfactual_training.advice.oracle import TOGETHER, Oracle
 from counterfactual_training.advice.points import Factuals
 from counterfactual_training.advice.states import States
 from counterfactual_training.gates.anchors import remembered_rows
+from counterfactual_training.search import Generator
 
 if TYPE_CHECKING:
     from counterfactual_training.advice.find import Finder
@@ -43,7 +46,8 @@ _PAIR_VALUES, _FEWEST_PAIRS = 2**19, 500
 # Candidates of a person that are eased at a time: few first, because most of the others are then known to be dearer.
 _EASED = (8, 64)
 # The largest sets of columns, and moves of a column that take part in sets of three and more.
-_DEEPEST, _DEEP = 16, 16
+_DEEPEST, _DEEP = 48, 16
+_MANY = 16
 # Real rows tried per person, and how many that arrive are shortened.
 _REAL, _KEPT = 400, 3
 # Looks around a best effort, values on either side each time, and how much closer the next look is.
@@ -62,6 +66,8 @@ class Beam:
         threshold: to reach.
         max_changes: the largest number of columns; ``None`` for any.
         features: ``(f,)`` those to try, by position; ``None`` for all.
+        generator: a search along gradients, for people who need more columns than the beam tries; ``None`` for models
+            without gradients.
     """
 
     def __init__(
@@ -72,8 +78,10 @@ class Beam:
         threshold: float,
         max_changes: int | None,
         features: np.ndarray | None = None,
+        generator: Generator | None = None,
     ) -> None:
         self.finder = finder
+        self.generator = generator
         self.oracle = Oracle(finder, factuals, y, threshold, finder.movable if features is None else features)
         self.window = self.oracle.window
         self.x = self.window.own
@@ -121,10 +129,13 @@ class Beam:
     def _go_further(self) -> None:
         """Larger sets, for those who have no answer or might find a cheaper one; then real rows."""
         hopeful = np.isinf(self.best)
+        helpless = np.flatnonzero(hopeful)
         if self.most > 2:
             hopeful |= self._hope() < self.best
         if hopeful.any() and self.most > 0 and not self.finder.late:
             self.deepen(np.flatnonzero(hopeful))
+        if len(helpless) and self.most > _MANY and self.generator is not None and not self.finder.late:
+            self.from_gradients(helpless, self.generator)
         missed = np.flatnonzero(np.isinf(self.best))
         if len(missed) and self.most > 0 and not self.finder.late:
             self.from_real_rows(missed)
@@ -133,12 +144,28 @@ class Beam:
             self.come_closer(missed)
 
     def _hope(self) -> np.ndarray:
-        """A price ``(n,)`` that three columns may reach: if all of the way cost as little as the best part of it."""
-        missing = self.oracle.enough - self.odds_before
-        gained = self.odds_alone - self.odds_before[:, None]
+        """A price ``(n,)`` that three or more columns may reach, if what they gain adds up.
+
+        Columns are taken in the order of what a unit of cost buys at best, each as far as it leads.
+        """
+        n = len(self.x)
+        if self.moves.feature.size == 0:
+            return np.full(n, math.inf)
+        gained = np.where(self.moves.allowed, self.odds_alone - self.odds_before[:, None], 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            rate = np.where(self.moves.allowed, gained / self.moves.cost, 0.0).max(1, initial=0.0)
-        return np.where(rate > 0, missing / np.maximum(rate, 1e-12), math.inf) + 3 * COLUMN
+            rate = np.where(gained > 0, gained / self.moves.cost, 0.0)
+        starts = np.flatnonzero(np.r_[True, np.diff(self.moves.feature) != 0])
+        gain = np.maximum.reduceat(gained, starts, 1)
+        rate = np.maximum.reduceat(rate, starts, 1)
+        order = np.argsort(-rate, 1, kind="stable")
+        gain = np.take_along_axis(gain, order, 1)
+        rate = np.maximum(np.take_along_axis(rate, order, 1), 1e-12)
+        missing = (self.oracle.enough - self.odds_before)[:, None]
+        before = np.cumsum(gain, 1) - gain
+        part = np.clip(missing - before, 0.0, gain)
+        size = np.maximum((part > 0).sum(1), 3)
+        price = (part / rate).sum(1) + COLUMN * size
+        return np.where(gain.sum(1) >= missing[:, 0], price, math.inf)
 
     def singles(self, num_options: int) -> Candidates:
         """Level 1: every move of everybody."""
@@ -365,6 +392,16 @@ class Beam:
         better = order[found[order] > score[place[order]]]
         score[place[better]] = found[better]
         points[torch.as_tensor(place[better])] = trial[torch.as_tensor(better)]
+
+    def from_gradients(self, people: np.ndarray, generator: Generator) -> None:
+        """Start from where a search along gradients arrives in any number of columns, and take columns back."""
+        rows = torch.as_tensor(people)
+        factuals = self.oracle.factuals.take(rows).to(self.oracle.device)
+        finder = self.finder if self.oracle.gated else replace(self.finder, gate=None)
+        found = finder.descend(factuals, self.oracle.y[rows].to(self.oracle.device), generator, False)[0]
+        points = found.cpu()[:, self.window.columns]
+        fine = np.flatnonzero(self.oracle.arrives(people, points))
+        self.shorten(people[fine], points[torch.as_tensor(fine)])
 
     def from_real_rows(self, people: np.ndarray) -> None:
         """Start from real rows of the target class that the rules allow, the nearest first, and take columns back."""

@@ -15,8 +15,9 @@ from counterfactual_training.advice.points import Counterfactuals, Factuals
 from counterfactual_training.advice.promise import WIDEST, promising
 from counterfactual_training.search import Generator, Status
 
-# People searched together; bounds memory.
+# People searched together; bounds memory. Of wide tables fewer, because everybody has other promising columns.
 _PEOPLE = 256
+_PEOPLE_OF_WIDE = 16
 # Of wider tables, the columns that promise most are tried; first few, then more for those whom they do not help.
 _TRIED = (8, 24, 96)
 
@@ -75,8 +76,9 @@ def find_options(finder: Finder, factuals: Factuals, y: Tensor, question: Questi
     }
     rows = (~there).nonzero().squeeze(-1)
     wide = len(finder.encoder.columns_) > WIDEST
-    for part in rows.split(1 if wide else _PEOPLE):
-        found = _search(finder, factuals.take(part), y[part], question, num_options, wide)
+    for part in rows.split(_PEOPLE_OF_WIDE if wide else _PEOPLE):
+        search = _search_wide if wide else _search
+        found = search(finder, factuals.take(part), y[part], question, num_options)
         answers |= {int(row): own for row, own in zip(part.tolist(), found, strict=True)}
     listed = [(row, answer) for row in range(len(y)) for answer in answers[row]]
     return Options(
@@ -142,12 +144,16 @@ class _Answer:
 
 
 def _search(
-    finder: Finder, factuals: Factuals, y: Tensor, question: Question, num_options: int, wide: bool
+    finder: Finder,
+    factuals: Factuals,
+    y: Tensor,
+    question: Question,
+    num_options: int,
+    features: np.ndarray | None = None,
 ) -> list[list[_Answer]]:
-    """The answers of each person, at least one."""
-    if wide:
-        return _search_wide(finder, factuals, y, question, num_options)
-    beam = Beam(finder, factuals, y, question.threshold, question.max_changes)
+    """The answers of each person, at least one, in some of the features."""
+    generator = question.generator if finder.background is None else None
+    beam = Beam(finder, factuals, y, question.threshold, question.max_changes, features, generator)
     beam.run(num_options)
     return _chosen(finder, beam, factuals, num_options)
 
@@ -155,17 +161,22 @@ def _search(
 def _search_wide(
     finder: Finder, factuals: Factuals, y: Tensor, question: Question, num_options: int
 ) -> list[list[_Answer]]:
-    """One person with many columns: only the most promising are tried."""
-    found: list[list[_Answer]] = []
+    """The same for people with many columns: only the most promising of each are tried."""
+    answers: list[list[_Answer]] = [[] for _ in range(len(y))]
+    rows = torch.arange(len(y), device=y.device)
     for most in _TRIED:
-        mask = promising(finder, factuals, y, most)
-        features = mask[0].nonzero().squeeze(-1).cpu().numpy()
-        beam = Beam(finder, factuals, y, question.threshold, question.max_changes, features)
-        beam.run(num_options)
-        found = _chosen(finder, beam, factuals, num_options)
-        if found[0][0].status == int(Status.CONVERGED) or finder.late:
+        part = factuals.take(rows)
+        promise = promising(finder, part, y[rows], most)
+        features = promise.any(0).nonzero().squeeze(-1).cpu().numpy()
+        part = part.holding(~promise[:, finder.owner.to(y.device)])
+        found = _search(finder, part, y[rows], question, num_options, features)
+        for row, own in zip(rows.tolist(), found, strict=True):
+            answers[row] = own
+        missed = [row for row in rows.tolist() if answers[row][0].status != int(Status.CONVERGED)]
+        if not missed or finder.late:
             break
-    return found
+        rows = torch.tensor(missed, device=y.device)
+    return answers
 
 
 def _chosen(finder: Finder, beam: Beam, factuals: Factuals, num_options: int) -> list[list[_Answer]]:

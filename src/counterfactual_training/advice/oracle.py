@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,8 +41,7 @@ class Oracle:
         self.finder = finder
         # Bookkeeping is done on the CPU; only questions to model and gate go to the device.
         self.device = factuals.x.device
-        held = None if factuals.held is None else factuals.held.cpu()
-        self.factuals = replace(factuals, x=factuals.x.cpu(), held=held)
+        self.factuals = factuals.to(torch.device("cpu"))
         with evaluating(finder.model):
             self.window = Window(finder, self.factuals.x, features, self.device)
         self.x = self.window.own

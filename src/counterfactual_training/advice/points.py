@@ -53,6 +53,10 @@ class Factuals:
         held = None if self.held is None else self.held[rows]
         return Factuals(self.source, self.place[index], self.x[rows], self.numbers, held)
 
+    def to(self, device: torch.device) -> Factuals:
+        """The same rows on another device."""
+        return replace(self, x=self.x.to(device), held=None if self.held is None else self.held.to(device))
+
     def holding(self, mask: Tensor) -> Factuals:
         """The same rows with more cells ``(n, d)`` held."""
         return replace(self, held=mask if self.held is None else mask | self.held)
