@@ -7,8 +7,8 @@ A candidate is a person and a set of moves (:mod:`moves`). All people are search
 3. For those whom two columns do not help: a beam of larger sets. Half of it is chosen by the cost so far and what is
    probably still missing, half by how much is reached. What an extension gives is forecast as the sum of what its moves
    give alone; only the most promising are put to the model.
-4. For those whom that does not help: where a search along gradients arrives, if more columns may change than the beam
-   tries; then real rows of the target class. Of either, columns are taken back.
+4. In tables of hundreds of columns, for those whom two columns do not help: where a search along gradients arrives.
+   For those who still have no answer: real rows of the target class. Of either, columns are taken back.
 
 A candidate that reaches the bar is eased: each number goes back towards the person's own, as far as the bar allows.
 Easing ends above the next coarser value, so that a bound on its result is known before. Candidates are eased in the
@@ -47,7 +47,6 @@ _PAIR_VALUES, _FEWEST_PAIRS = 2**19, 500
 _EASED = (8, 64)
 # The largest sets of columns, and moves of a column that take part in sets of three and more.
 _DEEPEST, _DEEP = 48, 16
-_MANY = 16
 # Real rows tried per person, and how many that arrive are shortened.
 _REAL, _KEPT = 400, 3
 # Looks around a best effort, values on either side each time, and how much closer the next look is.
@@ -66,8 +65,7 @@ class Beam:
         threshold: to reach.
         max_changes: the largest number of columns; ``None`` for any.
         features: ``(f,)`` those to try, by position; ``None`` for all.
-        generator: a search along gradients, for people who need more columns than the beam tries; ``None`` for models
-            without gradients.
+        generator: a search along gradients, for tables of hundreds of columns; ``None`` does without.
     """
 
     def __init__(
@@ -134,7 +132,7 @@ class Beam:
             hopeful |= self._hope() < self.best
         if hopeful.any() and self.most > 0 and not self.finder.late:
             self.deepen(np.flatnonzero(hopeful))
-        if len(helpless) and self.most > _MANY and self.generator is not None and not self.finder.late:
+        if len(helpless) and self.generator is not None and not self.finder.late:
             self.from_gradients(helpless, self.generator)
         missed = np.flatnonzero(np.isinf(self.best))
         if len(missed) and self.most > 0 and not self.finder.late:
@@ -240,11 +238,10 @@ class Beam:
         """Ease candidates that arrive, in one order of their moves and the other; the cheaper result counts."""
         moves, person, sets = found.moves, found.person, found.sets
         points = self.points(moves, person, sets)
-        if self.oracle.gated:
-            arrived = np.flatnonzero(
-                self.oracle.passes(person, points, self.oracle.odds(person, points), np.ones(len(person), bool))
-            )
-            person, sets, points = person[arrived], sets[arrived], points[torch.as_tensor(arrived)]
+        arrived = np.flatnonzero(self.oracle.arrives(person, points))
+        person = person[arrived]
+        sets = sets[arrived]
+        points = points[torch.as_tensor(arrived)]
         if len(person) == 0:
             return
         size = sets.shape[1]
@@ -497,6 +494,12 @@ class Beam:
                 odds[start:], kept[start:] = -math.inf, False
                 break
             part = slice(start, start + size)
+            # Of single moves, a table would be used once.
+            known = self.oracle.odds_of_sets(moves, person[part], sets[part]) if sets.shape[1] > 1 else None
+            if known is not None:
+                odds[part] = known
+                kept[part] = True
+                continue
             points = self.points(moves, person[part], sets[part])
             odds[part] = self.oracle.odds(person[part], points)
             kept[part] = self.oracle.keeps(person[part], points)

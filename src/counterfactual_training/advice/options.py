@@ -152,8 +152,9 @@ def _search(
     features: np.ndarray | None = None,
 ) -> list[list[_Answer]]:
     """The answers of each person, at least one, in some of the features."""
-    generator = question.generator if finder.background is None else None
-    beam = Beam(finder, factuals, y, question.threshold, question.max_changes, features, generator)
+    # Changes of many columns are found along gradients, if there are any.
+    along = question.generator if features is not None and finder.background is None else None
+    beam = Beam(finder, factuals, y, question.threshold, question.max_changes, features, along)
     beam.run(num_options)
     return _chosen(finder, beam, factuals, num_options)
 

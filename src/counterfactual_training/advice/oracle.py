@@ -19,9 +19,10 @@ from counterfactual_training.threads import sensible_threads
 
 if TYPE_CHECKING:
     from counterfactual_training.advice.find import Finder
+    from counterfactual_training.advice.moves import Moves
 
-# Encoded values of all points asked about at once; bounds memory.
-TOGETHER = 2**21
+# Points that are asked about at once, and encoded values in them: more would not stay in the processor's cache.
+_POINTS, TOGETHER = 2**13, 2**21
 # Points that a gate judges at a time: its kernels should stay in the processor's cache.
 _JUDGED = 512
 
@@ -56,7 +57,7 @@ class Oracle:
     @property
     def together(self) -> int:
         """How many points are asked about at once."""
-        return max(1, TOGETHER // max(1, self.x.shape[1]))
+        return max(1, min(_POINTS, TOGETHER // max(1, self.x.shape[1])))
 
     def check(self) -> None:
         """Raise if model or gate cannot be computed with."""
@@ -97,6 +98,14 @@ class Oracle:
         size = self.together
         parts = [slice(start, start + size) for start in range(0, len(points), size)]
         logits = torch.cat([self.window.logits(person[part], points[part]) for part in parts])
+        return self.finder.odds_of(logits, self.y[torch.as_tensor(person)]).double().numpy()
+
+    def odds_of_sets(self, moves: Moves, person: np.ndarray, sets: np.ndarray) -> np.ndarray | None:
+        """The same for people who make all moves of a set ``(c, s)``, without making points; ``None`` if it cannot."""
+        logits = self.window.logits_of_sets(moves, person, sets)
+        if logits is None:
+            return None
+        np.add.at(self.asked, person, 1)
         return self.finder.odds_of(logits, self.y[torch.as_tensor(person)]).double().numpy()
 
     def arrives(self, person: np.ndarray, points: Tensor) -> np.ndarray:

@@ -13,6 +13,7 @@ from counterfactual_training.search.chain import chain_layers
 
 if TYPE_CHECKING:
     from counterfactual_training.advice.find import Finder
+    from counterfactual_training.advice.moves import Moves
 
 
 class Window:
@@ -71,6 +72,13 @@ class Window:
             return self.finder.model(self.rows(person, points).to(self.device)).cpu()
         return self._network(torch.as_tensor(person).to(self.device), points.to(self.device)).cpu()
 
+    def logits_of_sets(self, moves: Moves, person: np.ndarray, sets: np.ndarray) -> Tensor | None:
+        """What the model says of people who make all moves of a set ``(c, s)``, by look-up; ``None`` if it cannot."""
+        if self._network is None or self.finder.related is not None:
+            return None
+        who = torch.as_tensor(person).to(self.device)
+        return self._network.of_sets(moves, self, who, torch.as_tensor(sets).to(self.device)).cpu()
+
     def log_plausible(self, person: np.ndarray, points: Tensor, label: int) -> Tensor:
         """``log σ(g)`` ``(a,)`` by the gate, as :meth:`Gate.of_class`, on the CPU."""
         if self._density is None:
@@ -114,8 +122,10 @@ class _Network(nn.Module):
         zero, one = self.before(x.new_tensor([0.0, 1.0]))
         self.of_numbers = weight[:num_numbers]
         self.of_categories = weight[num_numbers:] * (one - zero)
-        self.base = torch.zeros((), dtype=x.dtype, device=x.device)
-        self.base = first(self.before(x)) - self._sum(x.new_zeros(len(x), len(weight[0])), own)
+        self.own = own
+        self.whole = first(self.before(x))
+        self.base = self.whole - self._sum(torch.zeros_like(self.whole), own)
+        self._tables: dict[int, tuple[Moves, Tensor]] = {}
 
     @classmethod
     def of(cls, model: nn.Module, x: Tensor, columns: Tensor, num_numbers: int) -> _Network | None:
@@ -129,6 +139,33 @@ class _Network(nn.Module):
 
     def forward(self, person: Tensor, points: Tensor) -> Tensor:
         return self.behind(self._sum(self.base[person], points))
+
+    def of_sets(self, moves: Moves, window: Window, person: Tensor, sets: Tensor) -> Tensor:
+        """Logits of people who make all moves of a set ``(c, s)``: what each move adds to the first layer is known."""
+        size = len(moves.feature)
+        table = self._table(moves, window)
+        hidden = self.whole[person]
+        for move in sets.T:
+            hidden += table[person * size + move]
+        return self.behind(hidden)
+
+    def _table(self, moves: Moves, window: Window) -> Tensor:
+        """What every move of everybody adds to the first layer ``(n·M, h)``."""
+        # The moves are kept beside their table, so that no other moves can get their id.
+        kept = self._tables.get(id(moves))
+        if kept is not None:
+            return kept[1]
+        weight = torch.cat([self.of_numbers, self.of_categories])
+        value = torch.cat([self.before(self.own[:, : self.num_numbers]), self.own[:, self.num_numbers :]], -1)
+        place = torch.as_tensor(moves.place, device=weight.device)
+        code = moves.code.to(weight)
+        code = torch.where(place < self.num_numbers, self.before(code), code)
+        # What the feature's own value adds goes away.
+        own = value.new_zeros(len(value), len(window.features), weight.shape[1])
+        own.index_add_(1, torch.as_tensor(window.owner, device=weight.device), value.unsqueeze(-1) * weight)
+        table = code.unsqueeze(-1) * weight[place] - own[:, torch.as_tensor(moves.feature, device=weight.device)]
+        self._tables[id(moves)] = moves, table.flatten(0, 1)
+        return self._tables[id(moves)][1]
 
     def _sum(self, out: Tensor, points: Tensor) -> Tensor:
         """Add what the columns of the window contribute to the first layer, in place."""
