@@ -32,7 +32,7 @@ from counterfactual_training.advice.easing import Easing
 from counterfactual_training.advice.moves import MoveBook, Moves
 from counterfactual_training.advice.oracle import TOGETHER, Oracle
 from counterfactual_training.advice.points import Factuals
-from counterfactual_training.advice.states import States
+from counterfactual_training.advice.states import Reached, States
 from counterfactual_training.gates.anchors import remembered_rows
 from counterfactual_training.search import Generator
 
@@ -294,42 +294,67 @@ class Beam:
     def deepen(self, people: np.ndarray) -> None:
         """Levels 3 and more, for people whom one or two columns do not help; also finds the best efforts."""
         moves = self.moves.thinned(_DEEP)
-        start = self.x[torch.as_tensor(people)]
-        odds0, gate0 = self.oracle.margins(people, start)
-        self._note_effort(people, start, odds0, gate0)
-        person, move = moves.allowed[people].nonzero()
-        points = self.points(moves, people[person], move[:, None])
-        odds, gate = self.oracle.margins(people[person], points)
-        kept = self.oracle.keeps(people[person], points)
-        self._note_effort(people[person], points, odds, np.where(kept, gate, -math.inf))
-        states = []
-        for i in range(len(people)):
-            mine = person == i
-            alone = move[mine], odds[mine], gate[mine]
-            states.append(States.first(moves, people[i], *alone, odds0[i], gate0[i], self.oracle.enough))
+        states = self._first_states(moves, people)
         for _ in range(2, min(self.most, _DEEPEST) + 1):
             picks = [state.extensions(self.best[state.person]) for state in states]
-            owners = np.concatenate([np.full(len(p), i) for i, p in enumerate(picks)])
-            if len(owners) == 0 or self.finder.late:
+            states = [state for state, pick in zip(states, picks, strict=True) if len(pick)]
+            picks = [pick for pick in picks if len(pick)]
+            if not picks or self.finder.late:
                 break
-            sets = np.concatenate([p for p in picks if len(p)])
-            points = self.points(moves, people[owners], sets)
-            odds, gate = self.oracle.margins(people[owners], points)
-            kept = self.oracle.keeps(people[owners], points)
-            self._note_effort(people[owners], points, odds, np.where(kept, gate, -math.inf))
-            arrived = np.flatnonzero(kept & self.oracle.reached(odds, gate))
-            if len(arrived):
-                # The cheapest of each person; what is not needed of it is then taken back.
-                cost = moves.cost[people[owners[arrived], None], sets[arrived]].sum(1)
-                order = arrived[np.lexsort((cost, owners[arrived]))]
-                chosen = order[rank_within(owners[order]) < _KEPT]
-                self.shorten(people[owners[chosen]], points[torch.as_tensor(chosen)])
-            for i, state in enumerate(states):
-                mine = owners == i
-                state.move_on(sets[mine], odds[mine], gate[mine], len(picks[i]) == 0)
+            person = np.concatenate([np.full(len(p), state.person) for p, state in zip(picks, states, strict=True)])
+            sets = np.concatenate([state.move[pick] for pick, state in zip(picks, states, strict=True)])
+            points = self.points(moves, person, sets)
+            odds = self.oracle.odds(person, points)
+            ends = np.cumsum([len(pick) for pick in picks])
+            parts = np.split(odds, ends[:-1])
+            judged = [s.worth_judging(p, own) for s, p, own in zip(states, picks, parts, strict=True)]
+            some = np.concatenate([own + end - len(p) for own, end, p in zip(judged, ends, picks, strict=True)])
+            gate = self._judge(moves, person[some], sets[some], points[torch.as_tensor(some)], odds[some])
+            ends = np.cumsum([len(own) for own in judged])
+            reached = Reached(odds[some], gate)
+            for state, pick, own, end in zip(states, picks, judged, ends, strict=True):
+                state.move_on(pick[own], reached.take(slice(end - len(own), end)))
+
+    def _first_states(self, moves: Moves, people: np.ndarray) -> list[States]:
+        """Everybody's beam of single moves."""
+        start = self.x[torch.as_tensor(people)]
+        own = Reached(*self.oracle.margins(people, start))
+        self._note_effort(people, start, *own)
+        who, move = moves.allowed[people].nonzero()
+        points = self.points(moves, people[who], move[:, None])
+        alone = Reached(*self.oracle.margins(people[who], points))
+        kept = self.oracle.keeps(people[who], points)
+        self._note_effort(people[who], points, alone.odds, np.where(kept, alone.gate, -math.inf))
+        states = []
+        for i, person in enumerate(people.tolist()):
+            mine = np.flatnonzero(who == i)
+            states.append(States(moves, person, move[mine], alone.take(mine), own.take(i), self.oracle.enough))
+        return states
+
+    def _judge(
+        self, moves: Moves, person: np.ndarray, sets: np.ndarray, points: Tensor, odds: np.ndarray
+    ) -> np.ndarray:
+        """The gate's odds ``(a,)`` of points; the cheapest of everybody's that arrive are shortened."""
+        gate = self.oracle.gate_odds(person, points)
+        kept = self.oracle.keeps(person, points)
+        self._note_effort(person, points, odds, np.where(kept, gate, -math.inf))
+        arrived = np.flatnonzero(kept & self.oracle.reached(odds, gate))
+        if len(arrived):
+            cost = moves.cost[person[arrived, None], sets[arrived]].sum(1)
+            order = arrived[np.lexsort((cost, person[arrived]))]
+            chosen = order[rank_within(person[order]) < _KEPT]
+            self.shorten(person[chosen], points[torch.as_tensor(chosen)])
+        return gate
 
     def _note_effort(self, person: np.ndarray, points: Tensor, odds: np.ndarray, gate: np.ndarray) -> None:
-        """Remember the point of each person that comes closest to the bar."""
+        """Remember the point of each person without an answer that comes closest to the bar."""
+        missed = np.flatnonzero(np.isinf(self.best[person]))
+        if len(missed) == 0:
+            return
+        person = person[missed]
+        points = points[torch.as_tensor(missed)]
+        odds = odds[missed]
+        gate = gate[missed]
         score = np.minimum(odds - self.oracle.enough, gate)
         order = np.lexsort((-score, person))
         order = order[rank_within(person[order]) == 0]

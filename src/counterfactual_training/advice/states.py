@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,98 +12,129 @@ from counterfactual_training.advice.moves import Moves
 
 # Sets that stay in the beam, and extensions put to the model per level.
 _WIDTH, _ASKED = 48, 240
+# Of these, the most promising are put to the gate, which is slow; and the cheapest that the model lets pass.
+_JUDGED, _CHEAPEST = 96, 8
 
 
-@dataclass
+class Reached(NamedTuple):
+    """Log-odds of the model and of the gate, of one point or of several ``(a,)``; infinite without a gate."""
+
+    odds: np.ndarray
+    gate: np.ndarray
+
+    def take(self, rows: np.ndarray) -> Reached:
+        return Reached(self.odds[rows], self.gate[rows])
+
+
 class States:
     """One person's beam.
 
+    Moves beside which another one of the column is as good in every way are left out. The others, u of them, are known
+    by their number among these.
+
+    Args:
+        moves: of everybody.
+        person: whose beam this is.
+        move: ``(a,)`` the moves that the person may make.
+        alone: what each of them reaches alone.
+        start: what the person has without any.
+        enough: the log-odds that the model must give.
+
     Attributes:
-        sets: ``(b, s)`` moves; with their odds, the gate's odds and their cost, ``(b,)`` each.
-        gain_odds, gain_gate, costs: ``(M,)`` of every move alone; −inf, 0 and +inf where it is not allowed.
+        sets: ``(b, s)`` moves by number.
+        reached: by the sets.
     """
 
-    moves: Moves
-    person: int
-    sets: np.ndarray
-    odds: np.ndarray
-    gate: np.ndarray
-    gain_odds: np.ndarray
-    gain_gate: np.ndarray
-    costs: np.ndarray
-    odds0: float
-    gate0: float
-    enough: float
-    over: bool = False
-
-    @classmethod
-    def first(
-        cls,
-        moves: Moves,
-        person: int,
-        move: np.ndarray,
-        odds: np.ndarray,
-        gate: np.ndarray,
-        odds0: float,
-        gate0: float,
-        enough: float,
-    ) -> States:
-        size = len(moves.feature)
-        gain_odds = np.full(size, -math.inf)
-        gain_gate = np.zeros(size)  # the gate's odds are infinite where there is none
-        gain_odds[move] = odds - odds0
-        gain_gate[move] = np.where(np.isfinite(gate), gate - gate0 if np.isfinite(gate0) else 0.0, 0.0)
-        costs = np.full(size, math.inf)
-        costs[move] = moves.cost[person, move]
-        return cls(moves, person, move[:, None], odds, gate, gain_odds, gain_gate, costs, odds0, gate0, enough)
-
-    def _missing(self, odds: np.ndarray, gate: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What is missing of the odds and of the gate, as shares of what was missing at first."""
-        whole = max(self.enough - self.odds0, 1e-9)
-        first = np.maximum(self.enough - odds, 0) / whole
-        if not np.isfinite(self.gate0):
-            return first, np.zeros_like(first)
-        second = np.maximum(-gate, 0) / max(-self.gate0, 1.0)
-        return first, second
-
-    def _rates(self) -> tuple[float, float]:
-        """The most that a unit of cost buys of either share."""
-        whole = max(self.enough - self.odds0, 1e-9)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            odds = np.nanmax(np.where(np.isfinite(self.costs), self.gain_odds / self.costs, 0.0)) / whole
-            gate = np.nanmax(np.where(np.isfinite(self.costs), self.gain_gate / self.costs, 0.0))
-        return max(odds, 1e-9), max(gate / max(-self.gate0, 1.0) if np.isfinite(self.gate0) else 1.0, 1e-9)
+    def __init__(
+        self, moves: Moves, person: int, move: np.ndarray, alone: Reached, start: Reached, enough: float
+    ) -> None:
+        self.person = person
+        self.start = start
+        self.enough = enough
+        # Relative to the start; without a gate, nothing is gained of it.
+        odds = alone.odds - start.odds
+        gate = alone.gate - start.gate if np.isfinite(start.gate) else np.zeros_like(odds)
+        cost = moves.cost[person, move]
+        kept = ~_dominated(moves.feature[move], cost, odds, gate)
+        self.move = move[kept]
+        self.feature = moves.feature[self.move]
+        self.costs = cost[kept]
+        self.gains = Reached(odds[kept], gate[kept])
+        self.sets = np.arange(len(self.move))[:, None]
+        self.reached = alone.take(kept)
 
     def extensions(self, best: float) -> np.ndarray:
         """The most promising sets ``(e, s + 1)`` of one more move that may be cheaper than the best answer so far."""
-        if self.over or len(self.sets) == 0:
-            return np.zeros((0, self.sets.shape[1] + 1), dtype=np.int64)
-        rate_odds, rate_gate = self._rates()
+        size = self.sets.shape[1] + 1
+        if len(self.sets) == 0:
+            return np.zeros((0, size), dtype=np.int64)
         cost = self.costs[self.sets].sum(1)
-        first, second = self._missing(self.odds, self.gate)
-        need = np.maximum(first / rate_odds, second / rate_gate)
-        kept = both(cost + need, first + second, _WIDTH)
+        kept = both(*self._scores(cost, self.reached), _WIDTH)
         sets = self.sets[kept]
-        inside = (self.moves.feature[sets][:, :, None] == self.moves.feature[None, None]).any(1)
+        inside = (self.feature[sets][:, :, None] == self.feature[None, None]).any(1)
         total = cost[kept, None] + self.costs[None]
-        first, second = self._missing(self.odds[kept, None] + self.gain_odds, self.gate[kept, None] + self.gain_gate)
-        need = np.maximum(first / rate_odds, second / rate_gate)
-        price = total + need + COLUMN * (sets.shape[1] + 1)
-        barred = inside | ~np.isfinite(total) | (price >= best)
-        score = np.where(barred, math.inf, total + 1.5 * need).ravel()
-        reach = np.where(
-            barred, math.inf, first + second + 0.02 * total / max(total[np.isfinite(total)].max(initial=1.0), 1e-9)
-        ).ravel()
+        odds = self.reached.odds[kept, None] + self.gains.odds
+        gate = self.reached.gate[kept, None] + self.gains.gate
+        price, reach = self._scores(total, Reached(odds, gate))
+        barred = inside | (price + COLUMN * size >= best)
+        # What is missing counts for more than what is spent: it is but a forecast.
+        score = np.where(barred, math.inf, 1.5 * price - 0.5 * total).ravel()
+        reach = np.where(barred, math.inf, reach + 0.02 * total / max(total.max(), 1e-9)).ravel()
         chosen = both(score, reach, _ASKED)
         chosen = chosen[np.isfinite(score[chosen])]
         which, move = np.unravel_index(chosen, inside.shape)
         found = np.sort(np.concatenate([sets[which], move[:, None]], 1), 1)
         return np.unique(found, axis=0)
 
-    def move_on(self, sets: np.ndarray, odds: np.ndarray, gate: np.ndarray, done: bool) -> None:
-        """Go on from these sets, or not at all."""
-        self.sets, self.odds, self.gate = sets, odds, gate
-        self.over = done
+    def worth_judging(self, sets: np.ndarray, odds: np.ndarray) -> np.ndarray:
+        """Places of the sets ``(e, s)`` with these odds by the model that the gate should be asked about."""
+        if not np.isfinite(self.start.gate):
+            return np.arange(len(sets))
+        cost = self.costs[sets].sum(1)
+        forecast = Reached(odds, self.start.gate + self.gains.gate[sets].sum(1))
+        chosen = both(*self._scores(cost, forecast), _JUDGED)
+        passing = np.flatnonzero(odds >= self.enough)
+        cheapest = passing[np.argsort(cost[passing], kind="stable")[:_CHEAPEST]]
+        return np.union1d(chosen, cheapest)
+
+    def move_on(self, sets: np.ndarray, reached: Reached) -> None:
+        """Go on from these sets."""
+        self.sets = sets
+        self.reached = reached
+
+    def _scores(self, cost: np.ndarray, reached: Reached) -> tuple[np.ndarray, np.ndarray]:
+        """What sets of this cost will probably cost in the end, and what they miss; both of any shape.
+
+        What is missing of odds and gate is measured as a share of what was missing at the start. At the best rate of
+        all moves, a unit of cost buys so much of either.
+        """
+        odds = np.maximum(self.enough - reached.odds, 0) / self._whole.odds
+        gate = np.maximum(-reached.gate, 0) / self._whole.gate
+        rates = self._rates
+        return cost + np.maximum(odds / rates.odds, gate / rates.gate), odds + gate
+
+    @property
+    def _whole(self) -> Reached:
+        """What was missing at the start."""
+        return Reached(max(self.enough - self.start.odds, 1e-9), max(-self.start.gate, 1.0))
+
+    @property
+    def _rates(self) -> Reached:
+        """The most that a unit of cost buys of either share."""
+        odds, gate = ((gain / self.costs).max(initial=0.0) for gain in self.gains)
+        whole = self._whole
+        return Reached(max(odds / whole.odds, 1e-9), max(gate / whole.gate, 1e-9))
+
+
+def _dominated(feature: np.ndarray, cost: np.ndarray, *gains: np.ndarray) -> np.ndarray:
+    """Mask ``(a,)`` of moves beside which another one of the feature costs no more and gives no less of anything."""
+    as_good = (feature[:, None] == feature) & (cost <= cost[:, None])
+    for gain in gains:
+        as_good &= gain >= gain[:, None]
+    # Of two that are alike, the first stays.
+    alike = as_good & as_good.T
+    place = np.arange(len(cost))
+    return (as_good & ~(alike & (place >= place[:, None]))).any(1)
 
 
 def both(one: np.ndarray, other: np.ndarray, size: int) -> np.ndarray:
