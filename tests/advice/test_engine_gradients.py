@@ -11,22 +11,10 @@ from counterfactual_training import Constraints, OneHotGroup
 from counterfactual_training.advice import Finder
 from counterfactual_training.advice.answer import advice_constraints
 from counterfactual_training.advice.refine import Shortener, swap_categories
-from counterfactual_training.gates import Gate
 from counterfactual_training.search import Status, generic, line
+from loan_book import Plausible
 
 ONE = torch.ones(1, dtype=torch.long)
-
-
-class Plausible(Gate):
-    """A gate whose plausibility of every class is a function of x."""
-
-    def __init__(self, of):
-        super().__init__()
-        self.of = of
-
-    def forward(self, x):
-        found = torch.as_tensor(self.of(x)).to(x).expand(x.shape[:-1])
-        return found.clamp(1e-6, 1 - 1e-6).log().unsqueeze(-1).expand(*found.shape, 2)
 
 
 @pytest.fixture(scope="module")
