@@ -20,6 +20,7 @@ from counterfactual_training.serve.questions import rule_fields
 from counterfactual_training.serve.reading import Fields
 from counterfactual_training.tabular import Feature
 from counterfactual_training.tabular.plan_judge import NUMBER_RULES
+from counterfactual_training.tabular.relations import RelationBook
 
 ROOT = Path(__file__).parent.parent
 # Fields of a feature that are no rules.
@@ -33,9 +34,16 @@ OPTIONS = {
 
 
 def test_names_are_unique_and_sentences_end_without_a_stop():
-    names = [rule.name for rule in RULES]
+    names = [rule.name for rule in RULES if rule.name != "relations"]
     assert len(set(names)) == len(names)
+    assert len({rule.meaning for rule in RULES}) == len(RULES)
     assert all(rule.meaning and not rule.meaning.endswith(".") for rule in RULES)
+
+
+def test_every_kind_of_relation_is_a_check():
+    kinds = {field.name for field in dataclasses.fields(RelationBook)}
+    kept_by = {rule.kept_by.split(".")[2].lower() for rule in RULES if rule.sort == "check"}
+    assert kept_by == kinds
 
 
 def test_every_rule_of_a_column_has_an_entry_and_every_entry_a_field():
@@ -49,7 +57,7 @@ def test_every_rule_of_a_question_has_an_entry_and_every_entry_a_field():
     assert fields <= set(inspect.signature(Explains.explain).parameters)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.kept_by)
 def test_the_function_that_keeps_a_rule_exists(rule):
     folder, module, *names = rule.kept_by.split(".")
     found = reduce(getattr, names, import_module(f"counterfactual_training.{folder}.{module}"))

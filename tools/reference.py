@@ -96,7 +96,11 @@ def _actions(command: str) -> list[str]:
 _SORTS = {
     "filter": ("Filters", "A filter leaves out values that a column may not take, before any are combined."),
     "limit": ("Limits", "A limit says how far the search goes, or what it pays."),
-    "check": ("Checks", "A check judges a whole row that was changed, because it takes several columns to tell."),
+    "check": (
+        "Checks",
+        "A check judges a whole row that was changed, because it takes several columns to tell. Rows that break one "
+        "already are told so, and not made worse.",
+    ),
 }
 _PLACES = {"fit": "model", "question": "question"}
 _ABOUT_RULES = """\

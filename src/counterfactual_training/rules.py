@@ -35,7 +35,7 @@ class Rule:
     """A rule, as documents and programs tell of it.
 
     Attributes:
-        name: as users write it, and as the judge of plans calls it.
+        name: as users write it, and as the judge of plans calls it; relations share theirs.
         sort: which of the three things it is.
         meaning: a sentence, without its full stop.
         stated: where users may state it: for the model, in a schema or an argument of its constructor; for a question,
@@ -224,23 +224,38 @@ RULES = (
     Rule(
         "relations",
         "check",
-        "relations between columns that advice keeps: an order or a sum of numbers, a column that follows others, a "
-        "category that needs another; rows that break one already are not made worse",
+        "an order or a sum of numbers that advice keeps",
         _BOTH,
-        "numbers; categories",
-        '`"satisfactory <= total"` or `"a + 2*b = 100"`, linear, with `<=`, `>=`, `<`, `>` or `=`; `"ratio = debt / '
-        'income"`, where the left column follows; `"job = pilot requires licence = yes"`',
-        "tabular.relate.worsened",
+        "numbers",
+        '`"satisfactory <= total"`, `"a + 2*b = 100"`: linear, with `<=`, `>=`, `<`, `>` or `=`',
+        "tabular.relations.Linear.breach",
+    ),
+    Rule(
+        "relations",
+        "check",
+        "a column that is computed from others, and follows them",
+        _BOTH,
+        "numbers",
+        '`"ratio = debt / income"`: the column on the left follows',
+        "tabular.relations.Follows.value",
+    ),
+    Rule(
+        "relations",
+        "check",
+        "a category that needs a certain one in another column",
+        _BOTH,
+        "categories",
+        '`"job = pilot requires licence = yes"`',
+        "tabular.relations.Requires.broken",
     ),
 )
-_BY_NAME = {rule.name: rule for rule in RULES}
 
 
 def meaning(name: str) -> str:
-    """What a rule means, in words."""
-    return _BY_NAME[name].meaning
+    """What users state by a name, in words; relations are of several kinds."""
+    return "; or ".join(rule.meaning for rule in RULES if rule.name == name)
 
 
 def stated_in(place: Place) -> tuple[str, ...]:
     """Names of the rules that may be stated for a model or for a question."""
-    return tuple(rule.name for rule in RULES if place in rule.stated)
+    return tuple(dict.fromkeys(rule.name for rule in RULES if place in rule.stated))
