@@ -8,6 +8,7 @@ import torch
 from counterfactual_training.advice import Finder, Question, explain_rows
 from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.estimator.inputs import resolve_schema
+from counterfactual_training.gates import Gate
 from counterfactual_training.search import generic
 from counterfactual_training.tabular.encode import Encoder
 
@@ -88,6 +89,18 @@ class ByHand(torch.nn.Module):
     def forward(self, x):
         margin = self.bias + x @ self.weights
         return torch.stack([torch.zeros_like(margin), margin], -1)
+
+
+class Plausible(Gate):
+    """A gate whose plausibility of every class is a function of x."""
+
+    def __init__(self, of):
+        super().__init__()
+        self.of = of
+
+    def forward(self, x):
+        found = torch.as_tensor(self.of(x)).to(x).expand(x.shape[:-1])
+        return found.clamp(1e-6, 1 - 1e-6).log().unsqueeze(-1).expand(*found.shape, 2)
 
 
 @pytest.fixture(scope="session")

@@ -72,6 +72,8 @@ def linked(text: str, folder: str = "") -> str:
     def link(role: re.Match[str]) -> str:
         name = role[2].rpartition(".")[2] if role[2].startswith("counterfactual_training") else role[2]
         owner = name.partition(".")[0]
+        if name == "RULES":
+            return f"[`RULES`]({'' if folder else '../'}rules.md)"
         # A method goes by the name of its class; alone it is one of the class that is being described.
         known = owner in PAGE_OF and (role[1] != "meth" or "." in name)
         return f"[`{name}`]({folder}{PAGE_OF[owner]}.md#{owner})" if known else f"`{name}`"

@@ -1,4 +1,4 @@
-"""Write the reference pages that come from the code: every public name, every setting, every command.
+"""Write the reference pages that come from the code: every public name, setting, command and rule.
 
 python -m tools.reference            # writes docs/reference/
 python -m tools.reference --check    # fails if a page is not what the code says
@@ -19,7 +19,8 @@ from unittest import mock
 import counterfactual_training as ct
 from counterfactual_training.cli import COMMANDS, make_parser
 from counterfactual_training.cli import main as run_ct
-from tools.names import GROUPS, MADE, constant, first_sentence, names_of
+from counterfactual_training.rules import RULES, Rule
+from tools.names import GROUPS, MADE, cell, constant, first_sentence, names_of
 from tools.settings import settings_page
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
@@ -90,6 +91,40 @@ def _actions(command: str) -> list[str]:
     return [name for action in inner for name in action.choices]
 
 
+# ---- rules -----------------------------------------------------------------------------------------------------------
+
+_SORTS = {
+    "filter": ("Filters", "A filter leaves out values that a column may not take, before any are combined."),
+    "limit": ("Limits", "A limit says how far the search goes, or what it pays."),
+    "check": (
+        "Checks",
+        "A check judges a whole row that was changed, because it takes several columns to tell. Rows that break one "
+        "already are told so, and not made worse.",
+    ),
+}
+_PLACES = {"fit": "model", "question": "question"}
+_ABOUT_RULES = """\
+What advice keeps. State rules for the model, in a schema, or for one question, in `explain`; a guide is
+[here](../how-to/constraints.md). A question only adds to what the model was told. What is stated nowhere is learned
+from the training rows, or goes without saying. Options of `ct` have the same names, with hyphens; so have fields of the
+[HTTP API](http-api.md), where `domain` is `ranges`."""
+
+
+def rules_page() -> str:
+    """Every rule of advice, by what it is."""
+    lines = [MADE, "", "# Rules", "", _ABOUT_RULES]
+    for sort, (title, said) in _SORTS.items():
+        lines += ["", f"## {title}", "", said, ""]
+        lines += ["| rule | meaning | for the | columns | written as |", "|---|---|---|---|---|"]
+        lines += [_rule(rule) for rule in RULES if rule.sort == sort]
+    return "\n".join(lines) + "\n"
+
+
+def _rule(rule: Rule) -> str:
+    places = ", ".join(_PLACES[place] for place in rule.stated) or "–"
+    return f"| `{rule.name}` | {cell(rule.meaning)} | {places} | {rule.columns} | {rule.written} |"
+
+
 # ---- all of them -----------------------------------------------------------------------------------------------------
 
 
@@ -98,6 +133,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "api/index.md": api_index,
     "settings.md": settings_page,
     "commands.md": commands_page,
+    "rules.md": rules_page,
 }
 
 

@@ -8,6 +8,8 @@ from serving import make_people
 
 from counterfactual_training.errors import InputError
 from counterfactual_training.estimator import CounterfactualClassifier
+from counterfactual_training.rules import WAYS, meaning, stated_in
+from counterfactual_training.serve.document import RULE_OF
 from counterfactual_training.serve.people import People
 from counterfactual_training.serve.questions import Limits, frame_of, make_bodies, question_of
 from counterfactual_training.serve.reading import parse
@@ -55,6 +57,17 @@ def requests(denied):
         "audit": {"groups": ["sex", "sex*job"], "people": 10, "model": "main", "target": "granted"},
         "verify": {"receipt": {}},
     }  # fmt: skip
+
+
+def test_rules_are_described_as_everywhere(paths, client):
+    told = {name: meaning(RULE_OF.get(name, name)) for name in (*stated_in("question"), *RULE_OF) if name != "domain"}
+    body = paths["/api/v1/explain"]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]
+    receipt = paths["/api/v1/receipt"]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]
+    for properties in (body, receipt["question"]["properties"]):
+        assert {name: of["description"] for name, of in properties.items() if "description" in of} == told
+    schema = client.get("/api/v1/schema").json()
+    assert schema["rules"] == told
+    assert {column["may"] for column in schema["columns"]} <= set(WAYS.values())
 
 
 def changed(document):

@@ -90,13 +90,8 @@ class Explains:
                 comes last if it is cheaper.
             confidence: probability of the target to reach, times the plausibility if there is a gate. By default the
                 answer flips the decision, and lies where the gate finds it at least as plausible as not.
-            vary, lock: the only columns that may change; columns that may not.
-            domain: by column, where advice may lead: ``(lower, upper)``, or a list of categories.
-            step: by column; advice names multiples of this number.
-            max_change: by column, the largest change in its units (in ranks for ordinal columns).
-            difficulty: by column, how much dearer than usual a change is.
-            max_changes: the largest number of columns to change; those that follow others do not count.
-            relations: between columns, such as ``["satisfactory <= total"]``; see the classifier.
+            vary, lock, max_changes, relations: rules of this question, all described in :data:`RULES`.
+            domain, step, max_change, difficulty: rules by column, such as ``{"debt": (0, None)}``.
             generator: searches along gradients instead, alone; its answers are rounded afterwards.
             max_steps: of a generator; by default :data:`parameters.EXPLAIN_STEPS`, or as a ready-made one has it.
             sparsify: of a generator, take back what the target does not need: whole changes, then parts of numbers.

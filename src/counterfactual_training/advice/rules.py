@@ -21,15 +21,10 @@ _BY_COLUMN = ("domain", "step", "max_change", "difficulty")
 
 @dataclass(frozen=True)
 class Rules:
-    """What one question allows.
+    """What one question allows; :data:`RULES` describes each rule. ``None`` states nothing.
 
     Attributes:
-        vary: the only columns that may change; ``None`` lets all change.
-        lock: columns that may not change.
-        domain: by column, where advice may lead: ``(lower, upper)``, or a list of categories.
-        step, max_change, difficulty: by column, see :class:`Feature`.
-        max_changes: the largest number of columns to change; those that follow others do not count.
-        relations: between columns, as in :class:`Schema`.
+        domain, step, max_change, difficulty: by column.
     """
 
     vary: Sequence[str] | None = None

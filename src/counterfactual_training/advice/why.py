@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from counterfactual_training.advice.points import in_blocks
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.gates import Gated
+from counterfactual_training.rules import WAYS
 from counterfactual_training.search import evaluating
 from counterfactual_training.search.diagnosis import Obstacle, diagnose_points
 from counterfactual_training.tabular.encode import Encoder
@@ -123,9 +124,9 @@ def in_short(kind: Obstacle | str) -> str:
 
 
 _WORDS = {
-    Obstacle.FIXED: "may not change",
-    Obstacle.ONLY_RISES: "may only rise",
-    Obstacle.ONLY_FALLS: "may only fall",
+    Obstacle.FIXED: WAYS["none"],
+    Obstacle.ONLY_RISES: WAYS["increase"],
+    Obstacle.ONLY_FALLS: WAYS["decrease"],
     Obstacle.CATEGORY: "may not become what would help",
 }
 

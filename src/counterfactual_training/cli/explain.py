@@ -11,6 +11,7 @@ from counterfactual_training.cli.options import add_engine, add_model, chosen_en
 from counterfactual_training.cli.output import emit, not_over, writable
 from counterfactual_training.cli.parsing import RANGE, assignments, columns, interval, pick_label, pick_rows
 from counterfactual_training.errors import InputError, check_name, lookup
+from counterfactual_training.rules import meaning
 
 if TYPE_CHECKING:
     from counterfactual_training.estimator import CounterfactualClassifier
@@ -44,18 +45,16 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--confidence", type=float, metavar="P", help="probability to reach (default: the decision)")
     parser.add_argument("--options", type=int, default=1, metavar="N", help="how many different answers per row")
     # Not `several`, which would take a MODEL that follows for one more column.
-    lock = "columns that may not change, such as age,sex; a name with a comma needs a --lock of its own"
+    lock = f"{meaning('lock')}; write age,sex, or a name with a comma in a --lock of its own"
     parser.add_argument("--lock", action="append", metavar="COLUMNS", help=lock)
-    parser.add_argument("--vary", action="append", metavar="COLUMNS", help="the only columns that may change")
-    parser.add_argument("--max-changes", type=int, metavar="N", help="the largest number of columns to change")
-    leads = "where advice may lead, such as debt=0:30 or job=clerk,nurse"
+    parser.add_argument("--vary", action="append", metavar="COLUMNS", help=meaning("vary"))
+    parser.add_argument("--max-changes", type=int, metavar="N", help=meaning("max_changes"))
+    leads = f"{meaning('domain')}; write debt=0:30 or job=clerk,nurse"
     parser.add_argument("--domain", **several("COLUMN=RANGE"), help=leads)
-    parser.add_argument("--step", **several("COLUMN=NUMBER"), help="advice names multiples of this number")
-    parser.add_argument("--max-change", **several("COLUMN=NUMBER"), help="the largest change of a column")
-    dear = "how many times dearer than usual a change is"
-    parser.add_argument("--difficulty", **several("COLUMN=NUMBER"), help=dear)
-    related = "relations between columns that advice keeps, such as 'paid <= total'"
-    parser.add_argument("--relations", **several("RELATION"), help=related)
+    parser.add_argument("--step", **several("COLUMN=NUMBER"), help=meaning("step"))
+    parser.add_argument("--max-change", **several("COLUMN=NUMBER"), help=meaning("max_change"))
+    parser.add_argument("--difficulty", **several("COLUMN=NUMBER"), help=meaning("difficulty"))
+    parser.add_argument("--relations", **several("RELATION"), help=f"{meaning('relations')}; write 'paid <= total'")
     add_engine(parser.add_argument_group("with --all, where to search"), all_processors=True)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from counterfactual_training import defaults
 from counterfactual_training.cli.parsing import is_file_name
 from counterfactual_training.errors import CounterfactualTrainingError, InputError, need_extra
+from counterfactual_training.rules import WAYS, meaning
 
 if TYPE_CHECKING:
     from counterfactual_training.experiments.engine.launch import Engine
@@ -84,13 +85,11 @@ def add_table(group: Any, gate: str) -> None:
     """All options on a CSV file to train on: its columns, how they may change, blanks, rows to hold out."""
     add_columns(group)
     group.add_argument("--positive", metavar="CLASS", help="the class that people want; advice leads there by default")
-    group.add_argument("--increase", **several("COLUMNS"), help="columns that may only rise")
-    group.add_argument("--decrease", **several("COLUMNS"), help="columns that may only fall")
-    mutability = "how a column may change: both, none, increase or decrease"
-    group.add_argument("--mutability", **several("COLUMN=HOW"), help=mutability)
-    group.add_argument("--domain", **several("COLUMN=LOW:HIGH"), help="where advice on a column may lead")
-    special = "numbers that are codes, such as late=-9,-8 for 'no record': states of their own, never advised"
-    group.add_argument("--special", **several("COLUMN=CODES"), help=special)
+    group.add_argument("--increase", **several("COLUMNS"), help=f"columns that {WAYS['increase']}")
+    group.add_argument("--decrease", **several("COLUMNS"), help=f"columns that {WAYS['decrease']}")
+    group.add_argument("--mutability", **several("COLUMN=HOW"), help=meaning("mutability"))
+    group.add_argument("--domain", **several("COLUMN=LOW:HIGH"), help=meaning("domain"))
+    group.add_argument("--special", **several("COLUMN=CODES"), help=f"{meaning('special')}; write late=-9,-8")
     add_schema(group)
     group.add_argument("--gate", choices=["none", *defaults.GATES], help=f"keeps explanations near real rows{gate}")
     group.add_argument("--test-share", type=float, default=0.2, metavar="SHARE", help="of the rows, held out")

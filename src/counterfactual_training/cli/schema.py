@@ -14,6 +14,7 @@ from counterfactual_training.cli.flags import in_flags
 from counterfactual_training.cli.options import add_columns
 from counterfactual_training.cli.output import emit
 from counterfactual_training.errors import InputError
+from counterfactual_training.rules import meaning
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,11 +108,11 @@ def _table(feature: Feature, column: pd.Series) -> str:
     hints: list[Hint] = []
     aside = []
     if feature.mutability == "both":
-        hints.append(("mutability", "none", "both (the default), none, increase or decrease"))
+        hints.append(("mutability", "none", meaning("mutability")))
     if feature.is_category:
         about = f"{len(feature.levels)} categories"
         if len(feature.levels) > 2:
-            hints.append(("allowed", list(feature.levels), "the only ones that advice may lead to"))
+            hints.append(("allowed", list(feature.levels), meaning("allowed")))
             aside = ['# For categories with an order: kind = "ordinal", and categories from low to high.']
     else:
         codes = _codes(column)
@@ -119,7 +120,7 @@ def _table(feature: Feature, column: pd.Series) -> str:
         about = f"from {_plain(known.min())} to {_plain(known.max())}, median {_plain(known.median())}"
         hints += _number_hints(known)
         if codes:
-            hints.append(("special", codes, "if that is a code such as 'no record': never advised"))
+            hints.append(("special", codes, meaning("special")))
             shown = ",".join(map(str, codes))
             aside = [f"# Is {shown} a code for 'not known'? To fill such cells in, add --na={shown} --missing impute."]
     blanks = int(column.isna().sum())
@@ -143,7 +144,7 @@ def _number_hints(known: pd.Series) -> list[Hint]:
         ends = math.floor(round(low * 10**decimals, 6)), math.ceil(round(high * 10**decimals, 6))
         domain = [end if decimals == 0 else end / 10**decimals for end in ends]
     hints: list[Hint] = [
-        ("domain", domain, "where advice may lead; here, 99 % of rows"),
+        ("domain", domain, f"{meaning('domain')}; here, 99 % of rows"),
         ("unit", "…", 'for sentences, such as "years"'),
     ]
     if not deviation > 0:  # one value, or a single row
@@ -154,8 +155,8 @@ def _number_hints(known: pd.Series) -> list[Hint]:
     most = _plain(float(f"{deviation:.2g}"))
     return [
         *hints,
-        ("step", step, "advice names multiples of this"),
-        ("max_change", max(1, round(most)) if decimals == 0 else most, "the largest change"),
+        ("step", step, meaning("step")),
+        ("max_change", max(1, round(most)) if decimals == 0 else most, meaning("max_change")),
     ]
 
 

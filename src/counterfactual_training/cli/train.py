@@ -11,6 +11,7 @@ from counterfactual_training.cli.options import VARIANTS, add_table, at_least_on
 from counterfactual_training.cli.output import emit, not_over, note, writable
 from counterfactual_training.cli.parsing import columns, is_file_name
 from counterfactual_training.errors import InputError
+from counterfactual_training.rules import WAYS
 
 DESCRIPTION = "Train a classifier by counterfactual training (or, to compare, conventionally) and save it."
 EPILOG = """\
@@ -49,7 +50,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     hidden = "widths of hidden layers; without any, the classifier is linear (default: 32; for CSV files 64 64)"
     parser.add_argument("--hidden", type=int, nargs="*", metavar="WIDTH", help=hidden)
     parser.add_argument("--seed", type=int, default=defaults.SEED, help="of everything random")
-    protect = "columns that people cannot change; without names, those that the paper protects"
+    protect = f"columns that {WAYS['none']}; without names, those that the paper protects"
     parser.add_argument("--protect", "--immutable", nargs="*", action="extend", metavar="COLUMNS", help=protect)
     gate = ": a density of each class, a network trained with counterfactuals, or both (default: density; none if an "
     add_table(parser.add_argument_group("CSV files"), gate + "objective or a generator is chosen)")

@@ -82,17 +82,11 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         regime: another way to train the preset's network: ``"conventional"``, ``"ct"``, ``"pgd"``, ``"trades"``,
             ``"jem"``, … (:data:`REGIMES`), ``"ensemble of jem"``; with numbers,
             ``{"name": "pgd", "epsilon": 0.2}``; or a :class:`Regime`.
-        mutability: by column, ``"both" | "none" | "increase" | "decrease"``, or 0, +1, −1 as in ``monotonic_cst``.
-        domain: by column, where advice may lead: ``(lower, upper)`` in its own units, ``None`` where open. Rows outside
-            may stay there or move towards it.
+        mutability, domain, special: rules by column, such as ``{"debt": "decrease"}``, all described in :data:`RULES`.
+        relations: rules between columns, such as ``["paid <= total"]``, on top of those of the schema.
         schema: a dict with a table per column (the fields of :class:`Feature`), a TOML or JSON file with the same, or
             a :class:`Schema`, such as ``load_dataset("adult").schema``. ``mutability``, ``domain`` and ``special`` win
             over it.
-        special: by column, codes such as −9 for "no record": states of their own beside the number, never advised. A
-            cell that holds one keeps it.
-        relations: between columns, on top of those of the schema: ``"satisfactory <= total"``, ``"a + 2*b = 100"``,
-            ``"ratio = debt / income"`` (ratio follows), ``"job = pilot requires licence = yes"``. Rows that break one
-            may do so, but not more.
         num_std: n_σ of Eq. 12, how far columns without a stated domain may leave the range of the training data. 0
             keeps advice inside its bulk, from the 0.5th to the 99.5th percentile; ``None`` follows the preset.
         unseen: a category not seen in training counts as no category, with a warning (``"warn"``) or without one

@@ -17,7 +17,7 @@ from counterfactual_training.search import Generator, line
 
 _OURS = ("self", "X", "target", "confidence")
 #: What may be stated about a question.
-RULES = [name for name in inspect.signature(Explains.explain).parameters if name not in _OURS]
+ARGUMENTS = [name for name in inspect.signature(Explains.explain).parameters if name not in _OURS]
 
 
 class Inquiry(Explains):

@@ -35,7 +35,7 @@ from counterfactual_training.estimator.inputs import (
     row_weights,
     stated_rules,
 )
-from counterfactual_training.estimator.inquiry import RULES, Inquiry
+from counterfactual_training.estimator.inquiry import ARGUMENTS, Inquiry
 from counterfactual_training.estimator.value_file import load_regressor, save_regressor
 from counterfactual_training.estimator.value_measures import measure, usual_intervals
 from counterfactual_training.gates import Gate, few_rows, gate_of
@@ -210,7 +210,7 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
             An :class:`Explanation`, with one entry per row, or per option.
         """
         for name in rules:
-            check_name("argument of explain:", name, RULES)
+            check_name("argument of explain:", name, ARGUMENTS)
         interval = Interval.from_target(target)
         told = self._inquiry(self._asked(X), interval).explain(X, 1, **rules)
         plain = told.pandas if isinstance(told, NativeExplanation) else told

@@ -11,6 +11,7 @@ from counterfactual_training.persistence import atomic_write
 from counterfactual_training.reports.demo_report import RunInfo
 from counterfactual_training.reports.files import render
 from counterfactual_training.reports.text_table import NOTHING, number
+from counterfactual_training.rules import WAYS
 
 # What an answer may come to, in the order of the table.
 _STATUS = {
@@ -84,7 +85,7 @@ def _calibration_gap(portrait: Portrait) -> float:
 def _importance(portrait: Portrait) -> list[Bar]:
     shown = portrait.importance.head(_MOST_COLUMNS)
     longest = shown["shift"].max() or 1.0
-    may = {"none": "may not change", "increase": "may only rise", "decrease": "may only fall", "both": ""}
+    may = {**WAYS, "both": ""}  # goes without saying
     bars = []
     for column, shift, lost, mutability in shown.itertuples(index=False):
         text = f"probability ±{100 * shift:.1f}, accuracy {-100 * lost:+z.1f}".replace("-", "−")

@@ -24,7 +24,7 @@ from counterfactual_training.serve import audit_tasks
 from counterfactual_training.serve.answers import predictions_of
 from counterfactual_training.serve.atlas import Atlas
 from counterfactual_training.serve.desk import Desk
-from counterfactual_training.serve.document import make_document
+from counterfactual_training.serve.document import make_document, rule_meanings
 from counterfactual_training.serve.guard import Access, Guard, Receive, Scope, Send, check_json
 from counterfactual_training.serve.metrics import Metrics, log
 from counterfactual_training.serve.page import make_page
@@ -169,7 +169,7 @@ class _Application:
         return {**self.served.document(), "limits": self.limits.document()}
 
     async def _schema(self, request: Request, body: dict[str, Any]) -> Any:
-        return self.served.columns()
+        return {**self.served.columns(), "rules": rule_meanings(self.bodies["explain"])}
 
     async def _document(self, request: Request, body: dict[str, Any]) -> Any:
         return make_document(self.bodies)

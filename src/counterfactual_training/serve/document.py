@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import counterfactual_training
+from counterfactual_training.rules import meaning, stated_in
 from counterfactual_training.serve.reading import Fields
 from counterfactual_training.serve.served import API
 
+# Fields that state a rule by another name.
+RULE_OF = {"ranges": "domain", "locks": "lock"}
 _GETS = {
     "model": "The model, the one to compare it with, the rows, and the limits of requests.",
-    "schema": "The columns: kinds, units, categories, and how they may change; relations between them.",
+    "schema": "The columns: kinds, units, categories, and how they may change; relations; what rules mean.",
     "card": "The model card: what it is, data, rules, measures with intervals, limits, versions.",
 }
 _POSTS = {
@@ -59,7 +62,7 @@ def make_document(bodies: Mapping[str, Fields]) -> dict[str, Any]:
         for name, said in _GETS.items()
     }
     for name, said in _POSTS.items():
-        body = {"required": True, "content": {"application/json": {"schema": bodies[name].schema()}}}
+        body = {"required": True, "content": {"application/json": {"schema": _schema(bodies[name])}}}
         paths[f"/api/v{API}/{name}"] = {
             "post": {"summary": said, "operationId": name, "requestBody": body, "responses": _responses()}
         }
@@ -68,6 +71,24 @@ def make_document(bodies: Mapping[str, Fields]) -> dict[str, Any]:
     }
     info = {"title": "counterfactual-training", "version": f"{API}", "x-package": counterfactual_training.__version__}
     return {"openapi": "3.1.0", "info": info, "paths": paths}
+
+
+def rule_meanings(fields: Fields) -> dict[str, str]:
+    """What each rule of a question means, by the field that states it."""
+    rules = {name: RULE_OF.get(name, name) for name in fields.kinds}
+    return {name: meaning(rule) for name, rule in rules.items() if rule in stated_in("question")}
+
+
+def _schema(body: Fields) -> dict[str, Any]:
+    """The schema of a request, with its rules described."""
+    schema = body.schema()
+    # A receipt holds the question as a part; columns of rows, which may be called like a rule, are none.
+    question = body.kinds.get("question", body)
+    if isinstance(question, Fields):
+        properties = schema["properties"] if question is body else schema["properties"]["question"]["properties"]
+        for field, said in rule_meanings(question).items():
+            properties[field]["description"] = said
+    return schema
 
 
 def _responses() -> dict[str, Any]:

@@ -15,6 +15,7 @@ import counterfactual_training
 from counterfactual_training.advice.words import plain_value
 from counterfactual_training.errors import InputError
 from counterfactual_training.estimator import CounterfactualClassifier
+from counterfactual_training.rules import WAYS
 from counterfactual_training.tabular.column import Column
 
 # Of the API; a change that breaks its users makes another number.
@@ -193,13 +194,15 @@ class Served:
 
 def _column(column: Column, follows: bool) -> dict[str, Any]:
     feature = column.feature
+    mutability = "none" if column.constant and feature.allowed is None else feature.mutability
     levels = None if not feature.is_category else [plain_value(level) for level in feature.levels]
     typical = feature.levels[int(column.fill)] if feature.is_category else column.fill
     return {
         "name": feature.name,
         "kind": feature.kind,
         "unit": feature.unit,
-        "mutability": "none" if column.constant and feature.allowed is None else feature.mutability,
+        "mutability": mutability,
+        "may": WAYS[mutability],
         "domain": _plain(feature.domain or (None, None)),
         "range": None if feature.is_category else _slider(column),
         "categories": levels,

@@ -39,20 +39,10 @@ class Feature:
 
     Attributes:
         name: the column.
-        kind: ``numeric`` any number; ``integer`` whole numbers; ``ordinal`` categories with an order; ``binary`` two
-            categories; ``categorical`` categories without one; ``pixel`` a number of a known range.
         unit: for reports, such as ``"years"``.
-        mutability: which way a counterfactual may move it. On categories ``increase`` means up their order.
-        domain: ``(lower, upper)``, either side ``None`` where it is open; a pair of categories for an ordinal.
-        categories: all of them, in their order; ``None`` until the data has been seen.
-        allowed: the only values a counterfactual may change it to.
-        forbidden: changes ``(from, to)`` that are impossible, such as ``("Masters", "HS-grad")``. ``to`` may be a list.
-        step: advice names multiples of this number, such as limits in hundreds.
-        max_change: the largest change, in the column's units (for an ordinal, in ranks); at least a step.
-        difficulty: how much dearer than usual a change of this column is; counts in the cost of advice and in the
-            choice of the columns to change.
-        special: codes such as −9 for "no record": states of their own beside the number, never an aim. A cell that
-            holds one keeps it. Means, ranges and decimals are learned from the other values.
+        kind, mutability, domain, categories, allowed, forbidden, step, max_change, difficulty, special: its rules, all
+            described in :data:`RULES`. Categories are ``None`` until the data has been seen; means, ranges and decimals
+            are learned from numbers that are no special codes.
 
     Examples:
         >>> import counterfactual_training as ct

@@ -48,6 +48,19 @@ def between_steps(step: float, after: np.ndarray, precision: float) -> np.ndarra
     return np.abs(after - nearest) > _UNITS * precision * np.abs(after)
 
 
+def fractional(after: np.ndarray) -> np.ndarray:
+    """Numbers that are not whole."""
+    return np.rint(after) != after
+
+
+def unlisted(values: tuple[Any, ...], after: np.ndarray, dtype: Any) -> np.ndarray:
+    """Numbers that are not on a list, as it is or as a column of this dtype holds it."""
+    listed = np.array(values, dtype=np.float64)
+    narrow = narrow_type(dtype)
+    held = listed if narrow is None else listed.astype(narrow).astype(np.float64)
+    return ~(np.isin(after, listed) | np.isin(after, held))
+
+
 def held_ends(feature: Feature, dtype: Any) -> tuple[float, float]:
     """The stated domain, as a column of this dtype can hold it: in float32, 0.1 is a little more."""
     low, high = feature.limits

@@ -8,7 +8,7 @@ rounds off, and ends that nobody stated, such as the range of the training data,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,6 +19,7 @@ from pandas.api import types
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError
+from counterfactual_training.rules import WAYS
 from counterfactual_training.tabular.column import Column
 from counterfactual_training.tabular.constrain import may_become, transition_matrix
 from counterfactual_training.tabular.encode import Encoder
@@ -27,19 +28,19 @@ from counterfactual_training.tabular.frame import UNSEEN, as_frame, match_column
 from counterfactual_training.tabular.limits import (
     against,
     between_steps,
+    fractional,
     held_ends,
     outside,
     precision_of,
     too_far,
+    unlisted,
 )
 from counterfactual_training.tabular.relate import worsened
-from counterfactual_training.tabular.rounding import narrow_type
 
 # Searches keep learned ends and grids to this share of a standard deviation.
 _LEARNED = 1e-5
 # Cells of a frame up to which they are compared as objects.
 _SMALL = 10_000
-_WAYS = {"none": "may not change", "increase": "may only rise", "decrease": "may only fall"}
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ class Violation:
 
     Attributes:
         row: the number of the row, from 0.
-        column: whose rule it is; of a relation all its columns, of ``max_changes`` none.
-        rule: its name, such as ``"mutability"``, ``"domain"``, ``"step"`` or ``"relation"``.
+        column: whose rule it is; of relations all their columns, of ``max_changes`` none.
+        rule: its name in :data:`RULES`.
         came: what the plan says.
         expected: what the rule asks for, in words.
     """
@@ -63,7 +64,7 @@ class Violation:
     def __str__(self) -> str:
         if self.rule == "max_changes":
             return f"it changes {self.came} columns, expected {self.expected}"
-        if self.rule == "relation":
+        if self.rule == "relations":
             return f"{self.came}, expected {self.expected}"
         return f"{self.column} is {_shown(self.came)}, expected {self.expected}"
 
@@ -122,8 +123,8 @@ class PlanJudge:
     def allows(self, name: str, before: np.ndarray, after: np.ndarray) -> np.ndarray:
         """Mask ``(a,)`` of changes of a number, all of which the rules of its column allow."""
         fine = np.ones(len(after), dtype=bool)
-        for _, broken, _ in _number_rules(self, self.columns[name], before, after):
-            fine &= ~broken
+        for _, wrong, _ in _number_rules(self, self.columns[name], before, after):
+            fine &= ~wrong
         return fine
 
     def fixed(self, name: str) -> bool:
@@ -229,7 +230,7 @@ class _Trial:
         rows = np.flatnonzero(cells.changed)
         if self.judge.fixed(name):
             stated = column.feature.mutability == "none"
-            why = _WAYS["none"] if stated else "had no other value in training"
+            why = WAYS["none"] if stated else "had no other value in training"
             yield from self._violations(name, "mutability", rows, f"{{held}}: it {why}")
             return
         blank = np.isnan(cells.after[rows])
@@ -237,10 +238,10 @@ class _Trial:
         rows = rows[~blank]
         old, new = cells.before[rows], cells.after[rows]
         if column.feature.is_category:
-            broken = _category_rules(column, old, new)
+            found = _category_rules(column, old, new)
         else:
-            broken = _number_rules(self.judge, column, old, new)
-        for rule, mask, expected in broken:
+            found = _number_rules(self.judge, column, old, new)
+        for rule, mask, expected in found:
             yield from self._violations(name, rule, rows[mask], expected)
 
     # ---- rows ------------------------------------------------------------------------------------------------------
@@ -253,11 +254,11 @@ class _Trial:
         before = {name: self._filled(name, self.cells(name).before) for name in book.columns}
         after = {name: self._filled(name, self.cells(name).after) for name in book.columns}
         filled = {rule.column: self._blanks_filled(rule.columns) for rule in book.follows}
-        for broken in worsened(book, self.judge.columns, before, after, filled):
-            for row in np.flatnonzero(broken.rows).tolist():
-                parts = [f"{name} {_shown(_cell(self.after[name], row))}" for name in broken.columns]
-                columns = ", ".join(broken.columns)
-                yield Violation(row, columns, "relation", ", ".join(parts), repr(broken.text))
+        for relation in worsened(book, self.judge.columns, before, after, filled):
+            for row in np.flatnonzero(relation.rows).tolist():
+                parts = [f"{name} {_shown(_cell(self.after[name], row))}" for name in relation.columns]
+                columns = ", ".join(relation.columns)
+                yield Violation(row, columns, "relations", ", ".join(parts), repr(relation.text))
 
     def _filled(self, name: str, numbers: np.ndarray) -> np.ndarray:
         """Blanks count as what the model sees in their place."""
@@ -284,54 +285,115 @@ class _Trial:
 
 # Name, mask ``(n,)`` of the cells that break it, and what it asks for.
 _Rule = tuple[str, np.ndarray, str]
+# Masks ``(n,)`` of the numbers that break a rule of their column, each with what it asks for.
+_Found = Iterator[tuple[np.ndarray, str]]
+
+
+@dataclass(frozen=True, eq=False)
+class _Numbers:
+    """Numbers ``(n,)`` of one column that changed; ``base`` is ``old`` with what the model sees in place of blanks."""
+
+    judge: PlanJudge
+    column: Column
+    old: np.ndarray
+    base: np.ndarray
+    new: np.ndarray
+
+    @property
+    def precision(self) -> float:
+        return precision_of(self.column.dtype)
+
+    @property
+    def slack(self) -> float:
+        """How far a search may miss what was learned."""
+        return _LEARNED * self.column.scale
+
+
+def _special(cells: _Numbers) -> _Found:
+    for numbers, words in ((cells.old, "{held}: a special code stays"), (cells.new, "a number, not a special code")):
+        yield np.any(cells.column.feature.coded(numbers), axis=1), words
+
+
+def _mutability(cells: _Numbers) -> _Found:
+    feature = cells.column.feature
+    if feature.mutability != "both":
+        bound = "at least" if feature.mutability == "increase" else "at most"
+        words = f"{bound} {{held}}: it {WAYS[feature.mutability]}"
+        yield against(feature, cells.base, cells.new), words
+
+
+def _kind(cells: _Numbers) -> _Found:
+    if cells.column.feature.kind == "integer":
+        yield fractional(cells.new), "a whole number"
+
+
+def _domain(cells: _Numbers) -> _Found:
+    low, high = held_ends(cells.column.feature, cells.column.dtype)
+    yield outside(low, high, cells.base, cells.new), _between(low, high)
+
+
+def _max_change(cells: _Numbers) -> _Found:
+    most = cells.column.feature.max_change
+    if most is not None:
+        yield too_far(most, cells.base, cells.new, cells.precision), f"at most {most:.12g} away from {{held}}"
+
+
+def _allowed(cells: _Numbers) -> _Found:
+    allowed = cells.column.feature.allowed
+    if allowed is not None:
+        yield unlisted(allowed, cells.new, cells.column.dtype), f"one of {show(allowed)}"
+
+
+def _step(cells: _Numbers) -> _Found:
+    step = cells.column.feature.step
+    if step is not None:
+        yield between_steps(step, cells.new, cells.precision), f"a multiple of {step:.12g}"
+
+
+def _range(cells: _Numbers) -> _Found:
+    low, high = cells.judge.learned_ends(cells.column.feature.name)
+    beyond = outside(low - cells.slack, high + cells.slack, cells.base, cells.new)
+    yield beyond, f"{_between(low, high)}, as in training"
+
+
+def _digits(cells: _Numbers) -> _Found:
+    new = cells.new
+    values, grid = cells.judge.learned_values(cells.column.feature.name)
+    if values is not None:
+        apart = np.abs(new[:, None] - values).min(1) > cells.slack
+        yield apart, f"one of {show(values.tolist())}, as in training"
+    if grid is not None:
+        off = np.abs(new - np.rint(new / grid) * grid) > _LEARNED * grid + 8 * cells.precision * np.abs(new)
+        yield off, f"a multiple of {grid:.6g}, as in training"
+
+
+# By name, as in ``rules.py``: every filter of numbers.
+NUMBER_RULES: dict[str, Callable[[_Numbers], _Found]] = {
+    "special": _special,
+    "mutability": _mutability,
+    "kind": _kind,
+    "domain": _domain,
+    "max_change": _max_change,
+    "allowed": _allowed,
+    "step": _step,
+    "range": _range,
+    "digits": _digits,
+}
+# What a column that follows others takes as it comes out.
+_OF_FREE_COLUMNS = ("allowed", "step", "range", "digits")
 
 
 def _number_rules(judge: PlanJudge, column: Column, old: np.ndarray, new: np.ndarray) -> Iterator[_Rule]:
     """All rules on numbers ``(n,)`` that changed."""
-    feature = column.feature
-    name = feature.name
-    precision = precision_of(column.dtype)
-    for numbers, words in ((old, "{held}: a special code stays"), (new, "a number, not a special code")):
-        yield "special", np.any(feature.coded(numbers), axis=1), words
     # Blanks count as what the model sees in their place, as in a search.
     base = np.where(np.isnan(old), column.fill, old)
-    if feature.mutability != "both":
-        bound = "at least" if feature.mutability == "increase" else "at most"
-        words = f"{bound} {{held}}: it {_WAYS[feature.mutability]}"
-        yield "mutability", against(feature, base, new), words
-    if feature.kind == "integer":
-        yield "whole", np.rint(new) != new, "a whole number"
-    low, high = held_ends(feature, column.dtype)
-    yield "domain", outside(low, high, base, new), _between(low, high)
-    if feature.max_change is not None:
-        words = f"at most {feature.max_change:.12g} away from {{held}}"
-        yield "max_change", too_far(feature.max_change, base, new, precision), words
-    if name in judge.following:
-        return
-    if feature.allowed is not None:
-        yield "allowed", ~_listed(new, feature.allowed, column.dtype), f"one of {show(feature.allowed)}"
-    if feature.step is not None:
-        off = between_steps(feature.step, new, precision)
-        yield "step", off, f"a multiple of {feature.step:.12g}"
-    low, high = judge.learned_ends(name)
-    slack = _LEARNED * column.scale
-    beyond = outside(low - slack, high + slack, base, new)
-    yield "range", beyond, f"{_between(low, high)}, as in training"
-    values, grid = judge.learned_values(name)
-    if values is not None:
-        apart = np.abs(new[:, None] - values).min(1) > slack
-        yield "values", apart, f"one of {show(values.tolist())}, as in training"
-    if grid is not None:
-        off = np.abs(new - np.rint(new / grid) * grid) > _LEARNED * grid + 8 * precision * np.abs(new)
-        yield "values", off, f"a multiple of {grid:.6g}, as in training"
-
-
-def _listed(numbers: np.ndarray, values: tuple[Any, ...], dtype: Any) -> np.ndarray:
-    """Mask ``(n,)`` of the numbers on a list, as a column of this dtype holds it."""
-    listed = np.array(values, dtype=np.float64)
-    narrow = narrow_type(dtype)
-    held = listed if narrow is None else listed.astype(narrow).astype(np.float64)
-    return np.isin(numbers, listed) | np.isin(numbers, held)
+    cells = _Numbers(judge, column, old, base, new)
+    follows = column.feature.name in judge.following
+    for name, rule in NUMBER_RULES.items():
+        if follows and name in _OF_FREE_COLUMNS:
+            continue
+        for mask, words in rule(cells):
+            yield name, mask, words
 
 
 def _category_rules(column: Column, old: np.ndarray, new: np.ndarray) -> Iterator[_Rule]:
@@ -357,7 +419,7 @@ def _forbidding(column: Column, source: int, target: int, backwards: bool) -> tu
     # The last line of the transitions is for categories never seen.
     seen = source < len(feature.levels)
     if backwards:
-        return "mutability", f"{{held}} or beyond: it {_WAYS[feature.mutability]}"
+        return "mutability", f"{{held}} or beyond: it {WAYS[feature.mutability]}"
     if feature.allowed is not None and feature.levels[target] not in feature.allowed:
         return "allowed", f"one of {show(feature.allowed)}"
     if feature.allowed is None and column.seen is not None and target not in column.seen:

@@ -33,6 +33,8 @@ export interface Column {
   kind: "numeric" | "integer" | "ordinal" | "binary" | "categorical" | "pixel";
   unit: string | null;
   mutability: "both" | "none" | "increase" | "decrease";
+  /** The same in words: "may only rise". */
+  may: string;
   domain: [number | string | null, number | string | null] | null;
   range: [number, number] | null;
   categories: Cell[] | null;
@@ -49,6 +51,8 @@ export interface Column {
 export interface Schema {
   columns: Column[];
   relations: string[];
+  /** What each rule of a question means, by its field. */
+  rules: Record<string, string>;
 }
 
 export interface Individual {

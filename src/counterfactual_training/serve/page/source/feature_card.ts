@@ -5,7 +5,7 @@ import { breakable, choice, field, fresh, h } from "./dom";
 import { numberValue } from "./feature_number";
 import { allowedControl } from "./feature_range";
 import { icon } from "./icons";
-import { DIFFICULTIES, heldBy, rulesOf, setRule } from "./rules";
+import { DIFFICULTIES, heldBy, meaning, rulesOf, setRule } from "./rules";
 import { emit, state } from "./state";
 import { cell, withUnit } from "./words";
 
@@ -53,8 +53,7 @@ function usually(entry: Column): string {
 /** What is usual, and what the model's own rules say about a column. */
 function limits(entry: Column): string {
   const said: string[] = [usually(entry)];
-  if (entry.mutability === "increase") said.push("may only rise");
-  if (entry.mutability === "decrease") said.push("may only fall");
+  if (entry.mutability === "increase" || entry.mutability === "decrease") said.push(entry.may);
   if (entry.max_change !== null) said.push(`by at most ${withUnit(entry, entry.max_change)}`);
   if (entry.step !== null) said.push(`in steps of ${withUnit(entry, entry.step)}`);
   if (entry.special.length) said.push(`${entry.special.join(", ")} means no record`);
@@ -101,7 +100,7 @@ function lock(entry: Column, card: HTMLElement): HTMLElement {
   });
   return h(
     "label",
-    { class: "lock" },
+    { class: "lock", title: meaning("lock") },
     box,
     icon("lock"),
     h("span", {}, "Lock", h("span", { class: "unseen" }, ` ${entry.name}`)),
@@ -120,6 +119,7 @@ function difficulty(entry: Column): HTMLElement {
   };
   const select = choice(options, String(rulesOf(entry.name).difficulty), {
     "data-key": `difficulty-${entry.name}`,
+    title: meaning("difficulty"),
     on: { change: take },
   });
   return field(["To change", h("span", { class: "unseen" }, ` ${entry.name}`)], select);

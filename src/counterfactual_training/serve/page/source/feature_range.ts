@@ -2,7 +2,7 @@
 
 import type { Cell, Column } from "./contract";
 import { choice, fill, h } from "./dom";
-import { contradicts, rulesOf, setRule, takesInterval } from "./rules";
+import { contradicts, meaning, rulesOf, setRule, takesInterval } from "./rules";
 import { emit, state } from "./state";
 import { cell, listed, number } from "./words";
 
@@ -10,7 +10,7 @@ export function allowedControl(entry: Column): HTMLElement {
   if (!takesInterval(entry)) return categories(entry);
   return h(
     "fieldset",
-    { class: "range" },
+    { class: "range", title: meaning("ranges") },
     h("legend", {}, "Allowed", h("span", { class: "unseen" }, ` values of ${entry.name}`)),
     entry.categories ? levels(entry) : numbers(entry),
   );
@@ -117,7 +117,7 @@ function categories(entry: Column): HTMLElement {
     "details",
     { class: "allowed" },
     summary,
-    h("p", { class: "hint" }, "Tick what plans may lead to. Nothing ticked: any."),
+    h("p", { class: "hint" }, `${meaning("ranges")} Nothing ticked: any.`),
     h("div", { class: "checks" }, possible.map(box)),
   );
 }

@@ -1,6 +1,7 @@
 // The question: which decision, how sure, how many plans, how many changes, from which values.
 
 import { at, button, choice, field, fill, h } from "./dom";
+import { meaning } from "./rules";
 import { classes, emit, moved, on, state, type Start } from "./state";
 import { count, named, percent } from "./words";
 
@@ -46,12 +47,13 @@ function pick(
   options: [string, string][],
   chosen: string,
   take: (value: string) => void,
+  title: string | null = null,
 ): HTMLSelectElement {
   const change = (event: Event): void => {
     take((event.target as HTMLSelectElement).value);
     emit("rules");
   };
-  return choice(options, chosen, { "data-key": key, on: { change } });
+  return choice(options, chosen, { "data-key": key, title, on: { change } });
 }
 
 function wanted(): HTMLElement {
@@ -78,7 +80,9 @@ function changes(): HTMLElement {
   const most = Math.min(MOST_CHANGES, state.schema.columns.length);
   const numbers = Array.from({ length: most }, (_, i): [string, string] => [String(i + 1), `at most ${i + 1}`]);
   const take = (value: string): void => void (state.maxChanges = value ? Number(value) : null);
-  return field("Changes", pick("changes", [["", "no limit"], ...numbers], String(state.maxChanges ?? ""), take));
+  const options: [string, string][] = [["", "no limit"], ...numbers];
+  const chosen = String(state.maxChanges ?? "");
+  return field("Changes", pick("changes", options, chosen, take, meaning("max_changes")));
 }
 
 function plans(): HTMLElement {

@@ -25,10 +25,16 @@ export function setRule(name: string, change: Partial<ColumnRules>): void {
   else state.rules.set(name, next);
 }
 
+/** What a rule of the question means, as a sentence of the server's: the page describes no rule itself. */
+export function meaning(field: keyof Question): string {
+  const said = state.schema.rules[field] ?? "";
+  return said && `${said[0]!.toUpperCase()}${said.slice(1)}.`;
+}
+
 /** Why plans never change a column, whatever the question says; `null` if they may. */
 export function heldBy(entry: Column): string | null {
   if (entry.follows) return "only follows other columns";
-  if (entry.mutability === "none") return "may not change";
+  if (entry.mutability === "none") return entry.may;
   return null;
 }
 
