@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,10 +19,10 @@ _JUDGED, _CHEAPEST = 96, 8
 class Reached(NamedTuple):
     """Log-odds of the model and of the gate, of one point or of several ``(a,)``; infinite without a gate."""
 
-    odds: np.ndarray
-    gate: np.ndarray
+    odds: Any
+    gate: Any
 
-    def take(self, rows: np.ndarray) -> Reached:
+    def take(self, rows: np.ndarray | slice | int) -> Reached:
         return Reached(self.odds[rows], self.gate[rows])
 
 

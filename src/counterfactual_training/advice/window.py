@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from counterfactual_training.gates import Density, Nearby
+from counterfactual_training.gates import Nearby
 from counterfactual_training.search.chain import chain_layers
 
 if TYPE_CHECKING:
@@ -80,11 +80,13 @@ class Window:
         return self._network.of_sets(moves, self, who, torch.as_tensor(sets).to(self.device)).cpu()
 
     def log_plausible(self, person: np.ndarray, points: Tensor, label: int) -> Tensor:
-        """``log σ(g)`` ``(a,)`` by the gate, as :meth:`Gate.of_class`, on the CPU."""
-        if self._density is None:
-            assert self.finder.gate is not None
-            return self.finder.gate.of_class(self.rows(person, points).to(self.device), label).cpu()
-        return self._density.of_class(torch.as_tensor(person).to(self.device), points.to(self.device), label).cpu()
+        """``log σ(g)`` ``(a,)`` by the gate, as :meth:`Gate.of_class`, on the CPU; 0 without a gate."""
+        if self._density is not None:
+            return self._density.of_class(torch.as_tensor(person).to(self.device), points.to(self.device), label).cpu()
+        gate = self.finder.gate
+        if gate is None:
+            return points.new_zeros(len(points))
+        return gate.of_class(self.rows(person, points).to(self.device), label).cpu()
 
     def distance(self, person: np.ndarray, points: Tensor, farthest: float = torch.inf) -> np.ndarray:
         """How far each feature moved ``(a, f)``, L1 in model space; codes beyond ``farthest`` count as that."""
