@@ -14,7 +14,7 @@ from counterfactual_training.advice.answer import advice_constraints
 from counterfactual_training.advice.beam import Beam
 from counterfactual_training.advice.candidates import COLUMN
 from counterfactual_training.advice.options import find_options
-from counterfactual_training.advice.states import States
+from counterfactual_training.advice.states import Reached, States
 from counterfactual_training.search import Status, line
 from counterfactual_training.tabular.plan_judge import PlanJudge
 from loan_book import Plausible
@@ -246,17 +246,18 @@ def test_what_is_not_needed_is_undone_the_dearest_first(make_finder):
     beam = Beam(finder, finder.factuals(people), torch.ones(len(people), dtype=torch.long), 0.5, None)
     with beam.oracle.asking():
         everybody = np.arange(len(people))
+        others = others[:, beam.window.columns]
         arrived = np.flatnonzero(beam.oracle.arrives(everybody, others))
         short = beam.easing.undo(arrived, others[arrived].clone())
-        owner = finder.owner
+        owner = torch.as_tensor(beam.window.owner)
         gone = 0
         for k, i in enumerate(arrived.tolist()):
             point = others[i].clone()
             while True:
-                cost = finder.distance(point[None], beam.x[[i]])[0]
+                cost = beam.window.distance(np.array([i]), point[None])[0]
                 removed = [torch.where(owner == j, beam.x[i], point) for j in range(len(cost))]
                 arrives = beam.oracle.arrives(np.full(len(cost), i), torch.stack(removed))
-                saved = np.where(arrives & (cost > 0).numpy(), cost.numpy(), 0.0)
+                saved = np.where(arrives & (cost > 0), cost, 0.0)
                 if not saved.any():
                     break
                 point = removed[saved.argmax()]
@@ -305,12 +306,14 @@ def test_extensions_are_all_sets_of_one_more_column_that_may_be_cheaper(make_fin
         odds = beam.oracle.odds(me, beam.points(moves, me, mine[:, None]))
         before = beam.oracle.odds(me[:1], beam.x)[0]
     gate = np.full(len(mine), np.inf)
-    state = States.first(moves, 0, mine, odds, gate, before, np.inf, before + 1e-6)
+    state = States(moves, 0, mine, Reached(odds, gate), Reached(before, np.inf), before + 1e-6)
     pairs = {pair for pair in itertools.combinations(mine.tolist(), 2) if len(set(moves.feature[list(pair)])) == 2}
-    assert set(map(tuple, state.extensions(np.inf).tolist())) == pairs
+    assert set(map(tuple, state.move[state.extensions(np.inf)].tolist())) == pairs
     price = {pair: moves.cost[0, list(pair)].sum() + 2 * COLUMN for pair in pairs}
     best = float(np.median([*price.values()]))
-    assert set(map(tuple, state.extensions(best).tolist())) == {pair for pair in pairs if price[pair] < best}
+    assert set(map(tuple, state.move[state.extensions(best)].tolist())) == {
+        pair for pair in pairs if price[pair] < best
+    }
     assert len(pairs) == 15
 
 

@@ -10,6 +10,7 @@ import torch
 
 from counterfactual_training.advice.answer import advice_constraints
 from counterfactual_training.advice.moves import MoveBook
+from counterfactual_training.advice.window import Window
 
 RANKS = ["none", "BSc", "MSc", "PhD"]
 JOBS = ["clerk", "cook", "nurse", "pilot"]
@@ -47,6 +48,12 @@ def draw(n=300, seed=0):
     )
 
 
+def book_of(finder, factuals):
+    """The moves of people in all columns."""
+    features = np.arange(len(finder.encoder.columns_))
+    return MoveBook(finder, factuals, Window(finder, factuals.x, features, torch.device("cpu")))
+
+
 @pytest.fixture(scope="module")
 def asked(make_finder):
     """The moves of thirty people, a tenth of whom are outliers."""
@@ -56,7 +63,7 @@ def asked(make_finder):
     people = frame.head(30).copy()
     people.loc[:2, "share"] = [1.7, -0.4, 0.999]
     people.loc[:2, "income"] = [9000.0, 12_340.0, 0.0]
-    book = MoveBook(finder, finder.factuals(people))
+    book = book_of(finder, finder.factuals(people))
     return people, book, book.all_moves()
 
 
@@ -137,7 +144,7 @@ def test_held_cells_have_no_moves(make_finder):
     factuals = finder.factuals(frame.head(6))
     mask = torch.zeros_like(factuals.x, dtype=torch.bool)
     mask[::2, finder.encoder.slices_["job"]] = True
-    book = MoveBook(finder, factuals.holding(mask))
+    book = book_of(finder, factuals.holding(mask))
     moves = book.all_moves()
     job = moves.feature == list(frame.columns).index("job")
     assert not moves.usable[::2][:, job].any() and moves.usable[1::2][:, job].any()
@@ -153,7 +160,7 @@ def test_costs_are_those_of_the_encoded_rows(make_finder):
     schema = {**SCHEMA, "debt": {"difficulty": 3.0}, "job": {"difficulty": 0.5}}
     finder = make_finder(frame, [0.0], schema=schema)
     people = frame.head(4)
-    book = MoveBook(finder, finder.factuals(people))
+    book = book_of(finder, finder.factuals(people))
     moves = book.all_moves()
     for i, k in list(zip(*moves.allowed.nonzero(), strict=True))[::23]:
         feature = book.columns[moves.feature[k]].feature

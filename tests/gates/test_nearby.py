@@ -1,0 +1,49 @@
+"""A density at points that differ from known rows in some columns: what the density itself says of them."""
+
+import pytest
+import torch
+
+from counterfactual_training.gates import Density, Nearby
+
+
+def make(num_given, columns, seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.randn(600, 7, generator=rng)
+    y = (x[:, 0] > 0).long()
+    given = torch.zeros(7, dtype=torch.bool)
+    given[:num_given] = True
+    gate = Density.fit(x, y, 2, given=given, size=100)
+    rows = x[:20] * 2
+    row = torch.randint(20, (300,), generator=rng)
+    points = rows[row][:, columns] + torch.randn(300, len(columns), generator=rng)
+    whole = rows[row]
+    whole[:, columns] = points
+    return gate, rows, row, points, whole
+
+
+@pytest.mark.parametrize("num_given", [0, 2])
+@pytest.mark.parametrize("columns", [[2, 3, 4, 5, 6], [4], [6, 3]])
+@pytest.mark.parametrize("label", [0, 1])
+def test_it_says_what_the_density_says(num_given, columns, label):
+    columns = torch.tensor(columns)
+    gate, rows, row, points, whole = make(num_given, columns)
+    nearby = Nearby.of(gate, rows, columns)
+    expected = gate(whole)[:, label]
+    torch.testing.assert_close(nearby.of_class(row, points, label), expected, rtol=1e-4, atol=1e-4)
+    assert expected.std() > 0.1  # or all points were alike
+
+
+def test_other_gates_and_given_columns_need_whole_rows():
+    columns = torch.tensor([1, 3])
+    gate, rows, *_ = make(2, columns)
+    assert Nearby.of(gate, rows, columns) is None
+    assert Nearby.of(None, rows, columns) is None
+
+
+def test_an_unjudged_class_lets_everything_pass():
+    x = torch.randn(300, 3, generator=torch.Generator().manual_seed(0))
+    y = torch.zeros(300, dtype=torch.long)
+    y[0] = 1
+    gate = Density.fit(x, y, 2, size=50)
+    nearby = Nearby.of(gate, x[:4], torch.tensor([0]))
+    assert (nearby.of_class(torch.tensor([0, 1]), torch.tensor([[90.0], [0.0]]), 1) == 0).all()
