@@ -125,10 +125,10 @@ def test_a_generator_that_is_named_is_used_alone(fitted, rejected):
 
 
 @pytest.mark.parametrize("params", [{"preset": "as_run"}, *repeats({})])
-def test_rows_are_encoded_once_and_decoded_once(loans, make_quick, schema, monkeypatch, params):
+def test_rows_are_read_once_and_printed_once(loans, make_quick, schema, monkeypatch, params):
     classifier = make_quick(schema=schema, mutability={"age": "none", "debt": "none"}, **params).fit(*loans)
     calls = []
-    for name in ("transform", "inverse_transform"):
+    for name in ("_read", "with_changes"):
         original = getattr(Encoder, name)
 
         def counted(self, *args, name=name, original=original, **options):
@@ -138,7 +138,7 @@ def test_rows_are_encoded_once_and_decoded_once(loans, make_quick, schema, monke
         monkeypatch.setattr(Encoder, name, counted)
     explanation = classifier.explain(loans[0], confidence=0.99)
     assert not explanation.converged.all()  # so that every attempt was made
-    assert calls == ["transform", "inverse_transform"]
+    assert calls == ["_read", "with_changes"]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "Float32", "int64", "int8", "Int64", "object", "category"])

@@ -155,7 +155,7 @@ def _judged(
     Searches keep the rules, so that nothing should be withheld. If it is, the row itself is the best effort.
     """
     original = factuals.frame
-    frame = finder.encoder.inverse_transform(found.x_cf, like=original)
+    frame = finder.encoder.with_changes(found.x_cf, original, list(factuals.numbers[factuals.place].T))
     changed = finder.differs(found.x_cf, factuals.x).any(0).cpu().numpy()
     _shorten_numbers(finder.encoder, frame, original, found.x_cf, np.flatnonzero(changed))
     broken = PlanJudge(finder.encoder, finder.constraints, most)(original, frame)

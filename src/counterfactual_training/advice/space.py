@@ -18,8 +18,7 @@ from counterfactual_training.constraints import Constraints, OneHotGroup
 from counterfactual_training.gates import Gate
 from counterfactual_training.tabular.column import Column, stack_columns
 from counterfactual_training.tabular.encode import Encoder
-from counterfactual_training.tabular.infer import read_columns
-from counterfactual_training.tabular.model_space import column_owner, device_and_dtype, encode_rows
+from counterfactual_training.tabular.model_space import column_owner, device_and_dtype, read_rows
 from counterfactual_training.tabular.plan_judge import PlanJudge
 
 
@@ -153,10 +152,7 @@ class AdviceSpace(Bar):
 
     def factuals(self, frame: pd.DataFrame) -> Factuals:
         """Encode the rows of a frame, once for all that follows."""
-        x = encode_rows(self.encoder, frame, device_and_dtype(self.model))
-        # Whatever is wrong with the rows was told when they were encoded.
-        arrays = read_columns(self.encoder.schema_.features, frame, "", unseen=True, strict=False)
-        numbers = np.stack(arrays, 1)
+        numbers, x = read_rows(self.encoder, frame, device_and_dtype(self.model))
         if isinstance(self.model, BlackBox):
             x = self.model.remember(frame, list(numbers.T), x)
         return Factuals(frame, np.arange(len(frame)), x, numbers)

@@ -123,12 +123,21 @@ class Encoder(TransformerMixin, BaseEstimator):
         # Columns come by name, so a frame in another order, or an array, is encoded alike.
         frame = self._accept(X)
         arrays = self._read(frame)
-        if (points := self._all_at_once(frame)) is not None:
-            return points
+        points = self._all_at_once(frame)
+        return self._encode(arrays) if points is None else points
+
+    def _encode(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
         points = np.empty((len(arrays[0]), len(self.names_)))
         for column, part, numbers in zip(self.columns_, self.slices_.values(), arrays, strict=True):
             points[:, part] = column.encode(numbers)
         return points
+
+    def read_and_transform(self, X: Any) -> tuple[np.ndarray, np.ndarray]:  # noqa: N803
+        """Rows X as numbers ``(n, m)``, one column per feature, and in model space ``(n, d)``."""
+        frame = self._accept(X)
+        arrays = self._read(frame)
+        points = self._all_at_once(frame)
+        return np.stack(arrays, 1), self._encode(arrays) if points is None else points
 
     def inverse_transform(self, X: Any, like: Any = None) -> pd.DataFrame:  # noqa: N803
         """The frame of encoded points ``(n, d)``.
@@ -156,7 +165,11 @@ class Encoder(TransformerMixin, BaseEstimator):
         factuals = self._accept(like)
         if len(factuals) != len(z):
             raise InputError(f"like has {len(factuals)} rows for {len(z)} points.")
-        arrays = self._read(factuals, warn=False)  # whoever encoded them has been told
+        return self.with_changes(X, factuals, self._read(factuals, warn=False))  # whoever encoded them has been told
+
+    def with_changes(self, X: Any, factuals: pd.DataFrame, arrays: Sequence[np.ndarray]) -> pd.DataFrame:  # noqa: N803
+        """``inverse_transform(X, like=factuals)``, given the factuals' columns as numbers ``(n,)`` each."""
+        z, precision, _ = _as_points(X)
         kept = self._unchanged(z, arrays)
         kept &= [dtype == column.dtype for dtype, column in zip(factuals.dtypes, self.columns_, strict=True)]
         cells = {}

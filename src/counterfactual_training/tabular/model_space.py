@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,14 @@ def encode_rows(encoder: Encoder, frame: pd.DataFrame, like: Tensor) -> Tensor:
     x = torch.as_tensor(encoder.transform(frame)).to(like)
     refuse_far(encoder, frame, x, x)
     return x
+
+
+def read_rows(encoder: Encoder, frame: pd.DataFrame, like: Tensor) -> tuple[np.ndarray, Tensor]:
+    """Rows as numbers ``(n, m)``, one column per feature, and in model space ``(n, d)``."""
+    numbers, points = encoder.read_and_transform(frame)
+    x = torch.as_tensor(points).to(like)
+    refuse_far(encoder, frame, x, x)
+    return numbers, x
 
 
 def refuse_far(encoder: Encoder, frame: pd.DataFrame, x: Tensor, computed: Tensor) -> None:
