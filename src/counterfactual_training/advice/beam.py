@@ -33,6 +33,7 @@ from counterfactual_training.advice.moves import MoveBook, Moves
 from counterfactual_training.advice.oracle import TOGETHER, Oracle
 from counterfactual_training.advice.points import Factuals
 from counterfactual_training.advice.states import Reached, States
+from counterfactual_training.advice.swaps import swap_columns
 from counterfactual_training.gates.anchors import remembered_rows
 from counterfactual_training.search import Generator
 
@@ -88,7 +89,8 @@ class Beam:
         self.moves = self.book.all_moves()
         self.most = len(self.book.free) if max_changes is None else min(max_changes, len(self.book.free))
         n = len(self.x)
-        self.best = np.full(n, math.inf)  # the lowest price so far
+        self.best = np.full(n, math.inf)  # the lowest price so far, and the answer that has it
+        self.answer = self.x.clone()
         self.pool = Pool()
         self.levels: list[Candidates] = []
         self.effort = self.x.clone()
@@ -134,6 +136,7 @@ class Beam:
             self.deepen(np.flatnonzero(hopeful))
         if len(helpless) and self.generator is not None and not self.finder.late:
             self.from_gradients(helpless, self.generator)
+        swap_columns(self, np.flatnonzero(hopeful))
         missed = np.flatnonzero(np.isinf(self.best))
         if len(missed) and self.most > 0 and not self.finder.late:
             self.from_real_rows(missed)
@@ -287,7 +290,11 @@ class Beam:
     def add(self, person: np.ndarray, points: Tensor, price: np.ndarray) -> None:
         """Put answers into the pool."""
         self.pool.add(person, points, price)
-        np.minimum.at(self.best, person, price)
+        order = np.lexsort((price, person))
+        order = order[rank_within(person[order]) == 0]
+        better = order[price[order] < self.best[person[order]]]
+        self.best[person[better]] = price[better]
+        self.answer[torch.as_tensor(person[better])] = points[torch.as_tensor(better)]
 
     # ---- larger sets -----------------------------------------------------------------------------------------------
 

@@ -108,7 +108,7 @@ class Easing:
             at, feature = (cost > 0).nonzero()
             if len(at) == 0:
                 break
-            trial = self._without(person[rows[at]], points[torch.as_tensor(rows[at])], feature)
+            trial = self.without(person[rows[at]], points[torch.as_tensor(rows[at])], feature)
             fine = np.zeros_like(cost)
             fine[at, feature] = self.oracle.arrives(person[rows[at]], trial)
             saved = np.where(fine > 0, cost, -1.0)
@@ -120,7 +120,7 @@ class Easing:
             rows = rows[goes]
         return points
 
-    def _without(self, person: np.ndarray, points: Tensor, feature: np.ndarray) -> Tensor:
+    def without(self, person: np.ndarray, points: Tensor, feature: np.ndarray) -> Tensor:
         """Points ``(a, d)`` with one feature each as the person has it."""
         mask = torch.as_tensor(self.oracle.window.owner[None] == feature[:, None])
         return self.oracle.follow(person, torch.where(mask, self.oracle.x[torch.as_tensor(person)], points))
