@@ -295,6 +295,13 @@ def test_rows_that_are_squashed_once_train_the_same_network(small, options):
     assert not any(module.training for module in once.model_.modules())
 
 
+def test_the_gate_gets_rows_as_they_are(small):
+    classifier = ct.CounterfactualClassifier(epochs=1, early_stopping=False, random_state=0).fit(*small)
+    rows = torch.as_tensor(classifier.encoder_.transform(small[0], np.float32))
+    kept = classifier.gate_.centres[classifier.gate_.width > 0]
+    assert len(kept) > 50 and (kept[:, None] == rows).all(-1).any(-1).all()
+
+
 def test_too_few_rows_to_stop_by_are_all_trained_on():
     x = np.random.default_rng(0).normal(size=(21, 2))
     y = [0] * 10 + [1] * 10 + [2]  # a class with one row keeps it
