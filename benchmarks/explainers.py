@@ -76,8 +76,8 @@ per table, one seed, fitted to six tenths of the rows, at most {FITTED:,}. Asked
 each, for people held out whom the model gives to the other class, and whose categories it knows, one person at a time;
 no rules. Ours: `explain` with its defaults; *no gate*: what the model alone asks for; *in one call*: all people
 together, per person. DiCE: its defaults, which only ask for probabilities, whole columns as integers, seeded by
-person; *our range*: `permitted_range` of 0.5–99.5 % of the training rows, to which ours keeps by itself. alibi: the network in TensorFlow, which gives
-gradients, rows scaled as it takes them, k-d trees, θ = 10, c from 1 as in its examples, one option; it knows no whole
+person; *our range*: `permitted_range` of 0.5–99.5 % of the training rows, to which ours keeps by itself.
+alibi: the network in TensorFlow, which gives gradients, rows scaled as it takes them, k-d trees, θ = 10, c from 1 as in its examples, one option; it knows no whole
 numbers. A method is stopped after {LIMIT:.0f} s; *people* counts those finished. *Valid*: people with an answer that
 the model gives to the wanted class as handed back; *options*: how many of them a person has. The last of ours may be
 what the model alone asks for. *Changes*: columns of an option that differ by more than 10⁻⁶ of the value or unit.
