@@ -73,22 +73,22 @@ NOTE = f"""
 `HistGradientBoostingClassifier`, text as its categories; ours is `Explainer` around its `predict_proba`. One of each
 per table, one seed, fitted to six tenths of the rows, at most {FITTED:,}. Asked for:
 {", ".join(f"{wanted!r} ({name})" for name, wanted in WANTED.items() if name != "breast cancer")}, {OPTIONS} options
-each, for people held out whom the model gives to the other class, and whose categories it knows, one person at a time;
-no rules. Ours: `explain` with its defaults; *no gate*: what the model alone asks for; *in one call*: all people
+each, for people held out whom the model gives to the other class, and whose categories it knows, one person at a
+time; no rules. Ours: `explain` with its defaults; *no gate*: what the model alone asks for; *in one call*: all people
 together, per person. DiCE: its defaults, which only ask for probabilities, whole columns as integers, seeded by
-person; *our range*: `permitted_range` of 0.5–99.5 % of the training rows, to which ours keeps by itself.
-alibi: the network in TensorFlow, which gives gradients, rows scaled as it takes them, k-d trees, θ = 10, c from 1 as in its examples, one option; it knows no whole
-numbers. A method is stopped after {LIMIT:.0f} s; *people* counts those finished. *Valid*: people with an answer that
-the model gives to the wanted class as handed back; *options*: how many of them a person has. The last of ours may be
-what the model alone asks for. *Changes*: columns of an option that differ by more than 10⁻⁶ of the value or unit.
-*Cost*: the sum over columns of |change| in SD of the training values clipped to 1–99 %, and 1 for a new category;
-medians over people of their cheapest option, and over all options. Ours minimises nearly that, but counts a new
-category twice, unless there are only two. *Plausible, 5-NN*: options whose mean distance to the {NEIGHBOURS}
-nearest training rows of the wanted class, in these units, is at most that of {USUAL:.0%} of real rows held out; this
-flatters kdtree and genetic, which start from training rows. *Plausible, gate*: options that the density gate, by which
-ours chooses, finds at least as plausible as not. *ms*: of processor time per person, all options, one thread, without
-making the explainer and after one person to warm up; other work ran on the machine. The aim is a median below 100 for
-ours with boosting.
+person; *our range*: `permitted_range` of 0.5–99.5 % of the training rows, to which ours keeps by itself. alibi: the
+network in TensorFlow, which gives gradients, rows scaled as it takes them, k-d trees, θ = 10, c from 1 as in its
+examples, one option; it knows no whole numbers. A method is stopped after {LIMIT:.0f} s; *people* counts those
+finished. *Valid*: people with an answer that the model gives to the wanted class as handed back; *options*: how many
+of them a person has. The last of ours may be what the model alone asks for. *Changes*: columns of an option that
+differ by more than 10⁻⁶ of the value or unit. *Cost*: the sum over columns of |change| in SD of the training values
+clipped to 1–99 %, and 1 for a new category; medians over people of their cheapest option, and over all options. Ours
+minimises nearly that, but counts a new category twice, unless there are only two. *Plausible, 5-NN*: options whose
+mean distance to the {NEIGHBOURS} nearest training rows of the wanted class, in these units, is at most that of
+{USUAL:.0%} of real rows held out; this flatters kdtree and genetic, which start from training rows. *Plausible,
+gate*: options that the density gate, by which ours chooses, finds at least as plausible as not. *ms*: of processor
+time per person, all options, one thread, without making the explainer and after one person to warm up; other work ran
+on the machine. The aim is a median below 100 for ours with boosting.
 """
 PAIRED_NOTE = """
 The cheapest option of people for whom the other library and ours both have a valid one: theirs · ours. Last: for how
