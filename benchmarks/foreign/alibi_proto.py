@@ -16,7 +16,7 @@ import tensorflow as tf
 from alibi.explainers import CounterfactualProto
 
 tf.compat.v1.disable_v2_behavior()
-problem = dict(np.load(sys.argv[1]))
+problem = dict(np.load(f"{sys.argv[1]}/network.npz"))
 num_layers = int(problem["layers"])
 center, scale = problem["center"], problem["scale"]
 z, z_train = (((problem[name] - center) / scale).astype(np.float32) for name in ("x", "x_train"))
@@ -40,15 +40,16 @@ explainer.fit(z_train)
 
 
 def turn(row: int | None = None, rows: int = 0) -> dict[str, Any]:
-    """One counterfactual of a row; or, without one, the probabilities of the first rows."""
+    """Counterfactuals of a row; or, without one, the probabilities of the first rows."""
     if row is None:
         return {"probabilities": model.predict(z[:rows]).astype(float).tolist()}
-    found, error = None, ""
+    found: list[list[float]] = []
+    error = ""
     started = time.process_time()
     try:
         best = explainer.explain(z[row : row + 1], target_class=[int(problem["target"])]).cf
         if best is not None:
-            found = (best["X"][0].astype(np.float64) * scale + center).tolist()
+            found = [(best["X"][0].astype(np.float64) * scale + center).tolist()]
     except Exception as failure:  # whatever the library raises is part of the result
         error = f"{type(failure).__name__}: {failure}"
         print(error, file=sys.stderr, flush=True)

@@ -282,6 +282,26 @@ def test_early_stopping_keeps_the_best_epoch_of_rows_it_did_not_train_on(make_bl
     assert whole_run.history_.last("epoch") == 12 and whole_run.history_.stopped is None
 
 
+@pytest.mark.parametrize("options", [{}, {"verbose": True}, {"class_weight": "balanced"}])
+def test_rows_that_are_squashed_once_train_the_same_network(small, options):
+    params = {"epochs": 4, "random_state": 0, **options}
+    once = ct.CounterfactualClassifier(**params).fit(*small)
+    # Somebody who looks on sees the whole network and the rows as they are.
+    always = ct.CounterfactualClassifier(**params, callbacks=[Seen()]).fit(*small)
+    for mine, other in zip(once.model_.parameters(), always.model_.parameters(), strict=True):
+        assert torch.equal(mine, other)
+    assert once.history_.last("validation_loss") == always.history_.last("validation_loss")
+    assert torch.equal(once.gate_.centres, always.gate_.centres)
+    assert not any(module.training for module in once.model_.modules())
+
+
+def test_the_gate_gets_rows_as_they_are(small):
+    classifier = ct.CounterfactualClassifier(epochs=1, early_stopping=False, random_state=0).fit(*small)
+    rows = torch.as_tensor(classifier.encoder_.transform(small[0], np.float32))
+    kept = classifier.gate_.centres[classifier.gate_.width > 0]
+    assert len(kept) > 50 and (kept[:, None] == rows).all(-1).any(-1).all()
+
+
 def test_too_few_rows_to_stop_by_are_all_trained_on():
     x = np.random.default_rng(0).normal(size=(21, 2))
     y = [0] * 10 + [1] * 10 + [2]  # a class with one row keeps it

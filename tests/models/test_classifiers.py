@@ -7,7 +7,7 @@ from torch import nn
 from counterfactual_training import cnn, linear, mlp
 from counterfactual_training.errors import InputError
 from counterfactual_training.models import bend
-from counterfactual_training.models.classifiers import Asinh
+from counterfactual_training.models.classifiers import Asinh, _with_three_values
 
 
 def test_linear_is_one_layer():
@@ -92,6 +92,9 @@ def test_bends_lie_at_quantiles_of_columns_with_more_than_two_values():
         torch.testing.assert_close(
             at, x[:, column].quantile(torch.tensor([0.125, 0.375, 0.625, 0.875])), atol=0.02, rtol=0
         )
+    assert _with_three_values(model[0], x.repeat(200, 1)) == [0, 2]  # more rows than are looked at together
+    parts = torch.tensor([0.0, 0.5, 1.0]).repeat_interleave(70_000).unsqueeze(1)
+    assert _with_three_values(torch.nn.Identity(), parts) == [0]
     same = mlp(3, 2, (16,))
     before = same[0].weight.clone()
     bend(same, x[:, 1:2].expand(-1, 3), 0.5)

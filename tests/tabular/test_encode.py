@@ -251,3 +251,12 @@ def test_empty_frames_transform(frame: pd.DataFrame) -> None:
     z = encoder.transform(frame.iloc[:0])
     assert z.shape == (0, len(encoder.names_))
     same(encoder.inverse_transform(z, like=frame.iloc[:0]), frame.iloc[:0])
+
+
+@pytest.mark.parametrize("columns", [["age", "income"], None], ids=["numbers", "all"])
+def test_single_precision_is_double_precision_rounded(frame: pd.DataFrame, columns: list[str] | None) -> None:
+    table = frame if columns is None else frame[columns].astype(np.float64)
+    table = pd.concat([table] * 50_000, ignore_index=True)  # more than is scaled at a time
+    encoder = Encoder(scale="robust").fit(table)
+    single = encoder.transform(table, np.float32)
+    assert single.dtype == np.float32 and np.array_equal(single, encoder.transform(table).astype(np.float32))

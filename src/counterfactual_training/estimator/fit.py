@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import pandas as pd
@@ -23,12 +23,13 @@ from counterfactual_training.estimator import parameters
 from counterfactual_training.estimator.inputs import resolve_schema
 from counterfactual_training.estimator.networks import seeded_model
 from counterfactual_training.gates import Gate, few_rows, gate_of
-from counterfactual_training.models import Ensemble
+from counterfactual_training.models import Asinh, Ensemble, squash
 from counterfactual_training.search import Generator
 from counterfactual_training.tabular.encode import Encoder, Scale
 from counterfactual_training.tabular.model_space import device_and_dtype, encode_rows
 from counterfactual_training.tabular.special import codes_in_words, find_codes
 from counterfactual_training.tabular.unchangeable import unchangeable_in_words
+from counterfactual_training.torch_internals import module_hooked
 from counterfactual_training.training import Callback, EarlyStopping, Fleet, History, Member, Setting, train
 from counterfactual_training.training.callbacks import PrintLoss
 from counterfactual_training.tuning import Goal, Measure, Task, Tuning, TuningPlan, make_space, tune
@@ -95,7 +96,24 @@ class PreparedFit:
         """Train the model, in place."""
         x, y, options = self._rows()
         options |= {"progress": progress, "optimizer": optimizer}
-        return train(self.model, x, y, setting=self.setting, **options).history
+        network = self.model
+        if self._squashes_alone(network):
+            # The same weights behind inputs that are squashed once, instead of in every epoch.
+            network = network[1:]
+            squash(x)
+            if "validation" in options:
+                squash(options["validation"][0])
+        return train(network, x, y, setting=self.setting, **options).history
+
+    def _squashes_alone(self, network: nn.Module) -> TypeGuard[nn.Sequential]:
+        """Whether training asks for nothing but outputs for whole rows, of a network that first squashes these."""
+        if type(network) is not nn.Sequential or not isinstance(network[0], Asinh):
+            return False
+        # In their own order batches are views, and matrix products round by how rows lie in memory.
+        drawn = self.setting.config.shuffle and len(self.held_out) > 0
+        searches = self.setting.regime is not None or self.setting.loss.needs_counterfactuals
+        watched = not all(isinstance(listener, PrintLoss) for listener in self.listeners)
+        return drawn and not searches and not watched and not any(map(module_hooked, (network, network[0])))
 
     def train_ensemble(self, num: int, progress: bool | None) -> tuple[Ensemble, History]:
         """Train ``num`` models from different seeds, as one fleet; together with the history of the first."""

@@ -1,6 +1,6 @@
 """Classifiers and the generative model that REVISE searches in."""
 
-from counterfactual_training.models.classifiers import CNN, bend, cnn, linear, mlp, shape_of
+from counterfactual_training.models.classifiers import CNN, Asinh, bend, cnn, linear, mlp, shape_of, squash
 from counterfactual_training.models.counternet import CounterNet, counternet, counternet_explainer
 from counterfactual_training.models.embeddings import mlp_ple, mlp_plr, varied
 from counterfactual_training.models.ensemble import Ensemble, make_ensemble
@@ -15,6 +15,7 @@ __all__ = [
     "CNN",
     "NETWORKS",
     "VAE",
+    "Asinh",
     "CounterNet",
     "Ensemble",
     "Quantiles",
@@ -36,6 +37,7 @@ __all__ = [
     "mlp_plr",
     "neurotree",
     "shape_of",
+    "squash",
     "tabm",
     "varied",
 ]

@@ -15,6 +15,8 @@ from counterfactual_training.errors import InputError, ModelError, lookup
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
+# Values that are squashed at a time: few enough for the processor's cache.
+_VALUES = 2**16
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "swish": nn.SiLU, "tanh": nn.Tanh}
 
 
@@ -52,6 +54,13 @@ def _asinh(x: Tensor) -> Tensor:
     inverse = size.reciprocal()
     root = inverse.square().add_(1).sqrt_().add_(inverse)
     return size.div(root).add_(size).log1p_().copysign_(x)
+
+
+@torch.no_grad()
+def squash(x: Tensor) -> None:
+    """Replace rows x ``(n, d)`` by what :class:`Asinh` makes of them, a few at a time, which takes no more memory."""
+    for part in x.split(max(1, _VALUES // max(1, x.shape[-1]))):
+        part.copy_(Asinh()(part))
 
 
 def linear(num_features: int, num_classes: int) -> nn.Module:
@@ -125,12 +134,10 @@ def bend(model: nn.Sequential, x: Tensor, share: float, slope: float = 2.0) -> N
     With ReLU, such a unit is a bend in one column, like a split of a tree, so effects of single columns need not be
     learned by rotating units that see all columns. Columns with one or two values are left out. x is ``(n, d)``.
     """
-    # Quantiles are those of what this layer sees, which is not x if the inputs are squashed or ranked.
+    # Quantiles are those of what this layer sees, which is not x if the inputs are squashed.
     first = next(layer for layer in model if isinstance(layer, nn.Linear))
-    seen = x if model[0] is first else model[0](x)
-    # A value strictly between the extremes exists only if there are three values or more.
-    inside = (seen > seen.amin(0)) & (seen < seen.amax(0))
-    columns = inside.any(0).nonzero().flatten().tolist()
+    squashes = model[0] is not first
+    columns = _with_three_values(model[0] if squashes else nn.Identity(), x)
     units = int(share * first.out_features)
     if not columns or not units:
         return
@@ -138,9 +145,10 @@ def bend(model: nn.Sequential, x: Tensor, share: float, slope: float = 2.0) -> N
     columns = columns[:: max(len(columns) // units, 1)][:units]
     # Rounded up: each column gets this many bends, at the middles of so many equal shares of its rows.
     rounds = -(-units // len(columns))
-    places = [int((turn + 0.5) / rounds * len(seen)) for turn in range(rounds)]
+    places = [int((turn + 0.5) / rounds * len(x)) for turn in range(rounds)]
     # numpy puts the values in order at these places only, which takes a tenth of the time of sorting a million rows.
-    values = [np.partition(seen[:, column].cpu().double().numpy(), places)[places] for column in columns]
+    seen = model[0](x[:, columns]) if squashes else x[:, columns]
+    values = [np.partition(column, places)[places] for column in seen.T.cpu().double().numpy()]
     for j in range(units):
         turn, place = divmod(j, len(columns))
         at = float(values[place][turn])
@@ -148,6 +156,22 @@ def bend(model: nn.Sequential, x: Tensor, share: float, slope: float = 2.0) -> N
         steep = slope if turn % 2 else -slope
         first.weight[j] = 0.0
         first.weight[j, columns[place]], first.bias[j] = steep, -steep * at
+
+
+def _with_three_values(squash: nn.Module, x: Tensor) -> list[int]:
+    """The columns of x ``(n, d)`` that hold three values or more once they are squashed."""
+    between = torch.zeros(x.shape[1], dtype=torch.bool, device=x.device)
+    ends: list[Tensor] = []
+    # A part of the rows at a time: what is computed for all of them would take several times their memory.
+    for part in x.split(max(1, _VALUES // x.shape[1])):
+        seen = squash(part)
+        lowest, highest = seen.aminmax(dim=0)
+        between |= ((seen > lowest) & (seen < highest)).any(0)
+        ends += [lowest, highest]
+    # The ends of a part may lie between those of all rows.
+    values = torch.stack(ends)
+    between |= ((values > values.amin(0)) & (values < values.amax(0))).any(0)
+    return between.nonzero().flatten().tolist()
 
 
 class CNN(nn.Module):

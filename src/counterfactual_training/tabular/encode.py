@@ -30,6 +30,8 @@ Unseen = Literal["error", "unknown", "warn"]
 Missing = Literal["error", "impute"]
 Scale = bool | Literal["robust"]
 # Decoded columns up to this many are put into a copy of the rows; with more, a new frame is made faster.
+# Values that are scaled at a time: few enough for the processor's cache.
+_VALUES = 2**16
 _FEW_CHANGED = 16
 
 
@@ -117,27 +119,35 @@ class Encoder(TransformerMixin, BaseEstimator):
             warnings.warn(said, stacklevel=from_outside())
         return self
 
-    def transform(self, X: Any) -> np.ndarray:  # noqa: N803
-        """Rows X in model space ``(n, d)``, float64."""
+    def transform(self, X: Any, dtype: Any = np.float64) -> np.ndarray:  # noqa: N803
+        """Rows X in model space ``(n, d)``.
+
+        Args:
+            X: a pandas or polars frame, or an array.
+            dtype: of the result; all is computed in float64.
+        """
         check_is_fitted(self, "columns_")
         # Columns come by name, so a frame in another order, or an array, is encoded alike.
         frame = self._accept(X)
         arrays = self._read(frame)
-        points = self._all_at_once(frame)
-        return self._encode(arrays) if points is None else points
-
-    def _encode(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        points = np.empty((len(arrays[0]), len(self.names_)))
-        for column, part, numbers in zip(self.columns_, self.slices_.values(), arrays, strict=True):
-            points[:, part] = column.encode(numbers)
-        return points
+        return self._encode(frame, arrays, dtype)
 
     def read_and_transform(self, X: Any) -> tuple[np.ndarray, np.ndarray]:  # noqa: N803
         """Rows X as numbers ``(n, m)``, one column per feature, and in model space ``(n, d)``."""
         frame = self._accept(X)
         arrays = self._read(frame)
-        points = self._all_at_once(frame)
-        return np.stack(arrays, 1), self._encode(arrays) if points is None else points
+        return np.stack(arrays, 1), self._encode(frame, arrays, np.float64)
+
+    def _encode(self, frame: pd.DataFrame, arrays: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
+        """Rows that were read, in model space ``(n, d)``."""
+        points = np.empty((len(arrays[0]), len(self.names_)), dtype)
+        # A number that single precision does not hold becomes infinite there.
+        with np.errstate(over="ignore"):
+            if self._all_at_once(frame, points):
+                return points
+            for column, part, numbers in zip(self.columns_, self.slices_.values(), arrays, strict=True):
+                points[:, part] = column.encode(numbers)
+        return points
 
     def inverse_transform(self, X: Any, like: Any = None) -> pd.DataFrame:  # noqa: N803
         """The frame of encoded points ``(n, d)``.
@@ -333,17 +343,22 @@ class Encoder(TransformerMixin, BaseEstimator):
                 warnings.warn(report(problems, head), stacklevel=from_outside())
         return arrays
 
-    def _all_at_once(self, frame: pd.DataFrame) -> np.ndarray | None:
-        """Rows that were read, in model space, if all columns are plain numbers of one dtype; otherwise ``None``."""
+    def _all_at_once(self, frame: pd.DataFrame, points: np.ndarray) -> bool:
+        """Write rows that were read to ``points`` ``(n, d)``, if all columns are plain numbers of one dtype."""
         if not all(column.affine for column in self.columns_):
-            return None
+            return False
         names, block = next(iter(number_blocks(frame)), ((), None))
         if block is None or len(names) < len(self.columns_):
-            return None
-        points = np.subtract(block, np.array([column.center for column in self.columns_]), order="C")
-        points /= np.array([column.scale for column in self.columns_])
+            return False
+        center = np.array([column.center for column in self.columns_])
+        scale = np.array([column.scale for column in self.columns_])
+        size = max(1, _VALUES // len(center))
+        for start in range(0, len(block), size):
+            part = np.subtract(block[start : start + size], center, order="C")
+            part /= scale
+            points[start : start + size] = part
         # Missing values are filled in column by column.
-        return points if np.isfinite(points).all() else None
+        return bool(np.isfinite(points.sum()))
 
     def _decode(self, column: Column, z: np.ndarray, precision: float, own: tuple[pd.Series, np.ndarray] | None) -> Any:
         """The column of points ``(n, width)``; ``own`` is the column of their factuals, as given and as numbers."""

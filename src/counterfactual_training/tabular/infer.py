@@ -36,8 +36,12 @@ def infer_feature(series: pd.Series, stated: Mapping[str, Any]) -> Feature:
     name = str(series.name)
     # What a column of text is depends on its different values alone, unless they are many.
     if isinstance(series.dtype, pd.StringDtype):
-        different = series.drop_duplicates()
-        series = different if len(different) <= MANY_LEVELS else series
+        texts = pd.unique(series.to_numpy(dtype=object))
+        if len(texts) <= MANY_LEVELS:
+            feature = _infer_text(name, texts, stated)
+            if feature is not None:
+                return feature
+            series = series.drop_duplicates()
     if series.isna().all():
         raise InputError(f"{name!r} holds nothing but missing values; drop the column")
     fields = dict(stated)
@@ -58,6 +62,15 @@ def infer_plain(name: str, numbers: PlainNumbers, stated: Mapping[str, Any]) -> 
     if kind != "binary":
         return feature
     return replace(feature, categories=(False, True) if numbers.arrays[name].dtype == bool else (0, 1))
+
+
+def _infer_text(name: str, texts: np.ndarray, stated: Mapping[str, Any]) -> Feature | None:
+    """The same of the different texts of a column; ``None`` if it takes a closer look, or there is something wrong."""
+    levels = sorted(text for text in texts.tolist() if isinstance(text, str))
+    if not levels or not _LEFT_OPEN.isdisjoint(stated) or all(re.fullmatch(_DATE, text) for text in levels):
+        return None
+    feature = Feature(name, "binary" if len(levels) == 2 else "categorical", **stated)
+    return replace(feature, categories=tuple(levels))
 
 
 def complete_feature(feature: Feature, series: pd.Series) -> Feature:

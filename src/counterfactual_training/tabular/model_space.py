@@ -22,7 +22,9 @@ def device_and_dtype(model: nn.Module) -> Tensor:
 
 def encode_rows(encoder: Encoder, frame: pd.DataFrame, like: Tensor) -> Tensor:
     """Model space ``(n, d)``, with the device and precision of ``like``."""
-    x = torch.as_tensor(encoder.transform(frame)).to(like)
+    # Directly, because rows in double precision would take twice the memory of the result.
+    dtype = np.float32 if like.dtype == torch.float32 else np.float64
+    x = torch.as_tensor(encoder.transform(frame, dtype)).to(like)
     refuse_far(encoder, frame, x, x)
     return x
 

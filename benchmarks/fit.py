@@ -1,0 +1,252 @@
+"""Time and memory of fit, beside scikit-learn's network and gradient boosting.
+
+    python -m benchmarks.fit results
+
+Every fit runs in a process of its own, on one thread; the same rows, text as text, go to all three.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import sklearn
+import torch
+from sklearn.compose import make_column_selector, make_column_transformer
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, OrdinalEncoder, StandardScaler
+
+import counterfactual_training as ct
+from benchmarks.growth import reset_peak, resident
+from benchmarks.report import Record, Table, Value, circumstances
+from counterfactual_training.defaults import EPOCHS, LEARNING_RATE
+from counterfactual_training.estimator.fit import PreparedFit
+from counterfactual_training.estimator.parameters import DEFAULT, usual_batch_size
+
+ROWS = (1_000, 10_000, 100_000, 1_000_000)
+COLUMNS = (10, 100, 1_000)
+MOST_CELLS = 100_000_000
+LEVELS = 5
+# Fits of a size until so many seconds are over, at most so many; the quickest counts.
+ENOUGH_SECONDS = 10.0
+MOST_FITS = 3
+AIM = 2.0
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+SECONDS = ("rows", "columns", "ours, s", "preparation", "training", "gate", "epochs", "MLP, s", "its epochs",
+    "ours / MLP", "an epoch", "boosting, s")  # fmt: skip
+MEMORY = ("rows", "columns", "table, MB", "ours, MB", "MLP, MB", "boosting, MB")
+HELD_OUT = f"{DEFAULT.validation_fraction:.0%} of the rows held out"
+PATIENCE = f"stopped after {DEFAULT.n_iter_no_change} epochs without a better score on them"
+NOTE = f"""
+Rows of a made-up table: seven tenths of the columns are numbers, three tenths text of {LEVELS} levels; two classes.
+*Ours*: `CounterfactualClassifier()` by its defaults, its seconds also by part; *preparation* is everything from
+checking the frame to encoded rows. *MLP*: scikit-learn's `MLPClassifier` behind `StandardScaler` and `OneHotEncoder`,
+with what ours does by default: hidden layers {DEFAULT.hidden}, Adam with rate {LEARNING_RATE:g}, the same batches (a
+hundredth of the rows, from 30 to 1,000), single precision, no penalty, at most {EPOCHS} epochs, {HELD_OUT},
+{PATIENCE}. It has ReLU instead of swish, and its score is accuracy instead of loss, so it stops elsewhere; *an epoch*
+compares training alone, divided by the epochs of each. *Boosting*: scikit-learn's `HistGradientBoostingClassifier` by
+its defaults, text as its categories. Seconds of processor time, one thread, each fit in a process of its own after a
+small one to warm up; up to {MOST_FITS} fits within {ENOUGH_SECONDS:.0f} s, of which the quickest counts. Other work ran
+on the machine. The aim is ours / MLP of at most {AIM:g}.
+"""
+MEMORY_NOTE = f"""
+The most that was resident during the first fit, less what was before it, the table included; *table* is the table
+itself, texts counted once. Tables of more than {MOST_CELLS:,} cells are left out: their encoded rows alone take more
+than 2 GB.
+"""
+
+
+def make_rows(rows: int, columns: int, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
+    """Seven tenths numbers (amounts, measures, counts, in turn), three tenths text; and two classes.
+
+    Ten columns decide about the class, whatever the number of columns; a sixth of the labels is noise.
+    """
+    rng = np.random.default_rng(seed)
+    cells: dict[str, Any] = {}
+    score = np.zeros(rows)
+    for j in range(columns):
+        kind = ("amount", "measure", "count", "amount", "text", "measure", "count", "text", "amount", "text")[j % 10]
+        values = _column(kind, rows, rng)
+        if j < 10:
+            own = values.astype(np.float64)
+            score += (own - own.mean()) / own.std() * (-1) ** j
+        cells[f"{kind}_{j}"] = np.array([f"level {k}" for k in range(LEVELS)])[values] if kind == "text" else values
+    likely = score + 0.5 * np.abs(score) > np.median(score)
+    noise = rng.random(rows) < 1 / 6
+    return pd.DataFrame(cells), np.where(likely ^ noise, "yes", "no")
+
+
+def _column(kind: str, rows: int, rng: np.random.Generator) -> np.ndarray:
+    if kind == "amount":
+        return rng.gamma(2.0, 2500.0, rows).round(2)
+    if kind == "measure":
+        return rng.normal(0.0, 1.0, rows)
+    if kind == "count":
+        return rng.poisson(4.0, rows)
+    return rng.integers(0, LEVELS, rows)
+
+
+def fit_ours(x: pd.DataFrame, y: np.ndarray) -> dict[str, float]:
+    """Seconds of training and gate, and epochs, of the default classifier."""
+    told: dict[str, float] = {}
+    steps = {"training": PreparedFit.train, "gate": PreparedFit.fit_gate}
+    try:
+        PreparedFit.train = _telling(steps["training"], "training", told)  # type: ignore[method-assign]
+        PreparedFit.fit_gate = _telling(steps["gate"], "gate", told)  # type: ignore[method-assign]
+        classifier = ct.CounterfactualClassifier(random_state=0, progress=False).fit(x, y)
+    finally:
+        PreparedFit.train = steps["training"]  # type: ignore[method-assign]
+        PreparedFit.fit_gate = steps["gate"]  # type: ignore[method-assign]
+    return {**told, "epochs": len(classifier.history_.records)}
+
+
+def _telling(step: Callable[..., Any], name: str, told: dict[str, float]) -> Callable[..., Any]:
+    """The same method, which also tells its processor time."""
+
+    def timed(self: PreparedFit, *arguments: Any) -> Any:
+        started = time.process_time()
+        result = step(self, *arguments)
+        told[name] = time.process_time() - started
+        return result
+
+    return timed
+
+
+def fit_mlp(x: pd.DataFrame, y: np.ndarray) -> dict[str, float]:
+    """scikit-learn's network of the same widths, which holds out and stops alike."""
+    numbers = make_column_selector(dtype_include="number")
+    text = make_column_selector(dtype_exclude="number")
+    encoder = make_column_transformer(
+        (make_pipeline(StandardScaler(), FunctionTransformer(_single)), numbers),
+        (OneHotEncoder(sparse_output=False, dtype=np.float32), text),
+    )
+    network = MLPClassifier(
+        DEFAULT.hidden,
+        batch_size=usual_batch_size(len(x)),
+        learning_rate_init=LEARNING_RATE,
+        max_iter=EPOCHS,
+        alpha=0.0,
+        early_stopping=True,
+        validation_fraction=DEFAULT.validation_fraction,
+        n_iter_no_change=DEFAULT.n_iter_no_change,
+        tol=0.0,
+        random_state=0,
+    )
+    encoded = encoder.fit_transform(x)
+    started = time.process_time()
+    network.fit(encoded, y)
+    return {"epochs": network.n_iter_, "training": time.process_time() - started}
+
+
+def _single(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.float32)
+
+
+def fit_boosting(x: pd.DataFrame, y: np.ndarray) -> dict[str, float]:
+    """scikit-learn's gradient boosting by its defaults, text as its categories."""
+    text = make_column_selector(dtype_exclude="number")
+    encoder = make_column_transformer((OrdinalEncoder(), text), remainder="passthrough")
+    count = len(text(x))
+    boosting = HistGradientBoostingClassifier(categorical_features=list(range(count)), random_state=0)
+    make_pipeline(encoder, boosting).fit(x, y)
+    return {"epochs": boosting.n_iter_}
+
+
+FITS: dict[str, Callable[[pd.DataFrame, np.ndarray], dict[str, float]]] = {
+    "ours": fit_ours,
+    "mlp": fit_mlp,
+    "boosting": fit_boosting,
+}
+
+
+def measure(who: str, rows: int, columns: int) -> dict[str, float]:
+    """Processor seconds of the quickest fit, and the bytes that the first took beyond its rows."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    fit = FITS[who]
+    fit(*make_rows(300, 10, seed=1))  # what first use loads
+    x, y = make_rows(rows, columns)
+    before = reset_peak()
+    fits: list[dict[str, float]] = []
+    taken = 0
+    while not fits or (len(fits) < MOST_FITS and sum(one["seconds"] for one in fits) < ENOUGH_SECONDS):
+        started = time.process_time()
+        told = fit(x, y)
+        fits.append({"seconds": time.process_time() - started, **told})
+        taken = taken or max(1, resident("VmHWM") - before)
+    best = min(fits, key=lambda one: one["seconds"])
+    return {**best, "bytes": taken, "held": float(x.memory_usage().sum())}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", metavar="DIR", type=Path, help="writes fit.md there")
+    parser.add_argument("--most-rows", type=int, default=ROWS[-1], help="leave out longer tables")
+    parser.add_argument("--child", nargs=3, metavar=("WHO", "ROWS", "COLUMNS"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        who, rows, columns = arguments.child
+        print(json.dumps(measure(who, int(rows), int(columns))))
+        return
+    sizes = [(n, d) for n in ROWS for d in COLUMNS if n <= arguments.most_rows and n * d <= MOST_CELLS]
+    started = time.perf_counter()
+    found = {size: {who: _in_child(who, *size) for who in FITS} for size in sizes}
+    record = Record(
+        "fit", "Fit beside scikit-learn", "python -m benchmarks.fit results", _tables(found), **circumstances()
+    )
+    seconds = round(time.perf_counter() - started, 1)
+    versions = {**record.versions, "scikit-learn": sklearn.__version__, "pandas": pd.__version__}
+    record = replace(record, seconds=seconds, versions=versions)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    # A page of its own: its title is of the first level.
+    text = record.markdown().removeprefix("#")
+    (arguments.out / "fit.md").write_text(f"{text}\n", encoding="utf-8")
+    print(text)
+
+
+def _in_child(who: str, rows: int, columns: int) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.fit", "-", "--child", who, str(rows), str(columns)]
+    done = subprocess.run(  # noqa: S603
+        command, capture_output=True, text=True, check=False, env={**os.environ, **ONE_THREAD}
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{who} with {rows} × {columns}: {(done.stderr.strip() or 'killed').splitlines()[-1]}")
+    told = json.loads(done.stdout.splitlines()[-1])
+    print(f"{who} {rows:,} × {columns:,}: {told['seconds']:.2f} s", flush=True)
+    return told
+
+
+def _tables(found: dict[tuple[int, int], dict[str, dict[str, float]]]) -> list[Table]:
+    seconds: list[tuple[Value, ...]] = []
+    memory: list[tuple[Value, ...]] = []
+    missed = []
+    for (rows, columns), told in found.items():
+        ours, mlp, boosting = told["ours"], told["mlp"], told["boosting"]
+        ratio = ours["seconds"] / mlp["seconds"]
+        per_epoch = ours["training"] / ours["epochs"] / (mlp["training"] / mlp["epochs"])
+        preparation = ours["seconds"] - ours["training"] - ours["gate"]
+        parts = (preparation, ours["training"], ours["gate"], int(ours["epochs"]))
+        beside = (mlp["seconds"], int(mlp["epochs"]), f"{ratio:.2f}", f"{per_epoch:.2f}", boosting["seconds"])
+        seconds.append((rows, columns, ours["seconds"], *parts, *beside))
+        sizes = (ours["held"], ours["bytes"], mlp["bytes"], boosting["bytes"])
+        memory.append((rows, columns, *(size / 1e6 for size in sizes)))
+        missed += [f"{rows:,} × {columns:,} ({ratio:.2f})"] if ratio > AIM else []
+    reached = f"Missed: {', '.join(missed)}." if missed else "Reached everywhere."
+    return [Table(SECONDS, seconds, note=f"{NOTE} {reached}"), Table(MEMORY, memory, "Memory", MEMORY_NOTE)]
+
+
+if __name__ == "__main__":
+    main()
