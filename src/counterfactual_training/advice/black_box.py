@@ -23,6 +23,8 @@ _MISSING = 1e-8
 _LEAST = 1e-12
 # Of two classes with the same probability the first is predicted, so its logarithm is this much higher.
 _TIE = 1e-8
+# Answers about so few points at a time are remembered, up to so many in all.
+_FEW, _MEMORY = 2000, 100_000
 # Cells of a frame that the model is asked about together; bounds memory.
 _CELLS = 4_000_000
 
@@ -57,6 +59,8 @@ class BlackBox(nn.Module):
         # Tells others the device and precision of points.
         self.like = nn.Parameter(torch.zeros((), dtype=torch.float64), requires_grad=False)
         self._own: list[tuple[np.ndarray, np.ndarray, np.ndarray]] | None = None
+        self._tables = [_Table() for _ in encoder.columns_]
+        self._answers: dict[bytes, np.ndarray] = {}
         # A one-hot code is scaled, so that only its 1 differs and zeros stay zeros.
         missing = [column.encode(np.array([np.nan]))[0] for column in encoder.columns_]
         self._missing = [code + _MISSING * (code if len(code) > 1 else 1.0) for code in missing]
@@ -76,26 +80,63 @@ class BlackBox(nn.Module):
             codes, first = np.unique(x[:, place.start].numpy(), return_index=True)
             own.append((codes, frame[column.feature.name].to_numpy(dtype=object)[first], numbers[j][first]))
         self._own = own
+        # What was known of codes may be other cells now.
+        self._tables = [_Table() for _ in self.encoder.columns_]
+        self._answers = {}
         return x
 
     def frame(self, x: Tensor) -> pd.DataFrame:
         """Encoded rows ``(n, d)`` in the user's units."""
         # Column by column in the dtypes of the user's frame: many models care about them.
         z = x.detach().numpy()
-        return pd.DataFrame({c.feature.name: self._cells(j, c, z) for j, c in enumerate(self.encoder.columns_)})
+        return pd.DataFrame({c.feature.name: self._column(j, c, z) for j, c in enumerate(self.encoder.columns_)})
 
     def forward(self, x: Tensor) -> Tensor:
         if len(x) == 0:  # few models accept no rows
             return x.new_zeros(0, self.num_classes)
-        block = max(1, _CELLS // len(self.encoder.columns_))
-        parts = [ask(self.asked, self.frame(part), self.num_classes, self.arrays) for part in x.split(block)]
-        probability = torch.as_tensor(np.concatenate(parts)).to(x)
+        # A search asks about some points again; but large questions hold nothing but new ones.
+        if len(x) <= _FEW:
+            probability = self._remembered(x)
+        else:
+            block = max(1, _CELLS // len(self.encoder.columns_))
+            probability = np.concatenate([self._ask(part) for part in x.split(block)])
         # log p are logits: their softmax gives p back.
-        return probability.clamp_min(_LEAST).log() - _TIE * torch.arange(self.num_classes, device=x.device)
+        found = torch.as_tensor(probability).to(x).clamp_min(_LEAST).log()
+        return found - _TIE * torch.arange(self.num_classes, device=x.device)
 
-    def _cells(self, j: int, column: Column, z: np.ndarray) -> Any:
+    def _ask(self, x: Tensor) -> np.ndarray:
+        return ask(self.asked, self.frame(x), self.num_classes, self.arrays)
+
+    def _remembered(self, x: Tensor) -> np.ndarray:
+        """Probabilities ``(n, k)`` of a few rows; the model is asked only about those that it did not see yet."""
+        keys = [row.tobytes() for row in x.detach().numpy()]
+        new = {key: i for i, key in enumerate(keys) if key not in self._answers}
+        if new:
+            if len(self._answers) > _MEMORY:
+                self._answers = {}
+                new = {key: i for i, key in enumerate(keys)}
+            found = self._ask(x[list(new.values())])
+            self._answers.update(zip(new, found, strict=True))
+        return np.stack([self._answers[key] for key in keys])
+
+    def _column(self, j: int, column: Column, z: np.ndarray) -> Any:
         """The column of encoded rows ``(n, d)``."""
         z = z[:, self.encoder.slices_[column.feature.name]]
+        if column.width > 1 and not column.one_hot:
+            return self._cells(j, column, z)
+        # A category is known by the sum of its code's places.
+        code = z[:, 0] if column.width == 1 else z @ np.arange(1.0, column.width + 1)
+        table = self._tables[j]
+        new = table.unknown(code)
+        if len(new):
+            cells = pd.Series(self._cells(j, column, z[new]))
+            if cells.dtype != column.dtype:  # such as a missing cell among whole numbers
+                return self._cells(j, column, z)
+            table = self._tables[j] = table.extended(code[new], cells)
+        return table.cells(code)
+
+    def _cells(self, j: int, column: Column, z: np.ndarray) -> Any:
+        """The cells of codes ``(n, width)``."""
         numbers, cells = np.empty(len(z)), np.empty(0, dtype=object)
         new, places = np.arange(len(z)), np.arange(0)
         # Of wider columns the first code alone would not identify a cell.
@@ -120,6 +161,36 @@ class BlackBox(nn.Module):
         values = levels[code.astype(int)]
         values[places] = cells
         return restore_categories(values, column.dtype)
+
+
+class _Table:
+    """Cells of one column that were decoded before, by their codes: most points have the same few."""
+
+    def __init__(self, codes: np.ndarray | None = None, stored: Any = None) -> None:
+        self.codes = np.zeros(0) if codes is None else codes  # ascending
+        self.stored = stored
+
+    def unknown(self, codes: np.ndarray) -> np.ndarray:
+        """Places ``(a,)`` of codes ``(n,)`` that are not here, one of each."""
+        if len(self.codes):
+            place = self._place(codes)
+            missing = np.flatnonzero(self.codes[place] != codes)
+            return missing[np.unique(codes[missing], return_index=True)[1]]
+        return np.unique(codes, return_index=True)[1]
+
+    def extended(self, codes: np.ndarray, cells: pd.Series) -> _Table:
+        """With new codes and their cells."""
+        codes = np.concatenate([self.codes, codes])
+        order = np.argsort(codes, kind="stable")
+        cells = cells if self.stored is None else pd.concat([pd.Series(self.stored), cells])
+        return _Table(codes[order], cells.array[order])
+
+    def cells(self, codes: np.ndarray) -> Any:
+        """The cells of codes ``(n,)``, all of which are here."""
+        return self.stored.take(self._place(codes))
+
+    def _place(self, codes: np.ndarray) -> np.ndarray:
+        return np.searchsorted(self.codes, codes).clip(max=len(self.codes) - 1)
 
 
 def ask(model: Any, frame: pd.DataFrame, num_classes: int | None, arrays: bool) -> np.ndarray:
