@@ -96,7 +96,9 @@ def measure(frame: pd.DataFrame, y: np.ndarray, schema: ct.Schema | None) -> tup
     answered = moved & (told.prediction == told.target)
     cost = np.abs(space.transform(told.frame) - space.transform(told.original)).sum(1)
     changed = told.changed.to_numpy().sum(1)
-    persons = pd.DataFrame({"moved": moved, "answered": answered, "changed": changed, "cost": cost})
+    persons = pd.DataFrame(
+        {"moved": moved, "answered": answered, "changed": changed, "cost": cost, "stated": np.asarray(told.cost)}
+    )
     return {
         "answered": float(answered[moved].mean()),
         "plausible": float((told.status == "converged")[moved].mean()),
@@ -117,14 +119,13 @@ def paired(after: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
         if len(then) != len(now):
             continue
         both = now["moved"] & now["answered"] & then["answered"] & (then["cost"] > 0)
-        ratio = (now["cost"] / then["cost"])[both]
-        lines[name] = {
-            "people": int(both.sum()),
-            "mean cost": now["cost"][both].mean() / then["cost"][both].mean(),
-            "median ratio": ratio.median(),
-            "90th percentile": ratio.quantile(0.9),
-            "columns": now["changed"][both].mean() / then["changed"][both].mean(),
-        }
+        lines[name] = {"people": int(both.sum())}
+        lines[name]["columns"] = now["changed"][both].mean() / then["changed"][both].mean()
+        for measured, what in (("cost", "cost"), ("stated", "stated cost")):
+            ratio = (now[measured] / then[measured])[both]
+            lines[name][f"mean {what}"] = now[measured][both].mean() / then[measured][both].mean()
+            lines[name][f"{what}, median ratio"] = ratio.median()
+            lines[name][f"{what}, 90th percentile"] = ratio.quantile(0.9)
     return pd.DataFrame(lines).T.rename_axis("table")
 
 
@@ -156,7 +157,9 @@ def paired_page(lines: pd.DataFrame) -> str:
     text = [
         "\n## Person by person",
         "",
-        "People whom both versions answer; every number is after divided by before.",
+        "People whom both versions answer; every number is after divided by before. *Stated cost* is what `explain`",
+        "says and looks for the least of, in the model's own units; *cost* is measured by the ruler above, which no",
+        "version knows.",
         "",
     ]
     text += ["| table | " + " | ".join(lines.columns) + " |", "|---|" + "--:|" * lines.shape[1]]

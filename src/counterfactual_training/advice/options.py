@@ -19,7 +19,7 @@ from counterfactual_training.search import Generator, Status
 _PEOPLE = 256
 _PEOPLE_OF_WIDE = 16
 # Of wider tables, the columns that promise most are tried; first few, then more for those whom they do not help.
-_TRIED = (8, 24, 96)
+_TRIED = (24, 96)
 
 
 @dataclass(frozen=True, eq=False)
