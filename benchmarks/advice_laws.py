@@ -1,8 +1,8 @@
-"""Laws of advice on random tables with all kinds of rules: how often does a freer question cost more?
+"""Laws of advice on random tables with all kinds of rules: how often is one broken?
 
-``python -m benchmarks.advice_laws results`` draws tables (numbers, amounts, counts, few values, categories), fits the
-default classifier with and without a gate, and asks pairs of questions, one of which is freer. The price of an answer
-is its cost and a little for each column. ``--answers`` says how many answers to look at.
+``python -m benchmarks.advice_laws results`` draws tables (numbers, amounts, counts, few values, categories) and rules,
+fits the default classifier with and without a gate, and asks pairs of questions, one of which is freer. The price of an
+answer is its cost and a little for each column. ``--answers`` says how many answers to look at.
 """
 
 from __future__ import annotations
@@ -75,28 +75,112 @@ def prices(told: ct.Explanation) -> pd.DataFrame:
     return lines[~labels.duplicated()].reset_index(drop=True)
 
 
+def rules_of_fit(rng: np.random.Generator) -> dict:
+    """Rules that are stated when the classifier is fitted."""
+    schema = {
+        "income": {"step": 50.0} if rng.random() < 0.3 else {},
+        "debt": {"difficulty": float(rng.uniform(0.5, 3))},
+        "age": {"mutability": ["both", "increase", "none"][int(rng.integers(3))]},
+        "loans": {"special": [-9]} if rng.random() < 0.5 else {},
+        "job": {"forbidden": [("clerk", "pilot")]} if rng.random() < 0.5 else {},
+    }
+    relations = ["debt <= income", "job = nurse requires owner = yes"]
+    return {"schema": schema, "relations": [text for text in relations if rng.random() < 0.2]}
+
+
+def broken_alone(classifier: ct.CounterfactualClassifier, told: ct.Explanation) -> dict[str, int]:
+    """How many answers break a law that concerns one question alone."""
+    found = told.status == "converged"
+    frame, original = told.frame.reset_index(drop=True), told.original.reset_index(drop=True)
+    moved = told.distance > 0
+    judged = classifier.predict(frame[found]) == told.target[found] if found.any() else np.ones(0, dtype=bool)
+    # Every change taken back alone, where no other column follows: the bar must be missed.
+    row, column = (moved & found[:, None]).nonzero()
+    lighter = frame.iloc[row].reset_index(drop=True)
+    for j, name in enumerate(frame.columns):
+        here = np.flatnonzero(column == j)
+        lighter.loc[here, name] = original[name].iloc[row[here]].to_numpy()
+    needed = 0
+    if len(row) and not classifier.encoder_.schema_.relations:
+        target = told.target[row]
+        reached = classifier.predict(lighter) == target
+        if classifier.gate_ is not None:
+            # As advice is judged: given what cannot change.
+            x = torch.as_tensor(classifier.encoder_.transform(lighter), dtype=torch.float32)
+            place = torch.as_tensor(np.searchsorted(classifier.classes_, target))
+            with torch.no_grad():
+                passes = classifier.gate_(x).exp().gather(1, place[:, None]).squeeze(1)
+            reached &= passes.numpy() >= 0.5 + 1e-4
+        sure = classifier.predict_proba(lighter).max(1) > 0.5 + 1e-4
+        needed = int((reached & sure & (moved.sum(1)[row] > 1)).sum())
+    return {"the row as printed has the target": int((~judged).sum()), "every change is needed": needed}
+
+
+def nested(told: ct.Explanation) -> int:
+    """How many plausible options change all columns of another one of the same row."""
+    plausible = told.status == "converged"
+    groups = pd.Series(range(len(told)))[plausible].groupby(told.frame.index.get_level_values(0)[plausible])
+    moved = told.distance > 0
+    return sum(
+        bool((moved[i] >= moved[j]).all()) for _, own in groups for i in own.tolist() for j in own.tolist() if i != j
+    )
+
+
 def measure(num_answers: int, seed: int) -> pd.DataFrame:
-    """Pairs of questions, and how many of them break the law; by kind, and by whether two columns suffice."""
-    rng, counts, answers = np.random.default_rng(seed), [], 0
+    """Laws, how often each was looked at, and how often it was broken."""
+    rng = np.random.default_rng(seed)
+    counts: dict[tuple[str, str], list[int]] = {}
+    answers = 0
+
+    def count(law: str, about: str, looked_at: int, broken: int) -> None:
+        line = counts.setdefault((law, about), [0, 0])
+        line[0] += looked_at
+        line[1] += broken
+
     while answers < num_answers:
         frame, y = draw(rng)
         gate = ("none", "density")[int(rng.integers(2))]
-        classifier = ct.CounterfactualClassifier(epochs=15, gate=gate, random_state=0, progress=False).fit(frame, y)
+        classifier = ct.CounterfactualClassifier(
+            epochs=15, gate=gate, random_state=0, progress=False, **rules_of_fit(rng)
+        ).fit(frame, y)
         people = frame[classifier.predict(frame) == 0].head(PEOPLE)
-        if len(people) == 0:
+        if len(people) < 5:
             continue
         for kind in KINDS:
             tight, free = questions(kind, frame, rng)
-            dear, cheap = (prices(classifier.explain(people, 1, **rules)) for rules in (tight, free))
+            told = [classifier.explain(people, 1, **rules) for rules in (tight, free)]
+            dear, cheap = map(prices, told)
             broken = cheap["price"] > dear["price"] + 1e-6
             # Where the tight question has no answer, the freer one cannot be dearer.
             answered = dear["status"] == "converged"
             for few in (True, False):
                 chosen = answered & ((dear["columns"] <= 2) == few)
-                pairs, bad = int(chosen.sum()), int((broken & chosen).sum())
-                counts.append({"kind": kind, "few": few, "pairs": pairs, "broken": bad})
-            answers += len(dear) + len(cheap)
-    return pd.DataFrame(counts).groupby(["kind", "few"], sort=False).sum().reset_index()
+                about = f"{kind}, {'one or two columns' if few else 'more columns'}"
+                count("a freer question does not cost more", about, int(chosen.sum()), int((broken & chosen).sum()))
+            if kind == "options":
+                same = (told[1].option(1) == told[0].frame).all(1)
+                count("the first of three options is the answer to one", "", len(same), int((~same).sum()))
+                count("no plausible option contains another", "", len(told[1]), nested(told[1]))
+            for one in told:
+                for law, number in broken_alone(classifier, one).items():
+                    count(law, "", len(one), number)
+                answers += len(one)
+        order = rng.permutation(len(people))
+        base = classifier.explain(people, 1)
+        shuffled = classifier.explain(people.iloc[order], 1).frame.loc[people.index]
+        count("shuffling people changes nothing", "", len(people), int((shuffled != base.frame).any(axis=1).sum()))
+        lone = pd.concat([classifier.explain(people.iloc[[i]], 1).frame for i in range(5)])
+        count("asking one by one changes nothing", "", 5, int((lone != base.frame.head(5)).any(axis=1).sum()))
+        answers += 2 * len(people) + 5
+        with torch.no_grad():
+            for weight in classifier.model_[-1].parameters():
+                weight *= 4
+        scaled = classifier.explain(people, 1).frame
+        count("scaling all logits changes nothing", "", len(people), int((scaled != base.frame).any(axis=1).sum()))
+        answers += len(people)
+        print(answers, flush=True)
+    lines = [{"law": law, "about": about, "looked at": n, "broken": bad} for (law, about), (n, bad) in counts.items()]
+    return pd.DataFrame(lines).sort_values(["law", "about"], kind="stable")
 
 
 def main() -> None:
@@ -109,22 +193,27 @@ def main() -> None:
     warnings.simplefilter("ignore")
     found = measure(arguments.answers, arguments.seed)
     text = [
-        "# A freer question never costs more",
+        "# The laws of advice, on random tables",
         "",
         f"`python -m benchmarks.advice_laws results --answers {arguments.answers} --seed {arguments.seed}`, "
         f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, counterfactual-training {ct.__version__}, torch {torch.__version__}, "
         f"Python {platform.python_version()}.",
         "",
-        "Random tables; pairs of questions to the same people, one of which is freer. *Broken*: the freer one has no "
-        "answer, or a dearer one (cost, and a little for each column).",
+        "Random tables, classifiers and rules: directions, steps, difficulty, special codes, forbidden categories, "
+        "relations at fit; domains, largest changes, locks and numbers of columns in the question. *A freer question "
+        "does not cost more*: pairs of questions to the same people; broken if the freer one has no answer, or a "
+        "dearer one (cost, and a little for each column). A change counts as superfluous where the row without it "
+        "reaches the bar by more than 0.0001.",
         "",
-        "| freer by | tight answer changes | pairs | broken |",
+        "| law | | looked at | broken |",
         "|---|---|--:|--:|",
     ]
-    for line in found.itertuples():
-        columns = "one or two columns" if line.few else "more"
-        text.append(f"| {line.kind} | {columns} | {line.pairs:,} | {line.broken:,} |")
-    text.append(f"| all | | {found['pairs'].sum():,} | {found['broken'].sum():,} |")
+    for line in found.itertuples(index=False):
+        text.append(f"| {line[0]} | {line[1]} | {line[2]:,} | {line[3]:,} |")
+    pairs = found[found["about"] != ""]
+    text.append(
+        f"| a freer question does not cost more | all | {pairs['looked at'].sum():,} | {pairs['broken'].sum():,} |"
+    )
     atomic_write(arguments.out / "advice_laws.md", ("\n".join(text) + "\n").encode())
     print("\n".join(text))
 

@@ -5,8 +5,11 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from counterfactual_training.advice.candidates import COLUMN
+from counterfactual_training.advice.options import _Answer, _with_doubtful
+from counterfactual_training.search import Status
 
 
 @pytest.fixture(scope="module")
@@ -101,3 +104,12 @@ def test_people_of_one_name_are_several_people(fitted, rejected):
     explanation = fitted.explain(people, target="granted", n_options=2)
     assert repr(explanation).startswith("Explanation of 3 row(s), ")
     assert len(explanation.changes()) == len(explanation)
+
+
+@pytest.mark.parametrize("num_options", [1, 2, 3])
+def test_a_cheaper_answer_of_the_model_alone_never_replaces_the_only_plausible_one(num_options):
+    """Somebody else in the batch may have none, so that the model alone is asked for everybody."""
+    plausible = _Answer(torch.zeros(1), int(Status.CONVERGED), 0, 2.0, frozenset({0}))
+    doubtful = _Answer(torch.zeros(1), int(Status.IMPLAUSIBLE), 0, 1.0, frozenset({1}))
+    found = _with_doubtful([plausible], [doubtful], num_options)
+    assert found == ([plausible] if num_options == 1 else [plausible, doubtful])

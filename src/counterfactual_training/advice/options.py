@@ -224,6 +224,7 @@ def _with_doubtful(plausible: list[_Answer], doubtful: list[_Answer], num_option
     """Plausible answers, then the one of the model alone if it is cheaper; only such ones if there are no others."""
     if not plausible:
         return _distinct(doubtful, num_options)
-    if not doubtful or doubtful[0].price >= plausible[0].price:
+    # A single answer is a plausible one.
+    if num_options == 1 or not doubtful or doubtful[0].price >= plausible[0].price:
         return plausible
     return [*plausible[: num_options - 1], doubtful[0]]

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # Points that are asked about at once, and encoded values in them: more would not stay in the processor's cache.
 _POINTS, TOGETHER = 2**13, 2**21
+# What logits of the same point in different batches may differ by, as a share of the largest.
+_ROUNDING = 4e-6
 # Points that a gate judges at a time: its kernels should stay in the processor's cache.
 _JUDGED = 512
 
@@ -49,8 +51,8 @@ class Oracle:
         self.y = y.cpu()
         self.labels = self.y.numpy()
         self.threshold = threshold
-        # Above the threshold by what another batch may differ.
-        self.enough = _logit(min(threshold + DIGITS, 1 - 1e-9))
+        # Above the threshold by what another batch may differ; for the decision, see _odds.
+        self.enough = 0.0 if finder.decision else _logit(min(threshold + DIGITS, 1 - 1e-9))
         self.gated = finder.gate is not None
         self.asked = np.zeros(len(self.x), dtype=np.int64)
 
@@ -97,8 +99,14 @@ class Oracle:
             return np.zeros(0)
         size = self.together
         parts = [slice(start, start + size) for start in range(0, len(points), size)]
-        logits = torch.cat([self.window.logits(person[part], points[part]) for part in parts])
-        return self.finder.odds_of(logits, self.y[torch.as_tensor(person)]).double().numpy()
+        return self._odds(torch.cat([self.window.logits(person[part], points[part]) for part in parts]), person)
+
+    def _odds(self, logits: Tensor, person: np.ndarray) -> np.ndarray:
+        odds = self.finder.odds_of(logits, self.y[torch.as_tensor(person)]).double()
+        if self.finder.decision:
+            # Less what another batch may differ, which grows with the logits: their scale changes no decision.
+            odds -= _ROUNDING * logits.abs().amax(-1)
+        return odds.numpy()
 
     def odds_of_sets(self, moves: Moves, person: np.ndarray, sets: np.ndarray) -> np.ndarray | None:
         """The same for people who make all moves of a set ``(c, s)``, without making points; ``None`` if it cannot."""
@@ -106,7 +114,7 @@ class Oracle:
         if logits is None:
             return None
         np.add.at(self.asked, person, 1)
-        return self.finder.odds_of(logits, self.y[torch.as_tensor(person)]).double().numpy()
+        return self._odds(logits, person)
 
     def arrives(self, person: np.ndarray, points: Tensor) -> np.ndarray:
         """Mask ``(a,)`` of points that reach the bar and keep relations."""
