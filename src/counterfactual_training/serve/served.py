@@ -135,12 +135,22 @@ class Served:
         probability = self.model.classifier.predict_proba(self.people)
         return probability.argmax(1), probability.max(1)
 
+    def prepare(self) -> None:
+        """Work out what most questions need, before anybody asks."""
+        if self.rows is None:
+            return
+        _ = self.decided
+        for which in ["main"] if self.against is None else ["main", "against"]:
+            wanted = self.named(which).wanted
+            if wanted is not None:
+                self.percentile(which, plain_value(wanted), 0.0)
+
     def percentile(self, which: str, target: Any, plausibility: float) -> float | None:
         """The share of real rows of a class, in percent, that are less plausible; ``None`` if nobody can say."""
         model = self.named(which)
         if self.rows is None or model.classifier.gate_ is None or math.isnan(plausibility):
             return None
-        # Worked out at the first question, because a server without gated questions need not.
+        # Once per class: it takes longer than an answer.
         if (which, target) not in self._compared:
             self._compared[which, target] = self._real(model, target)
         real = self._compared[which, target]

@@ -126,7 +126,6 @@ export interface Answer {
   decision: Class;
   confidence: number;
   target: Class;
-  searched: boolean;
   plans: Plan[];
   notes: string[];
 }
@@ -135,7 +134,6 @@ export interface Explained {
   complete: boolean;
   model: string;
   seconds: number;
-  batch: number;
   answers: Answer[];
 }
 
