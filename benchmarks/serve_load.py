@@ -102,7 +102,9 @@ class Server:
 
     def memory(self) -> float:
         """MB of all processes together; pages that they share count once."""
-        return sum(_share(pid) for pid in self.processes)
+        seen = [_memory(pid) for pid in self.processes]
+        # What they wrote is shared by nobody else; libraries are, also by programs that are not ours.
+        return sum(written for written, _ in seen) + max(read for _, read in seen)
 
     def ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
         """Status and body of one answer."""
@@ -162,12 +164,13 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def _share(pid: int) -> float:
-    """MB of a process; of a page that n processes share, one nth."""
+def _memory(pid: int) -> tuple[float, float]:
+    """MB that a process wrote, of a page that n of them share one nth; and MB of the files that it has in memory."""
     with contextlib.suppress(OSError):  # it has ended
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024 / 1e6
-    return 0.0
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+        sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 / 1e6 for line in lines}
+        return sizes["Pss_Anon"], sizes["Rss"] - sizes["Anonymous"]
+    return 0.0, 0.0
 
 
 # ---- HTTP ------------------------------------------------------------------------------------------------------------
@@ -513,8 +516,8 @@ def load_note(subject: Subject, arguments: argparse.Namespace) -> str:
     that leads to the target."""
 
 
-MEMORY_NOTE = f"""MB of the server and all its processes, measured every second; pages that processes share count once
-(`Pss` of `/proc`). *Growth*: from the middle third of the run to the last; flat is at most {FLAT:.0%}."""
+MEMORY_NOTE = f"""MB of the server and all its processes, measured every second; pages that they share count once.
+*Growth*: from the middle third of the run to the last; flat is at most {FLAT:.0%}."""
 SLOW_NOTE = """What a prediction takes while the clients above ask for plans; then {short:g} s each of five clients who
 ask for plans and five who ask for a prediction ten times a second, beside nobody else, beside one slow client of each
 kind, and beside all of them. *Leaves early* asks for plans four times a second and hangs up."""

@@ -24,8 +24,8 @@ from counterfactual_training.serve.reading import RefusedError
 from counterfactual_training.serve.tasks import explain
 from counterfactual_training.serve.worker import DiedError, GoneError, TaskError, TooLongError, Worker
 
-# Rows of one search: others wait while it runs, and more would hardly be faster per row.
-BATCH = 32
+# Rows of one search: others wait while it runs, and more would take more memory and answer no more a second.
+BATCH = 16
 # Seconds beyond its time limit after which a search that does not end is ended.
 GRACE = 20.0
 

@@ -19,6 +19,8 @@ from counterfactual_training.tabular.column import Column
 
 # Of the API; a change that breaks its users makes another number.
 API = 1
+# Seconds that the first search may take, before anybody asks.
+_FIRST_SECONDS = 1.0
 # Real rows that plausibility is compared with, per class.
 _COMPARED = 1000
 
@@ -136,14 +138,16 @@ class Served:
         return probability.argmax(1), probability.max(1)
 
     def prepare(self) -> None:
-        """Work out what most questions need, before anybody asks."""
-        if self.rows is None:
+        """Work out what most questions need, before anybody asks: workers then have it, and share it."""
+        if self.rows is None or self.rows.frame.empty:
             return
-        _ = self.decided
         for which in ["main"] if self.against is None else ["main", "against"]:
-            wanted = self.named(which).wanted
-            if wanted is not None:
-                self.percentile(which, plain_value(wanted), 0.0)
+            model = self.named(which)
+            denied = np.array([model.classes[place] != plain_value(model.wanted) for place in self.decided[0]])
+            person = self.people.iloc[[int(denied.argmax())]]
+            model.classifier.explain(person, model.wanted, time_limit=_FIRST_SECONDS)
+            if model.wanted is not None:
+                self.percentile(which, plain_value(model.wanted), 0.0)
 
     def percentile(self, which: str, target: Any, plausibility: float) -> float | None:
         """The share of real rows of a class, in percent, that are less plausible; ``None`` if nobody can say."""

@@ -27,8 +27,6 @@ from counterfactual_training.serve.served import Served
 
 # Seconds after which a thread that waits for a process looks whether it still should.
 _GLANCE = 0.05
-# Elsewhere, a process that is forked from one that has used its libraries may hang.
-_FORKS = sys.platform == "linux"
 # What a task comes to: a result, or an error.
 Reply = tuple[Any, Exception | None]
 
@@ -121,14 +119,15 @@ class _Nursery:
     """Starts processes.
 
     On Linux, a process without threads forks them. It is forked itself as soon as this object is made, and shares all
-    memory with this one: a new process takes milliseconds, and little memory of its own.
+    memory with this one: a new process takes milliseconds, and little memory of its own. Elsewhere, and where there is
+    a GPU, libraries that have been used do not work in a fork, and processes start anew.
     """
 
     def __init__(self, served: Served) -> None:
         self._served = served
         self._lock = threading.Lock()
         self._pipe: Connection | None = None
-        if _FORKS:
+        if sys.platform == "linux" and not torch.cuda.is_available():
             self._pipe, theirs = multiprocessing.Pipe()
             with theirs:
                 if os.fork() == 0:
