@@ -29,7 +29,7 @@ PATIENCE = 180_000
 def main() -> None:
     arguments = _read()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    with _serving(arguments) as url, _browsing() as browser:
+    with _serving(arguments) as url, browsing() as browser:
         complaints = [
             said
             for scheme in ("light", "dark")
@@ -81,7 +81,7 @@ def _address(process: subprocess.Popen[str]) -> str:
 
 
 @contextmanager
-def _browsing() -> Iterator[Any]:
+def browsing() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     path = next(filter(None, map(shutil.which, BROWSERS)), None)

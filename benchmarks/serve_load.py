@@ -1,8 +1,8 @@
-"""How ``ct serve`` bears load: many clients at once, with and without batches, and clients that are slow or greedy.
+"""How ``ct serve`` bears load: many clients at once, clients that are slow or greedy, and one in a browser.
 
 ``python -m benchmarks.serve_load results --seconds 60 --clients 50``. Adult comes from ``CT_DATA_HOME``; without it,
 the loan data are drawn. The server is the real command in a process of its own, on loopback; the clients share another
-process, so that they take as little as possible of the server's time.
+process, so that they take as little as possible of the server's time. Clicks need Playwright and Chromium or Chrome.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ OPTIONS = 3
 NORMAL, PATIENCE = 5, 120.0
 # What a greedy client asks for: as much as one request may hold.
 MOST_ROWS, MOST_OPTIONS = 64, 10
+# People who are clicked on in the browser; the page shows 25 at a time.
+CLICKS = 20
 # Memory may differ by this share between the middle and the end of a run, and still counts as flat.
 FLAT = 0.05
 Row = dict[str, Any]
@@ -98,10 +100,11 @@ class Server:
             found += _children(pid)
         return found
 
-    def memory(self) -> tuple[float, float]:
-        """Resident MB of the server, and of its workers together; pages that they share count in each."""
-        first, *others = [_resident(pid) for pid in self.processes]
-        return first, sum(others)
+    def memory(self) -> float:
+        """MB of all processes together; pages that they share count once."""
+        seen = [_memory(pid) for pid in self.processes]
+        # What they wrote is shared by nobody else; libraries are, also by programs that are not ours.
+        return sum(written for written, _ in seen) + max(read for _, read in seen)
 
     def ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
         """Status and body of one answer."""
@@ -161,10 +164,13 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def _resident(pid: int) -> float:
-    with contextlib.suppress(OSError):
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
-    return 0.0
+def _memory(pid: int) -> tuple[float, float]:
+    """MB that a process wrote, of a page that n of them share one nth; and MB of the files that it has in memory."""
+    with contextlib.suppress(OSError):  # it has ended
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+        sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 / 1e6 for line in lines}
+        return sizes["Pss_Anon"], sizes["Rss"] - sizes["Anonymous"]
+    return 0.0, 0.0
 
 
 # ---- HTTP ------------------------------------------------------------------------------------------------------------
@@ -335,17 +341,12 @@ class Crowd:
                 connection.writer.write(request(self.port, "POST", "/api/v1/explain", self.body(options=OPTIONS)))
                 await asyncio.sleep(0.25)
 
-    def hurrying(self) -> Coroutine[Any, Any, None]:
-        """Ask with next to no time: others who are searched with it should lose nothing."""
-        return self.asking("hurried", "explain", lambda: self.body(options=OPTIONS, seconds=0.05), pause=0.5)
-
 
 SLOW: dict[str, Callable[[Crowd], Coroutine[Any, Any, None]]] = {
     "a byte at a time": Crowd.dribbling,
     "never reads": Crowd.ignoring,
     f"{MOST_ROWS} rows × {MOST_OPTIONS} options": Crowd.gorging,
     "leaves early": Crowd.leaving,
-    "0.05 s to answer": Crowd.hurrying,
 }
 
 
@@ -375,23 +376,22 @@ class Run:
 
     seconds: float
     diaries: dict[str, Diary]
-    memory: list[tuple[float, float]]
+    memory: list[float]
     batches: float
     batched: float
     restarts: float
 
-    def stage(self, where: float) -> str:
-        """Resident MB of the server and its workers at a share of the run."""
+    def stage(self, where: float) -> int:
+        """MB at a share of the run."""
         width = max(1, len(self.memory) // 10)
         first = min(int(where * len(self.memory)), len(self.memory) - width)
-        own, workers = zip(*self.memory[first : first + width], strict=True)
-        return f"{median(own):.0f} + {median(workers):.0f}"
+        return round(median(self.memory[first : first + width]))
 
     @property
     def growth(self) -> float:
         """Of all memory, from the middle third to the last."""
-        totals, third = [sum(sample) for sample in self.memory], max(1, len(self.memory) // 3)
-        return mean(totals[-third:]) / mean(totals[third : 2 * third] or totals) - 1
+        third = max(1, len(self.memory) // 3)
+        return mean(self.memory[-third:]) / mean(self.memory[third : 2 * third] or self.memory) - 1
 
 
 def run(server: Server, subject: Subject, seconds: float, seed: int, clients: int, slow: Sequence[str] = ()) -> Run:
@@ -418,22 +418,22 @@ def run(server: Server, subject: Subject, seconds: float, seed: int, clients: in
                after["ct_worker_restarts_total"])  # fmt: skip
 
 
-LOAD = ("requests", "answers", "per second", "median ms", "99th percentile ms", "slowest ms", "errors", "complete",
+LOAD = ("answers", "per second", "median ms", "99th percentile ms", "slowest ms", "errors", "complete",
         "with a plan", "rows per batch")  # fmt: skip
-MEMORY = ("requests", "start", "middle", "end", "growth", "flat", "workers restarted")
+MEMORY = ("start", "middle", "end", "growth", "flat", "workers restarted")
 
 
-def load_row(name: str, run: Run) -> tuple[Value, ...]:
+def load_row(run: Run) -> tuple[Value, ...]:
     seen = run.diaries["explain"]
     number = len(seen.seconds)
     # Those who asked in time are waited for, and their time counts.
-    return (name, number, number / run.seconds, seen.at(0.5), seen.at(0.99), seen.at(1.0), seen.errors,
+    return (number, number / run.seconds, seen.at(0.5), seen.at(0.99), seen.at(1.0), seen.errors,
             share(seen.complete, number), share(seen.answered, number), run.batched / max(1, run.batches))  # fmt: skip
 
 
-def memory_row(name: str, run: Run) -> tuple[Value, ...]:
+def memory_row(run: Run) -> tuple[Value, ...]:
     flat = "yes" if run.growth <= FLAT else "no"
-    return name, run.stage(0), run.stage(0.5), run.stage(1), f"{run.growth:+.1%}", flat, int(run.restarts)
+    return run.stage(0), run.stage(0.5), run.stage(1), f"{run.growth:+.1%}", flat, int(run.restarts)
 
 
 def slow_rows(name: str, run: Run) -> list[tuple[Value, ...]]:
@@ -450,25 +450,60 @@ def share(part: int, whole: int) -> str:
     return f"{part / whole:.1%}" if whole else "–"
 
 
+# Clicks on a row, and waits until its plans are drawn.
+CLICK = """async (row) => {
+  const frame = () => new Promise(requestAnimationFrame);
+  const searching = () => document.querySelector("#plans-content .busy");
+  const started = performance.now();
+  row.click();
+  while (!searching()) await frame();
+  while (searching()) await frame();
+  await frame();
+  return (performance.now() - started) / 1000;
+}"""
+
+
+def click(server: Server) -> Diary:
+    """What somebody sees who clicks on people without the wanted decision, one after the other."""
+    from benchmarks.screenshots import browsing
+
+    seen = Diary()
+    with browsing() as browser:
+        page = browser.new_page()
+        page.goto(f"http://{HOST}:{server.port}/")
+        page.locator("#people-rows tbody tr").first.wait_for()
+        wanted = page.locator("#people-rows tbody tr:not(.chosen)")
+        for row in wanted.element_handles()[:CLICKS]:
+            page.wait_for_timeout(200)  # a person reads, and the server does what it does on its own
+            seen.seconds.append(row.evaluate(CLICK))
+            seen.statuses["200"] += 1
+            seen.answered += page.locator("#plans-content .plan").count() > 0
+    return seen
+
+
+def click_row(seen: Diary) -> tuple[Value, ...]:
+    number = len(seen.seconds)
+    return number, seen.at(0.5), seen.at(0.9), seen.at(1.0), share(seen.answered, number)
+
+
 def measure(subject: Subject, folder: Path, arguments: argparse.Namespace) -> list[Table]:
-    """All runs, each on a server of its own."""
-    loads, memories, slows = [], [], []
+    """All runs: of many clients, and of few beside slow ones, each on a server of its own."""
     extra = [] if arguments.workers is None else ["--workers", str(arguments.workers)]
-    for name, options in (("in batches", []), ("one at a time", ["--no-batches"])):
-        with serving(subject, folder, *extra, *options) as server:
-            found = run(server, subject, arguments.seconds, arguments.seed, arguments.clients)
-        loads.append(load_row(name, found))
-        memories.append(memory_row(name, found))
-        slows += [row for row in slow_rows(f"{arguments.clients} clients, {name}", found) if row[1] == "predict"]
+    with serving(subject, folder, *extra) as server:
+        clicks = click(server)
+        found = run(server, subject, arguments.seconds, arguments.seed, arguments.clients)
+    slows = [row for row in slow_rows(f"{arguments.clients} clients", found) if row[1] == "predict"]
     short = min(arguments.seconds, 20.0)
     with serving(subject, folder, *extra) as server:
         for name, slow in {"nobody slow": (), **{name: (name,) for name in SLOW}, "all of them": tuple(SLOW)}.items():
             slows += slow_rows(name, run(server, subject, short, arguments.seed, 0, slow))
     return [
-        Table(LOAD, loads, "Load", load_note(subject, arguments)),
-        Table(MEMORY, memories, "Memory", MEMORY_NOTE),
+        Table(LOAD, [load_row(found)], "Load", load_note(subject, arguments)),
+        Table(MEMORY, [memory_row(found)], "Memory", MEMORY_NOTE),
         Table(("beside", "path", "answers", "median ms", "99th percentile ms", "slowest ms", "errors", "complete"),
               slows, "Beside slow clients", SLOW_NOTE.format(short=short)),
+        Table(("clicks", "median ms", "90th percentile ms", "slowest ms", "with a plan"), [click_row(clicks)],
+              "In the browser", CLICK_NOTE),
     ]  # fmt: skip
 
 
@@ -478,16 +513,16 @@ def load_note(subject: Subject, arguments: argparse.Namespace) -> str:
     denied, one request after the other, for {arguments.seconds:g} s, and one more asks for a prediction ten times a
     second; seed {arguments.seed}, {workers} workers; default classifier with a density gate. Clients, server and
     workers share the cores. *Complete*: the search tried everything within its time. *With a plan*: at least one option
-    that leads to the target. *One at a time*: `--no-batches`."""
+    that leads to the target."""
 
 
-MEMORY_NOTE = f"""Resident MB of the server + its workers (and the process that starts them), measured every second;
-pages that processes share count in each. *Growth*: of the sum, from the middle third of the run to the last; flat is
-at most {FLAT:.0%}."""
+MEMORY_NOTE = f"""MB of the server and all its processes, measured every second; pages that they share count once.
+*Growth*: from the middle third of the run to the last; flat is at most {FLAT:.0%}."""
 SLOW_NOTE = """What a prediction takes while the clients above ask for plans; then {short:g} s each of five clients who
 ask for plans and five who ask for a prediction ten times a second, beside nobody else, beside one slow client of each
-kind, and beside all of them. *Leaves early* asks for plans four times a second and hangs up; *0.05 s to answer* sets
-`seconds` to the least there is."""
+kind, and beside all of them. *Leaves early* asks for plans four times a second and hangs up."""
+CLICK_NOTE = """Headless Chromium on the same machine, before the load: from a click on somebody in the table to the
+frame in which the plans are drawn."""
 
 
 def main(arguments: argparse.Namespace) -> None:

@@ -83,6 +83,11 @@ print(callable(ct.search), search is ct.search, ct.line is line, "search" in dir
 x = torch.randn(20, 2)
 ct.train(ct.mlp(2, 2, (4,)), x, (x[:, 0] > 0).long(), config=ct.TrainConfig(epochs=1), progress=False)
 print("torch._dynamo" in sys.modules)
+import tempfile
+classifier = ct.CounterfactualClassifier(epochs=1, progress=False).fit(x.numpy(), (x[:, 0] > 0).numpy())
+with tempfile.NamedTemporaryFile() as file:
+    classifier.save(file.name)
+    print(ct.CounterfactualClassifier.load(file.name).gate_ is not None, "sympy" in sys.modules)
 """
 
 
@@ -106,6 +111,10 @@ def test_a_function_keeps_its_name_when_the_folder_of_the_same_name_is_imported(
 
 def test_training_does_not_load_torchs_compiler(first_import):
     assert first_import[2] == "False"
+
+
+def test_loading_a_model_with_its_gate_does_not_load_sympy(first_import):
+    assert first_import[3] == "True False"
 
 
 def test_the_package_alone_and_the_help_of_the_command_load_nothing_heavy():

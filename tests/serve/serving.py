@@ -130,7 +130,8 @@ class Held(Here):
 def app_of(served: Served, worker=Here, **settings) -> Guard:
     """The application with workers that need no process."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("counterfactual_training.serve.app.Worker", worker)
+        make_workers = "counterfactual_training.serve.app.make_workers"
+        patch.setattr(make_workers, lambda served, number: [worker(served) for _ in range(number)])
         return make_app(served, **{"workers": 1, **settings})
 
 

@@ -11,9 +11,9 @@ import pytest
 from serving import Held, Here
 
 from counterfactual_training.errors import InputError
-from counterfactual_training.serve.desk import Desk
+from counterfactual_training.serve.desk import BATCH, Desk
 from counterfactual_training.serve.metrics import Metrics
-from counterfactual_training.serve.questions import Question
+from counterfactual_training.serve.questions import Limits, Question
 from counterfactual_training.serve.reading import RefusedError
 from counterfactual_training.serve.worker import DiedError, TaskError, TooLongError
 
@@ -22,7 +22,7 @@ SECONDS = 3600.0
 
 
 def question(options: int = 1, **rules) -> Question:
-    return Question("main", options, None, True, rules)
+    return Question("main", options, None, "granted", rules)
 
 
 def rows(*incomes: float) -> pd.DataFrame:
@@ -34,7 +34,7 @@ def run(work, *workers, auditor=None, **settings):
 
     async def inside():
         metrics = Metrics()
-        desk = Desk(workers, auditor or Held(), metrics, **{"most_waiting": 1000, **settings})
+        desk = Desk(workers, auditor or Held(), metrics, Limits(**{"seconds": SECONDS, **settings}))
         await desk.start()
         try:
             result = await work(desk)
@@ -47,10 +47,9 @@ def run(work, *workers, auditor=None, **settings):
         return thread.submit(asyncio.run, inside()).result()
 
 
-def asks(desk, frame: pd.DataFrame, asked: Question | None = None, seconds: float = SECONDS) -> asyncio.Task:
+def asks(desk, frame: pd.DataFrame, asked: Question | None = None) -> asyncio.Task:
     """A client who waits for an answer; it is in the queue when others next have their turn."""
-    wanted = ["granted"] * len(frame)
-    return asyncio.create_task(desk.explain(asked or question(), frame, wanted, seconds))
+    return asyncio.create_task(desk.explain(asked or question(), frame))
 
 
 async def next_call(worker: Held):
@@ -68,7 +67,7 @@ async def next_calls(worker: Held, number: int) -> list[list[float]]:
 
 
 def incomes(result) -> list[float]:
-    answers, _, _ = result
+    answers, _ = result
     assert [answer["row"] for answer in answers] == list(range(len(answers)))
     return [answer["income"] for answer in answers]
 
@@ -76,31 +75,35 @@ def incomes(result) -> list[float]:
 # ---- batches ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("together", "batches"), [(True, [[1.0, 2.0, 3.0]]), (False, [[1.0], [2.0], [3.0]])])
-def test_questions_that_arrive_together_are_one_search(together, batches):
+def test_questions_that_wait_are_one_search():
     worker = Held()
 
     async def work(desk):
-        clients = [asks(desk, rows(number)) for number in (1.0, 2.0, 3.0)]
-        seen = await next_calls(worker, len(batches))
-        return seen, await asyncio.gather(*clients)
+        first = asks(desk, rows(1))
+        call = await next_call(worker)
+        others = [asks(desk, rows(number)) for number in (2, 3, 4)]
+        await asyncio.sleep(0)  # they are in the queue now
+        call.answer()
+        seen = await next_calls(worker, 1)
+        return seen, await asyncio.gather(first, *others)
 
-    (seen, results), numbers = run(work, worker, together=together)
-    assert seen == batches and [incomes(result) for result in results] == [[1.0], [2.0], [3.0]]
-    assert [batch for _, _, batch in results] == [len(batches[0])] * 3
-    assert numbers["ct_batches_total"] == str(len(batches)) and numbers["ct_batched_requests_total"] == "3"
+    (seen, results), numbers = run(work, worker)
+    assert seen == [[2, 3, 4]] and [incomes(result) for result in results] == [[1], [2], [3], [4]]
+    assert numbers["ct_batches_total"] == "2" and numbers["ct_batched_rows_total"] == "4"
 
 
 def test_a_batch_has_the_answers_that_each_question_would_have_alone(served):
     people = served.people[served.decided[0] == 0].head(3).reset_index(drop=True)
 
-    async def work(desk):
-        return await asyncio.gather(*(asks(desk, people.iloc[[i]]) for i in range(3)))
+    async def alone(desk):
+        return [await asks(desk, people.iloc[[i]]) for i in range(3)]
 
-    together, _ = run(work, Here(served))
-    alone, _ = run(work, Here(served), together=False)
-    plans = [[answers[0]["plans"][0]["values"] for answers, _, _ in way] for way in (together, alone)]
-    assert plans[0] == plans[1] and [batch for _, _, batch in together] == [3, 3, 3]
+    async def together(desk):
+        return [await asks(desk, people)]
+
+    ways = [[answer for answers, _ in run(work, Here(served))[0] for answer in answers] for work in (alone, together)]
+    plans = [[answer["plans"][0]["values"] for answer in way] for way in ways]
+    assert plans[0] == plans[1] and len(plans[0]) == 3
 
 
 def test_other_rules_make_another_batch():
@@ -109,37 +112,27 @@ def test_other_rules_make_another_batch():
     async def work(desk):
         for number in range(4):
             asks(desk, rows(number), question(lock=["job"]) if number % 2 else question())
-        return await next_calls(worker, 2)
+        await asyncio.sleep(0)  # all are in the queue now, and the worker has not looked yet
+        return await next_calls(worker, 1)
 
-    assert run(work, worker)[0] == [[0, 2], [1, 3]]
-
-
-def test_a_hurried_client_does_not_hurry_others():
-    worker = Held()
-
-    async def work(desk):
-        for number, seconds in enumerate((SECONDS, SECONDS, SECONDS / 10)):
-            asks(desk, rows(number), seconds=seconds)
-        return await next_calls(worker, 2)
-
-    assert run(work, worker)[0] == [[0, 1], [2]]
+    assert run(work, worker)[0] == [[0, 2]]
 
 
 def test_a_large_request_is_answered_in_order_and_leaves_room_for_others():
     worker = Held()
 
     async def work(desk):
-        large = asks(desk, rows(*range(40)))
+        large = asks(desk, rows(*range(BATCH + 8)))
         first = await next_call(worker)
-        small = asks(desk, rows(99))
-        await asyncio.sleep(0)  # it is in the queue now, behind the other parts of the large one
+        small = asks(desk, rows(99), question(options=2))
+        await asyncio.sleep(0)  # it is in the queue now, before the rest of the large one
         first.answer()
         seen = await next_calls(worker, 2)
         return seen, await small, await large
 
     (seen, small, large), _ = run(work, worker)
-    assert [len(batch) for batch in seen] == [17, 8] and 99 in seen[0]
-    assert incomes(small) == [99] and incomes(large) == list(range(40))
+    assert seen[0] == [99] and len(seen[1]) == 8
+    assert incomes(small) == [99] and incomes(large) == list(range(BATCH + 8))
 
 
 def test_a_full_queue_refuses_politely():
@@ -148,45 +141,32 @@ def test_a_full_queue_refuses_politely():
             await asks(desk, rows(*range(12)))
         return error.value
 
-    error, _ = run(work, Held(), most_waiting=11)
+    error, _ = run(work, Held(), queue=11)
     assert error.status == 503 and error.code == "busy"
 
 
 # ---- who has gone ----------------------------------------------------------------------------------------------------
 
 
-def test_a_search_that_nobody_waits_for_ends_and_the_next_question_is_answered():
+def test_a_batch_goes_on_without_those_who_have_gone():
     worker = Held()
 
     async def work(desk):
-        gone = [asks(desk, rows(number)) for number in (1, 2)]
-        search = await next_call(worker)
-        for client in gone:
-            client.cancel()
-        patient = asks(desk, rows(3))
-        # The worker waits in the first search until it learns that everybody has gone.
-        seen = await next_calls(worker, 1)
-        return search.frame["income"].tolist(), search.gone.is_set(), seen, await patient
-
-    (given_up, gone, seen, result), numbers = run(work, worker)
-    assert given_up == [1, 2] and gone and seen == [[3]] and incomes(result) == [3]
-    assert numbers["ct_failed_searches_total"] == "0"
-
-
-def test_a_batch_in_which_somebody_still_waits_goes_on():
-    worker = Held()
-
-    async def work(desk):
-        gone, patient = asks(desk, rows(1)), asks(desk, rows(2))
-        search = await next_call(worker)
+        first = asks(desk, rows(0))
+        call = await next_call(worker)
+        gone = asks(desk, rows(1))
+        patient = asks(desk, rows(2))
+        await asyncio.sleep(0)
+        call.answer()
+        call = await next_call(worker)
         gone.cancel()
         await asyncio.wait([gone])
-        given_up = search.gone.is_set()
-        search.answer()
-        return given_up, await patient
+        call.answer()
+        await first
+        return call.frame["income"].tolist(), await patient
 
-    (given_up, result), _ = run(work, worker)
-    assert not given_up and incomes(result) == [2]
+    (seen, result), _ = run(work, worker)
+    assert seen == [1, 2] and incomes(result) == [2]
 
 
 def test_who_has_hung_up_leaves_the_queue():
@@ -209,20 +189,6 @@ def test_who_has_hung_up_leaves_the_queue():
     assert run(work, worker)[0] == (3, 1, [[4]])
 
 
-def test_the_rest_of_a_request_leaves_with_a_part_that_failed():
-    worker = Held()
-
-    async def work(desk):
-        large = asks(desk, rows(*range(40)))
-        call = await next_call(worker)
-        call.answer(InputError("income is too large."))
-        with pytest.raises(InputError):
-            await large
-        return desk.waiting
-
-    assert run(work, worker)[0] == 0
-
-
 # ---- what goes wrong -------------------------------------------------------------------------------------------------
 
 
@@ -230,24 +196,30 @@ def test_a_bad_row_costs_nobody_else_an_answer():
     worker = Held()
 
     async def work(desk):
+        first = asks(desk, rows(0))
+        call = await next_call(worker)
         clients = [asks(desk, rows(number)) for number in (1, 2)]
+        await asyncio.sleep(0)
+        call.answer()
         (await next_call(worker)).answer(InputError("income is too large."))
         # Now one by one.
         (await next_call(worker)).answer()
         (await next_call(worker)).answer(InputError("income is too large."))
+        await first
         return await asyncio.gather(*clients, return_exceptions=True)
 
     (good, error), _ = run(work, worker)
     assert incomes(good) == [1] and isinstance(error, InputError) and "income" in str(error)
 
 
-def test_who_waits_too_long_is_told_so():
+@pytest.mark.parametrize("batch", [1, 2])
+def test_who_waits_too_long_is_told_to_come_back(batch):
     async def work(desk):
-        return await asks(desk, rows(1, 2), seconds=0.0)
+        clients = [asks(desk, rows(number)) for number in range(batch)]
+        return await asyncio.gather(*clients, return_exceptions=True)
 
-    (answers, complete, _), _ = run(work, Held())
-    assert not complete and [answer["searched"] for answer in answers] == [False, False]
-    assert answers[0]["plans"] == [] and "Time ran out" in answers[0]["notes"][0]
+    for error in run(work, Held(), seconds=0.0)[0]:
+        assert isinstance(error, RefusedError) and error.status == 503 and error.code == "busy"
 
 
 def test_a_search_that_does_not_end_is_given_up():
@@ -256,30 +228,21 @@ def test_a_search_that_does_not_end_is_given_up():
     async def work(desk):
         client = asks(desk, rows(1))
         (await next_call(worker)).answer(TooLongError())
-        return await client
+        with pytest.raises(RefusedError) as error:
+            await client
+        return error.value
 
-    (answers, complete, _), _ = run(work, worker)
-    assert not complete and not answers[0]["searched"]
+    error, _ = run(work, worker)
+    assert error.status == 503 and error.code == "too_long"
 
 
-def test_a_search_whose_process_died_is_asked_once_more():
+@pytest.mark.parametrize("fault", [TaskError("KeyError"), DiedError("KeyError")])
+def test_a_fault_is_told_without_what_caused_it(fault):
     worker = Held()
 
     async def work(desk):
         client = asks(desk, rows(1))
-        (await next_call(worker)).answer(DiedError())
-        (await next_call(worker)).answer()
-        return await client
-
-    assert incomes(run(work, worker)[0]) == [1]
-
-
-def test_a_fault_is_told_without_what_caused_it():
-    worker = Held()
-
-    async def work(desk):
-        client = asks(desk, rows(1))
-        (await next_call(worker)).answer(TaskError("KeyError"))
+        (await next_call(worker)).answer(fault)
         with pytest.raises(RefusedError) as error:
             await client
         return error.value

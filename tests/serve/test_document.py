@@ -51,7 +51,7 @@ def requests(denied):
     filters = [{"column": "age", "between": [20, None]}, {"column": "job", "in": ["clerk", None, 3]}]
     return {
         "predict": {"rows": [row], "model": "main"},
-        "explain": {"rows": [row], **rules, "options": 1, "seconds": 30, "model": "main"},
+        "explain": {"rows": [row], **rules, "options": 1, "model": "main"},
         "rows": {**page, "filters": filters},
         "map": {"row": row, "columns": ["age", "job"], "plans": [row], "model": "main", "size": 2},
         "audit": {"groups": ["sex", "sex*job"], "people": 10, "model": "main", "target": "granted"},

@@ -62,10 +62,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     }
     for name, (default, what) in counts.items():
         limits.add_argument(f"--max-{name}", type=at_least_one, default=default, metavar="N", help=what)
-    slow = "until a search is answered with what is there"
+    slow = "until a search is answered with what was found"
     limits.add_argument("--max-seconds", type=float, default=defaults.MAX_SECONDS, metavar="S", help=slow)
-    alone = "search every request alone, to measure what batches are worth"
-    limits.add_argument("--no-batches", action="store_true", help=alone)
     limits.add_argument(
         "--log-level", choices=["info", "warning", "error"], default="info", help="of the JSON lines on stderr"
     )
@@ -114,7 +112,7 @@ def _serve(arguments: argparse.Namespace, address: Address, access: Access, list
     key = os.environ.get("CT_RECEIPT_KEY")
     run_server(
         served, address, limits=limits, workers=arguments.workers or min(4, os.cpu_count() or 1),
-        key=key.encode() if key else None, root_path=arguments.root_path or "", together=not arguments.no_batches,
+        key=key.encode() if key else None, root_path=arguments.root_path or "",
         access=access, listener=listener, log_level=arguments.log_level,
     )  # fmt: skip
 

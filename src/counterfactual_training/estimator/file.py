@@ -129,6 +129,7 @@ def load_model(
     """The trained network; ``own`` if a user's function makes it."""
     if own:
         model = make(num_features, num_classes)
+        load_weights(model, state, source)
     else:
         # Shapes first, memory afterwards: a file with absurd widths must not allocate any.
         try:
@@ -136,16 +137,14 @@ def load_model(
                 model = make(num_features, num_classes)
         except RuntimeError as error:  # even the number of bytes is too large
             raise ValueError("its network is absurdly large") from error
-        model = _allocated(model, state, source)
-    load_weights(model, state, source)
+        _fill(model, state, source)
     return model.eval()
 
 
 def _vae(spec: dict[str, Any], num_features: int, state: dict[str, Tensor], source: str) -> VAE:
     with torch.device("meta"):
         vae = VAE(num_features, int(spec["latent_dim"]), int(spec["hidden_dim"]))
-    _allocated(vae, state, source)
-    load_weights(vae, state, source)
+    _fill(vae, state, source)
     return vae.eval().requires_grad_(False)
 
 
@@ -178,8 +177,7 @@ def _gate(
     try:
         with torch.device("meta"):
             gate = make_gate(spec)
-        _allocated(gate, state, source)
-        load_weights(gate, state, source)
+        _fill(gate, state, source)
         # One row shows whether shapes fit, before a user's rows do.
         judged = gate(torch.zeros(1, num_features, dtype=next(iter(state.values())).dtype)).shape[-1]
     except RuntimeError as error:
@@ -189,16 +187,17 @@ def _gate(
     return gate.eval().requires_grad_(False)
 
 
-def _allocated(module: nn.Module, state: dict[str, Tensor], source: str) -> nn.Module:
-    # Names and shapes must agree before any memory is taken.
+def _fill(module: nn.Module, state: dict[str, Tensor], source: str) -> None:
+    """Give a module without memory the tensors of a file; names and shapes must agree."""
     wanted = {name: value.shape for name, value in module.state_dict().items()}
     if wanted != {name: value.shape for name, value in state.items()}:
         raise FileError(f"{source!r} is damaged or was altered: its weights do not fit the model it describes.")
     dtype = next(iter(state.values())).dtype
     if not dtype.is_floating_point or not all(bool(torch.isfinite(value).all()) for value in state.values()):
         raise FileError(f"{source!r} is damaged or was altered: its weights are not finite numbers.")
-    # Memory without values; load_weights fills all of it.
-    return module.to(dtype).to_empty(device="cpu")
+    # Assigned, because `to_empty` imports sympy, which takes longer than all the rest.
+    own = module.to(dtype).state_dict()
+    module.load_state_dict({name: value.to(own[name].dtype) for name, value in state.items()}, assign=True)
 
 
 def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from sklearn.compose import ColumnTransformer
-from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from counterfactual_training.advice.explains import Explains
@@ -18,6 +16,10 @@ from counterfactual_training.estimator.explainer import Explainer
 from counterfactual_training.gates import remembered_rows
 from counterfactual_training.tabular.feature import Feature
 from counterfactual_training.tabular.frame import as_frame, match_columns
+
+if TYPE_CHECKING:
+    from sklearn.compose import ColumnTransformer
+    from sklearn.pipeline import Pipeline
 
 # How far a number may be off after it went back through a step and forth again, as a share of the column's range.
 _OFF = 1e-3
@@ -52,6 +54,9 @@ def explain(model: Any, X: Any, target: Any = None, **question: Any) -> Explanat
         >>> print(ct.explain(pipeline, people.frame[:1], target=1).changes()[0])  # doctest: +ELLIPSIS
         Row 0: with debt ... lower (from 46 to ...), the decision would be 1 (confidence ...
     """
+    # Here, because these bring half of scikit-learn, and only pipelines need them.
+    from sklearn.pipeline import Pipeline
+
     if isinstance(model, Explains):
         return model.explain(X, target, **question)
     if not isinstance(model, Pipeline) or not isinstance(model.steps[-1][1], CounterfactualClassifier):
@@ -113,6 +118,8 @@ def _led_back(steps: list[tuple[str, Any]], frame: pd.DataFrame, names: list[str
 
 def _inverse(name: str, step: Any, frame: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     """Rows before one step, whose columns were called ``names``."""
+    from sklearn.compose import ColumnTransformer
+
     if isinstance(step, ColumnTransformer):
         parts: dict[str, Any] = {}
         for part, transformer, columns in step.transformers_:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.metrics import r2_score, root_mean_squared_error
 
 from counterfactual_training.advice.explanation import Explanation
 from counterfactual_training.advice.values import Interval
@@ -29,6 +28,8 @@ def measure(
     regressor: Any, frame: pd.DataFrame, y: np.ndarray, intervals: Sequence[Interval], most: int, **rules: Any
 ) -> pd.DataFrame:
     """One line per interval; :meth:`CounterfactualRegressor.evaluate` says what its columns are."""
+    from sklearn.metrics import r2_score, root_mean_squared_error  # imported here, because it is slow
+
     predicted = regressor.predict(frame)
     fit = {"r2": r2_score(y, predicted), "rmse": root_mean_squared_error(y, predicted)}
     lines = []

@@ -62,7 +62,7 @@ class Density(Calibrated):
     def __init__(self, centres: Tensor, width: Tensor, given: Tensor) -> None:
         super().__init__(Line(*width.new_zeros(2, len(width))))
         self._made: tuple[tuple[Tensor, ...], list[_Kernels]] | None = None
-        whole = {"whole_slope": self.slope.clone(), "whole_origin": self.origin.clone()}
+        whole = {"whole_slope": width.new_zeros(len(width)), "whole_origin": width.new_zeros(len(width))}
         for name, tensor in {"centres": centres, "width": width, "given": given, **whole}.items():
             self.register_buffer(name, tensor)
         self.register_load_state_dict_post_hook(_make_anew)
@@ -115,8 +115,9 @@ class Density(Calibrated):
     def empty(cls, num_classes: int, num_kernels: int, num_features: int) -> Density:
         """A gate of that shape, to load saved weights into."""
         centres = torch.zeros(num_classes, num_kernels, num_features, dtype=torch.float32)
+        width = torch.zeros(num_classes, num_kernels, dtype=torch.float32)
         given = torch.zeros(num_features, dtype=torch.bool)
-        return cls(centres, centres[..., 0].clone(), given)
+        return cls(centres, width, given)
 
     def describe(self) -> list[dict[str, Any]]:
         return [{"kind": "density", "shape": list(self.centres.shape), "feature_dims": self.feature_dims}]

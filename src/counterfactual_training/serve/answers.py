@@ -23,7 +23,7 @@ def answers_of(explanation: Explanation, num_rows: int) -> list[dict[str, Any]]:
 
     The rows of the explanation are numbered from 0, and may have several options each.
     """
-    answers: list[dict[str, Any]] = [{"row": i, "searched": True, "plans": [], "notes": []} for i in range(num_rows)]
+    answers: list[dict[str, Any]] = [{"row": i, "plans": [], "notes": []} for i in range(num_rows)]
     records, changed = explanation.records(), explanation.changed.to_numpy()
     for i, record in enumerate(records):
         answer = answers[int(record["row"])]

@@ -10,17 +10,14 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-import numpy as np
-import pandas as pd
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from counterfactual_training.advice.words import plain_value
 from counterfactual_training.errors import CounterfactualTrainingError, InputError
-from counterfactual_training.serve import audit_tasks
+from counterfactual_training.serve import tasks
 from counterfactual_training.serve.answers import predictions_of
 from counterfactual_training.serve.atlas import Atlas
 from counterfactual_training.serve.desk import Desk
@@ -29,16 +26,14 @@ from counterfactual_training.serve.guard import Access, Guard, Receive, Scope, S
 from counterfactual_training.serve.metrics import Metrics, log
 from counterfactual_training.serve.page import make_page
 from counterfactual_training.serve.people import People
-from counterfactual_training.serve.questions import Limits, Question, frame_of, make_bodies, question_of
+from counterfactual_training.serve.questions import Limits, frame_of, make_bodies, question_of
 from counterfactual_training.serve.reading import RefusedError, parse
 from counterfactual_training.serve.receipt import make_receipt, verify_receipt
 from counterfactual_training.serve.served import API, Served
-from counterfactual_training.serve.worker import Worker, explain
+from counterfactual_training.serve.worker import make_workers
 
 # Seconds in which a body has to arrive: a client that sends a byte now and then is not waited for.
 _BODY_SECONDS = 15.0
-# Seconds for rows that need no search: the least that `explain` takes.
-_NO_TIME = 1e-9
 _BY_DEFAULT = Limits()
 _ANYBODY = Access()
 
@@ -53,9 +48,8 @@ def make_app(
     limits: Limits = _BY_DEFAULT,
     workers: int = 2,
     key: bytes | None = None,
-    together: bool = True,
 ) -> Guard:
-    """An ASGI application.
+    """An ASGI application; to be made before there are threads.
 
     Args:
         served: models and rows.
@@ -63,22 +57,23 @@ def make_app(
         limits: of requests.
         workers: processes that search.
         key: signs receipts.
-        together: search questions that arrive together in one batch.
     """
-    return _Application(served, access, limits, workers, key, together).app
+    return _Application(served, access, limits, workers, key).app
 
 
 class _Application:
     """The handlers; each takes a request and its checked body, and returns a document."""
 
-    def __init__(
-        self, served: Served, access: Access, limits: Limits, workers: int, key: bytes | None, together: bool
-    ) -> None:
-        self.served, self.limits, self.key = served, limits, key
+    def __init__(self, served: Served, access: Access, limits: Limits, workers: int, key: bytes | None) -> None:
+        self.served = served
+        self.limits = limits
+        self.key = key
         self.metrics = Metrics()
-        searchers = [Worker(served) for _ in range(workers)]
-        self.desk = Desk(searchers, Worker(served), self.metrics, limits.queue, together)
-        self.people, self.atlas = People(served), Atlas(served)
+        served.prepare()
+        *searchers, auditor = make_workers(served, workers + 1)
+        self.desk = Desk(searchers, auditor, self.metrics, limits)
+        self.people = People(served)
+        self.atlas = Atlas(served)
         self.bodies = make_bodies(served, limits)
         self._card: Any = None
         posts: dict[str, Handler] = {
@@ -113,8 +108,6 @@ class _Application:
     @contextlib.asynccontextmanager
     async def _life(self, app: Starlette) -> AsyncIterator[None]:
         await self.desk.start()
-        if self.served.rows is not None:  # before the first client waits for it
-            await asyncio.to_thread(lambda: self.served.decided)
         log("ready", model=self.served.model.sha256, api=API)
         try:
             yield
@@ -185,59 +178,19 @@ class _Application:
         return {"predictions": [{**entry, "notes": said} for entry, said in zip(found, notes, strict=True)]}
 
     async def _explain(self, request: Request, body: dict[str, Any]) -> Any:
-        started, model = time.perf_counter(), self.served.named(body["model"])
+        started = time.perf_counter()
+        model = self.served.named(body["model"])
         question = question_of(body, model)
-        if not body["rows"]:
-            return {"complete": True, "model": model.sha256, "seconds": 0.0, "batch": 0, "answers": []}
-        frame, notes = frame_of(body["rows"], model.classifier)
-        target = plain_value(model.wanted) if body["target"] is None else body["target"]
-        now = await asyncio.to_thread(predictions_of, model, frame)
-        there = np.array([entry["decision"] == target for entry in now])
-        asked = self._plans(question, frame, target, there, body["seconds"])
-        answers, complete, batch = await _unless_gone(request, asked)
-        await asyncio.to_thread(self._judge, body["model"], answers)
-        for answer, own, said in zip(answers, now, notes, strict=True):
-            # As decided now, also for rows that were not searched.
-            answer |= {"decision": own["decision"], "confidence": own["confidence"]}
-            answer["notes"] = [*answer["notes"], *said]
-        request.scope["facts"] |= {"batch": batch, "complete": complete}
-        seconds = round(time.perf_counter() - started, 3)
-        return {"complete": complete, "model": model.sha256, "seconds": seconds, "batch": batch, "answers": answers}
-
-    async def _plans(
-        self,
-        question: Question,
-        frame: pd.DataFrame,
-        target: Any,
-        there: np.ndarray,
-        seconds: float,
-    ) -> tuple[list[dict[str, Any]], bool, int]:
-        """An answer per row, as :meth:`Desk.explain` gives them.
-
-        Rows that are ``there`` already wait for no worker.
-        """
-        at_once: list[dict[str, Any]] = []
-        searched: list[dict[str, Any]] = []
+        answers: list[dict[str, Any]] = []
         complete = True
-        batch = 0
-        if there.any():
-            rows = frame[there]
-            targets = [target] * len(rows)
-            work = asyncio.to_thread(explain, self.served, question, rows, targets, _NO_TIME)
-            at_once, _ = await work
-        if not there.all():
-            rows = frame[~there]
-            targets = [target] * len(rows)
-            searched, complete, batch = await self.desk.explain(question, rows, targets, seconds)
-        answers = [(at_once if is_there else searched).pop(0) for is_there in there.tolist()]
-        return [{**answer, "row": i} for i, answer in enumerate(answers)], complete, batch
-
-    def _judge(self, which: str, answers: list[dict[str, Any]]) -> None:
-        """Add how usual each plan is among real rows."""
-        for answer in answers:
-            for plan in answer["plans"]:
-                seen = plan["plausibility"]
-                plan["percentile"] = None if seen is None else self.served.percentile(which, answer["target"], seen)
+        if body["rows"]:
+            frame, notes = frame_of(body["rows"], model.classifier)
+            answers, complete = await _unless_gone(request, self.desk.explain(question, frame))
+            for answer, said in zip(answers, notes, strict=True):
+                answer["notes"] += said
+        request.scope["facts"] |= {"complete": complete}
+        seconds = round(time.perf_counter() - started, 3)
+        return {"complete": complete, "model": model.sha256, "seconds": seconds, "answers": answers}
 
     async def _map(self, request: Request, body: dict[str, Any]) -> Any:
         model = self.served.named(body["model"])
@@ -248,7 +201,7 @@ class _Application:
     async def _audit(self, request: Request, body: dict[str, Any]) -> Any:
         self._need_rows()
         work = self.desk.audit(
-            audit_tasks.audit, body["groups"], body["people"], body["model"], body["target"],
+            tasks.audit, body["groups"], body["people"], body["model"], body["target"],
             seconds=self.limits.audit_seconds,
         )  # fmt: skip
         return await _unless_gone(request, work)
@@ -256,7 +209,7 @@ class _Application:
     async def _make_card(self, request: Request, body: dict[str, Any]) -> Any:
         # It depends on model and rows alone, so one is enough.
         if self._card is None:
-            work = self.desk.audit(audit_tasks.card, seconds=self.limits.audit_seconds, wait=True)
+            work = self.desk.audit(tasks.card, seconds=self.limits.audit_seconds, wait=True)
             self._card = await _unless_gone(request, work)
         return self._card
 

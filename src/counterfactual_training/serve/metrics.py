@@ -33,11 +33,10 @@ class Metrics:
         for bound in _BUCKETS:
             self._buckets[path, bound] += seconds <= bound
 
-    def searched(self, rows: int, requests: int) -> None:
+    def searched(self, rows: int) -> None:
         """Count a batch."""
         self._plain["batches"] += 1
         self._plain["batched_rows"] += rows
-        self._plain["batched_requests"] += requests
 
     def restarted(self, times: int) -> None:
         self._plain["worker_restarts"] += times
@@ -48,7 +47,7 @@ class Metrics:
     def text(self, waiting: int) -> str:
         """All numbers, one per line."""
         lines = [f"ct_up_seconds {time.time() - self._started:.0f}", f"ct_rows_waiting {waiting}"]
-        for name in ("batches", "batched_rows", "batched_requests", "worker_restarts", "failed_searches"):
+        for name in ("batches", "batched_rows", "worker_restarts", "failed_searches"):
             lines.append(f"ct_{name}_total {self._plain[name]}")
         for (path, status), count in sorted(self._requests.items()):
             lines.append(f'ct_requests_total{{path="{path}",status="{status}"}} {count}')

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -50,7 +49,7 @@ class Limits:
         rows: of one request; and of one page of the people.
         options: plans per row.
         body: bytes.
-        seconds: until a search is answered with what is there.
+        seconds: until a search is answered with what was found; who waits longer for it is told to come back later.
         queue: rows that wait; more are told to come back later.
         people: rows shown.
         audited: people who an audit asks for.
@@ -137,7 +136,6 @@ def make_bodies(served: Served, limits: Limits) -> dict[str, Fields]:
     columns = names if served.rows is None else [str(name) for name in served.rows.frame.columns]
     asked: dict[str, Kind] = {
         "options": Number(1, limits.options, whole=True),
-        "seconds": Number(0.05, limits.seconds),
         "model": model,
     }
     pair = Many(Maybe(Number()), 2, 2)
@@ -159,8 +157,7 @@ def make_bodies(served: Served, limits: Limits) -> dict[str, Fields]:
     return {
         "rows": Fields(page, defaults={"offset": 0, "limit": 50, "sort": "row", "descending": False, "filters": []}),
         "predict": Fields({"rows": rows, "model": model}, ["rows"], main),
-        "explain": Fields({"rows": Many(row, limits.rows), **rules, **asked}, ["rows"],
-                          {**main, "options": 1, "seconds": limits.seconds}),
+        "explain": Fields({"rows": Many(row, limits.rows), **rules, **asked}, ["rows"], {**main, "options": 1}),
         "map": Fields(
             {"row": row, "columns": Maybe(Many(OneOf(names, "column"), 2, 2, unique=True)),
              "plans": Many(row, limits.options), "model": model, "size": Number(2, 80, whole=True)},
@@ -202,20 +199,15 @@ class Question:
 
     Attributes:
         model: ``"main"`` or ``"against"``.
-        aimed: whether a target is stated; its class may differ by row.
+        target: the class to reach; ``None`` is the next most probable one.
         rules: arguments of ``explain``, without those that are not stated.
     """
 
     model: str
     options: int
     confidence: float | None
-    aimed: bool
+    target: Any
     rules: Mapping[str, Any]
-
-    @property
-    def key(self) -> str:
-        """The same for questions that can be answered in one search."""
-        return json.dumps([self.model, self.options, self.confidence, self.aimed, self.rules], sort_keys=True)
 
 
 def question_of(body: Mapping[str, Any], model: Model) -> Question:
@@ -226,8 +218,8 @@ def question_of(body: Mapping[str, Any], model: Model) -> Question:
         Rules(**rules).narrow(model.classifier.schema_)
     except InputError as error:  # in the words of the API
         raise RefusedError(str(error).replace("The domain", "The range").replace("domain of", "ranges of")) from None
-    aimed = body["target"] is not None or model.wanted is not None
-    return Question(body["model"], body["options"], body["confidence"], aimed, rules)
+    target = plain_value(model.wanted) if body["target"] is None else body["target"]
+    return Question(body["model"], body["options"], body["confidence"], target, rules)
 
 
 def rules_of(body: Mapping[str, Any], classifier: CounterfactualClassifier) -> dict[str, Any]:

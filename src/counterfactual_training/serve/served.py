@@ -20,6 +20,8 @@ from counterfactual_training.tabular.column import Column
 
 # Of the API; a change that breaks its users makes another number.
 API = 1
+# Seconds that the first search may take, before anybody asks.
+_FIRST_SECONDS = 1.0
 # Real rows that plausibility is compared with, per class.
 _COMPARED = 1000
 
@@ -136,12 +138,24 @@ class Served:
         probability = self.model.classifier.predict_proba(self.people)
         return probability.argmax(1), probability.max(1)
 
+    def prepare(self) -> None:
+        """Work out what most questions need, before anybody asks: workers then have it, and share it."""
+        if self.rows is None or self.rows.frame.empty:
+            return
+        for which in ["main"] if self.against is None else ["main", "against"]:
+            model = self.named(which)
+            denied = np.array([model.classes[place] != plain_value(model.wanted) for place in self.decided[0]])
+            person = self.people.iloc[[int(denied.argmax())]]
+            model.classifier.explain(person, model.wanted, time_limit=_FIRST_SECONDS)
+            if model.wanted is not None:
+                self.percentile(which, plain_value(model.wanted), 0.0)
+
     def percentile(self, which: str, target: Any, plausibility: float) -> float | None:
         """The share of real rows of a class, in percent, that are less plausible; ``None`` if nobody can say."""
         model = self.named(which)
         if self.rows is None or model.classifier.gate_ is None or math.isnan(plausibility):
             return None
-        # Worked out at the first question, because a server without gated questions need not.
+        # Once per class: it takes longer than an answer.
         if (which, target) not in self._compared:
             self._compared[which, target] = self._real(model, target)
         real = self._compared[which, target]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import os
 import secrets
 import shutil
@@ -112,7 +113,6 @@ def run_server(
     workers: int,
     key: bytes | None,
     root_path: str = "",
-    together: bool = True,
     access: Access | None = None,
     listener: socket.socket | None = None,
     log_level: str = "info",
@@ -122,7 +122,10 @@ def run_server(
     warnings.simplefilter("ignore")  # they quote cells; what clients should know is in the notes of their answers
     access = address.access() if access is None else access
     listener = address.listen() if listener is None else listener
-    app = make_app(served, access=access, limits=limits, workers=workers, key=key, together=together)
+    # Collecting garbage writes into what it looks at, and workers share these pages until somebody writes.
+    gc.collect()
+    gc.freeze()
+    app = make_app(served, access=access, limits=limits, workers=workers, key=key)
     make_server(app, limits, root_path).run(sockets=[listener])
 
 

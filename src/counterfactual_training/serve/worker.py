@@ -1,35 +1,32 @@
-"""A process that searches: it holds the models, takes one task at a time and sends back plain values.
+"""Processes that search and audit: each has the models, takes one task at a time and sends back plain values.
 
-Searches run here, so that the process that talks to clients always answers, and so that a search that takes far too
-long, or that nobody waits for any more, can be ended by ending its process.
+Work is done there, so that the process that talks to clients always answers, and so that a task that takes far too long
+can be ended by ending its process.
 """
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
+import queue
 import signal
+import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
-import pandas as pd
 import torch
 
 from counterfactual_training.errors import CounterfactualTrainingError
-from counterfactual_training.serve.answers import answers_of
-from counterfactual_training.serve.questions import Question
 from counterfactual_training.serve.served import Served
 
-# Seconds to wait for a process that was asked to end.
-_PATIENCE = 2.0
 # Seconds after which a thread that waits for a process looks whether it still should.
 _GLANCE = 0.05
-# A fork of a server that has already imported torch starts in milliseconds; Windows can only spawn.
-_METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 # What a task comes to: a result, or an error.
 Reply = tuple[Any, Exception | None]
 
@@ -50,35 +47,34 @@ class TaskError(CounterfactualTrainingError):
     """A task failed in a way that nobody foresaw; the message names the type of the error and nothing of the data."""
 
 
-class Worker:
-    """The parent's end of a process. One thread at a time may ask it."""
+def make_workers(served: Served, number: int) -> list[Worker]:
+    """Workers that share what the models, rows and imports take of memory; to be called before there are threads."""
+    nursery = _Nursery(served)
+    return [Worker(nursery.start_process) for _ in range(number)]
 
-    def __init__(self, served: Served) -> None:
-        self._served = served
-        self._process: multiprocessing.process.BaseProcess | None = None
+
+class Worker:
+    """The parent's end of a process. One thread at a time may ask it.
+
+    Args:
+        start_process: starts one, and returns the pipe to it.
+    """
+
+    def __init__(self, start_process: Callable[[], Connection]) -> None:
+        self._start_process = start_process
         self._pipe: Connection | None = None
         self.starts = 0
 
     def start(self) -> None:
         """Start the process, unless it runs."""
-        if self._process is not None and self._process.is_alive():
-            return
-        context: Any = multiprocessing.get_context(_METHOD)
-        if _METHOD == "forkserver":
-            context.set_forkserver_preload([__name__])
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(theirs, self._served), daemon=True)
-        self._process.start()
-        theirs.close()
-        self.starts += 1
+        # A process says nothing unasked: what there is to read is its end.
+        if self._pipe is not None and self._pipe.poll():
+            self.stop()
+        if self._pipe is None:
+            self._pipe = self._start_process()
+            self.starts += 1
 
-    def ask(
-        self,
-        task: Callable[..., Any],
-        *arguments: Any,
-        seconds: float,
-        gone: threading.Event,
-    ) -> Any:
+    def ask(self, task: Callable[..., Any], *arguments: Any, seconds: float, gone: threading.Event) -> Any:
         """``task(served, *arguments)`` in the process.
 
         The process is ended after so many seconds (:class:`TooLongError`), and once ``gone`` is
@@ -110,28 +106,79 @@ class Worker:
         return reply
 
     def stop(self) -> None:
-        """End the process, whatever it does."""
+        """End the process, whatever it does: it ends when its pipe is closed."""
         if self._pipe is not None:
             self._pipe.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.join(_PATIENCE)
-            with contextlib.suppress(ValueError):  # it does not end; the system has to
-                self._process.close()
-        self._process = self._pipe = None
+        self._pipe = None
+
+
+# ---- the processes ---------------------------------------------------------------------------------------------------
+
+
+class _Nursery:
+    """Starts processes.
+
+    On Linux, a process without threads forks them. It is forked itself as soon as this object is made, and shares all
+    memory with this one: a new process takes milliseconds, and little memory of its own. Elsewhere, and where there is
+    a GPU, libraries that have been used do not work in a fork, and processes start anew.
+    """
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._lock = threading.Lock()
+        self._pipe: Connection | None = None
+        if sys.platform == "linux" and not torch.cuda.is_available():
+            self._pipe, theirs = multiprocessing.Pipe()
+            with theirs:
+                if os.fork() == 0:
+                    _alone(_nurse, theirs, served)
+
+    def start_process(self) -> Connection:
+        """The pipe to a new process."""
+        ours, theirs = multiprocessing.Pipe()
+        with theirs:
+            if self._pipe is None:
+                context = multiprocessing.get_context("spawn")
+                context.Process(target=_work, args=(theirs, self._served), daemon=True).start()
+            else:
+                with self._lock:
+                    send_handle(self._pipe, theirs.fileno(), 0)
+        return ours
+
+
+def _nurse(pipe: Connection, served: Served) -> None:
+    """Fork a process for every pipe that comes, until the other end is closed."""
+    # Nobody asks how they ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            with Connection(recv_handle(pipe)) as theirs:
+                if os.fork() == 0:
+                    _alone(_work, theirs, served)
+
+
+def _alone(function: Callable[[Connection, Served], None], pipe: Connection, served: Served) -> None:
+    """Run this in a process that was just forked, and end it."""
+    try:
+        # A copy of the server's socket would keep its port, and one of another pipe would keep that open.
+        os.closerange(3, pipe.fileno())
+        os.closerange(pipe.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
+        # Ctrl-C reaches all processes of a terminal; the parent decides when this one ends.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        function(pipe, served)
+    finally:
+        os._exit(0)
 
 
 def _work(pipe: Connection, served: Served) -> None:
     """Answer tasks until the other end is closed."""
-    # Ctrl-C reaches all processes of a terminal; the parent decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # notes on unknown categories are the parent's
+    tasks: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(pipe, tasks), daemon=True).start()
     while True:
-        try:
-            task, arguments = pipe.recv()
-        except (EOFError, OSError):
-            return
+        task, arguments = tasks.get()
         reply: Reply
         try:
             reply = task(served, *arguments), None
@@ -140,45 +187,19 @@ def _work(pipe: Connection, served: Served) -> None:
         except Exception as error:
             # No message: it may hold values of rows, which do not belong into logs.
             reply = None, TaskError(type(error).__name__)
-        pipe.send(reply)
+        with contextlib.suppress(OSError):  # nobody waits for it
+            pipe.send(reply)
+
+
+def _listen(pipe: Connection, tasks: queue.SimpleQueue[Any]) -> None:
+    """Take tasks, and end the process, whatever it does, when there is nobody any more to give them."""
+    try:
+        while True:
+            tasks.put(pipe.recv())
+    finally:
+        os._exit(0)
 
 
 def _portable(error: CounterfactualTrainingError) -> CounterfactualTrainingError:
     """The error without its traceback, in a type that has no other arguments than its message."""
     return type(error)(str(error))
-
-
-# ---- tasks -----------------------------------------------------------------------------------------------------------
-
-
-def explain(
-    served: Served, question: Question, frame: pd.DataFrame, targets: list[Any], seconds: float
-) -> tuple[list[dict[str, Any]], bool]:
-    """Answers to the rows of a question, and whether time sufficed to try everything."""
-    model = served.named(question.model)
-    found = model.classifier.explain(
-        frame.reset_index(drop=True),
-        [model.label(target) for target in targets] if question.aimed else None,
-        n_options=question.options,
-        confidence=question.confidence,
-        time_limit=seconds,
-        **question.rules,
-    )
-    if question.model != "main":  # by one ruler, or costs could not be compared
-        found = found.measured_by(served.model.classifier.encoder_, question.rules.get("difficulty"))
-    answers = answers_of(found, len(frame))
-    for plan in (plan for answer in answers for plan in answer["plans"]):
-        if not plan["answered"] and not plan["binding"]:
-            plan["binding"] = _stated(question.rules)
-    return answers, found.complete
-
-
-def _stated(rules: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The rules of a question that may be why nothing was found: those that its asker can take back."""
-    stated = [(name, "is locked in this question") for name in rules.get("lock", ())]
-    stated += [
-        (name, "is limited in this question") for name in (*rules.get("domain", ()), *rules.get("max_change", ()))
-    ]
-    if "vary" in rules:
-        stated += [(name, "may change, and nothing else may") for name in rules["vary"]]
-    return [{"column": name, "reason": reason} for name, reason in stated]

@@ -1,4 +1,4 @@
-// Asking for plans: one first, because that is quick, then as many as were asked for.
+// Asking for plans.
 
 import { explainBody, post, superseded } from "./api";
 import type { Explained, Question, Row } from "./contract";
@@ -7,7 +7,7 @@ import { question } from "./rules";
 import { type Asked, emit, startRow, state } from "./state";
 import { count, quoted } from "./words";
 
-export type Progress = { phase: "idle" } | { phase: "first" } | { phase: "more" } | { phase: "failed"; error: unknown };
+export type Progress = { phase: "idle" } | { phase: "searching" } | { phase: "failed"; error: unknown };
 
 export let progress: Progress = { phase: "idle" };
 let request: AbortController | null = null;
@@ -21,15 +21,10 @@ function go(next: Progress): void {
 export async function ask(): Promise<void> {
   request?.abort();
   const mine = (request = new AbortController());
-  const [row, wanted, options] = [startRow(), question(), state.options];
-  go({ phase: "first" });
+  go({ phase: "searching" });
   announce("Searching for plans.");
   try {
-    state.asked = await explain(row, wanted, 1, mine.signal);
-    if (options > 1 && worthMore(state.asked)) {
-      go({ phase: "more" });
-      state.asked = await explain(row, wanted, options, mine.signal);
-    }
+    state.asked = await explain(startRow(), question(), mine.signal);
     go({ phase: "idle" });
     announce(outcome(state.asked));
   } catch (error) {
@@ -39,13 +34,8 @@ export async function ask(): Promise<void> {
   }
 }
 
-/** Who has the wanted decision already has no second way to it. */
-function worthMore({ answer }: Asked): boolean {
-  return answer.searched && answer.plans.some((plan) => plan.status !== "already_there");
-}
-
-async function explain(row: Row, wanted: Question, options: number, signal: AbortSignal): Promise<Asked> {
-  const found = await post<Explained>("explain", explainBody(row, wanted, options, "main"), signal);
+async function explain(row: Row, wanted: Question, signal: AbortSignal): Promise<Asked> {
+  const found = await post<Explained>("explain", explainBody(row, wanted, state.options, "main"), signal);
   const title =
     state.start === "set" && state.person.row !== null
       ? `${state.person.title}, with moved values`

@@ -34,7 +34,7 @@ function refresh(): void {
 
 function update(): void {
   // The main model's own search comes first: its answer is one of the two sides.
-  if (progress.phase === "first" || progress.phase === "more") {
+  if (progress.phase === "searching") {
     request?.abort();
     fill(at("compare-content"), busy("Asking both models …"));
   } else void load();

@@ -130,7 +130,6 @@ export interface Answer {
   decision: Class;
   confidence: number;
   target: Class;
-  searched: boolean;
   plans: Plan[];
   notes: string[];
 }
@@ -139,7 +138,6 @@ export interface Explained {
   complete: boolean;
   model: string;
   seconds: number;
-  batch: number;
   answers: Answer[];
 }
 

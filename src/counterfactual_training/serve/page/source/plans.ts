@@ -22,19 +22,18 @@ export function buildPlans(): void {
 function draw(): void {
   const holder = at("plans-content");
   // Nothing below may jump while a search runs: somebody may be about to press it.
-  holder.style.minHeight = progress.phase === "first" && !state.asked ? `${holder.offsetHeight}px` : "";
+  holder.style.minHeight = progress.phase === "searching" && !state.asked ? `${holder.offsetHeight}px` : "";
   fill(holder, problem(), state.asked ? found(state.asked) : null);
 }
 
 function problem(): Child {
   if (progress.phase === "failed") return failed(progress.error, () => void ask());
-  return progress.phase === "first" && !state.asked ? busy("Searching for a plan …") : null;
+  return progress.phase === "searching" && !state.asked ? busy("Searching for plans …") : null;
 }
 
 /** Where things stand, always in the same line. */
 function standing(asked: Asked): Child {
-  if (progress.phase === "first") return busy("Searching for a plan …");
-  if (progress.phase === "more") return busy("One plan is here. Looking for others …");
+  if (progress.phase === "searching") return busy("Searching for plans …");
   if (stale())
     return h("strong", { class: "stale" }, "The rules have changed since these plans were found: ask again.");
   return h("strong", {}, `${outcome(asked)} ${number(asked.seconds, 1)} s.`);
@@ -42,7 +41,7 @@ function standing(asked: Asked): Child {
 
 function found(asked: Asked): HTMLElement {
   const { answer, complete } = asked;
-  const old = progress.phase === "first" || stale();
+  const old = progress.phase === "searching" || stale();
   return h(
     "div",
     {},
@@ -55,7 +54,6 @@ function found(asked: Asked): HTMLElement {
           icon("alert"),
           "The time ran out before the search was done. Ask for fewer plans, or ask again.",
         ),
-    answer.searched ? null : h("p", { class: "notice warn" }, "The search did not begin in time. Ask again."),
     h(
       "div",
       { class: old ? "plans old" : "plans" },
