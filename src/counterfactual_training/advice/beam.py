@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from counterfactual_training.advice.find import Finder
 
 # Pairs of moves per person, which decide how many moves of a column take part in pairs; and the fewest, and most.
-_PAIRS, _COARSEST, _FINEST = 5000, 4, 12
+_PAIRS, _COARSEST, _FINEST = 3000, 4, 12
 # Points of wide tables are large, so that fewer are tried: encoded values in all pairs, and pairs.
 _PAIR_VALUES, _FEWEST_PAIRS = 2**19, 500
 # Candidates of a person that are eased at a time: few first, because most of the others are then known to be dearer.
-_EASED = (8, 64)
+_EASED = (4, 32)
 # The largest sets of columns, and moves of a column that take part in sets of three and more.
-_DEEPEST, _DEEP = 48, 16
+_DEEPEST, _DEEP = 48, 10
 # Real rows tried per person, and how many that arrive are shortened.
 _REAL, _KEPT = 400, 3
 # Looks around a best effort, values on either side each time, and how much closer the next look is.

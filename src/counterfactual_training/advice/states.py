@@ -11,7 +11,7 @@ from counterfactual_training.advice.candidates import COLUMN
 from counterfactual_training.advice.moves import Moves
 
 # Sets that stay in the beam, and extensions put to the model per level.
-_WIDTH, _ASKED = 48, 240
+_WIDTH, _ASKED = 32, 240
 # Of these, the most promising are put to the gate, which is slow; and the cheapest that the model lets pass.
 _JUDGED, _CHEAPEST = 96, 8
 
