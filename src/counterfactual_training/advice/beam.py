@@ -41,17 +41,17 @@ if TYPE_CHECKING:
     from counterfactual_training.advice.find import Finder
 
 # Pairs of moves per person, which decide how many moves of a column take part in pairs; and the fewest, and most.
-_PAIRS, _COARSEST, _FINEST = 3000, 4, 12
-# Points of wide tables are large, so that fewer are tried: encoded values in all pairs, and pairs.
-_PAIR_VALUES, _FEWEST_PAIRS = 2**19, 500
+_PAIRS, _COARSEST, _FINEST = 5000, 4, 12
 # Candidates of a person that are eased at a time: few first, because most of the others are then known to be dearer.
 _EASED = (4, 32)
 # The largest sets of columns, and moves of a column that take part in sets of three and more.
-_DEEPEST, _DEEP = 48, 10
+_DEEPEST, _DEEP = 48, 16
 # Real rows tried per person, and how many that arrive are shortened.
 _REAL, _KEPT = 400, 3
 # Looks around a best effort, values on either side each time, and how much closer the next look is.
 _LOOKS, _AROUND, _CLOSER = 4, 16, 8.0
+# Digits by which best efforts are compared.
+_SCORED = 4
 # Sets of columns that are looked at for further options.
 _SUPPORTS = 12
 
@@ -66,6 +66,7 @@ class Beam:
         threshold: to reach.
         max_changes: the largest number of columns; ``None`` for any.
         features: ``(f,)`` those to try, by position; ``None`` for all.
+        num_columns: that a person may change at most, whatever the question says; ``None`` for all.
         generator: a search along gradients, for tables of hundreds of columns; ``None`` does without.
     """
 
@@ -77,9 +78,11 @@ class Beam:
         threshold: float,
         max_changes: int | None,
         features: np.ndarray | None = None,
+        num_columns: int | None = None,
         generator: Generator | None = None,
     ) -> None:
         self.finder = finder
+        self.num_columns = len(finder.encoder.columns_) if num_columns is None else num_columns
         self.generator = generator
         self.oracle = Oracle(finder, factuals, y, threshold, finder.movable if features is None else features)
         self.window = self.oracle.window
@@ -180,9 +183,9 @@ class Beam:
 
     def pairs(self, num_options: int) -> Candidates:
         """Level 2: every pair of a coarser choice of moves in two columns."""
-        m = max(len(self.book.free), 2)
-        pairs = min(_PAIRS, max(_FEWEST_PAIRS, _PAIR_VALUES // max(1, self.x.shape[1])))
-        size = math.sqrt(2 * pairs / (m * (m - 1)))
+        # Of all columns, not of those that this question leaves: its bounds must not change the values.
+        m = max(self.num_columns, 2)
+        size = math.sqrt(2 * _PAIRS / (m * (m - 1)))
         moves = self.moves.thinned(int(min(max(size, _COARSEST), _FINEST)))
         first, second = np.triu_indices(len(moves.feature), 1)
         apart = moves.feature[first] != moves.feature[second]
@@ -235,10 +238,14 @@ class Beam:
         first = order[rank_within(key[order]) < 2]
         first = first[np.lexsort((rest.least[first], rest.person[first]))]
         first = first[rank_within(rest.person[first]) < 2 * _SUPPORTS]
-        self._ease_sets(rest.take(first), all_of_them=True)
+        self._ease_sets(rest.take(first), only_others=True)
 
-    def _ease_sets(self, found: Candidates, all_of_them: bool = False) -> None:
-        """Ease candidates that arrive, in one order of their moves and the other; the cheaper result counts."""
+    def _ease_sets(self, found: Candidates, only_others: bool = False) -> None:
+        """Ease candidates that arrive, in one order of their moves and the other; the cheaper result counts.
+
+        With ``only_others``, all of them are eased, for the sake of other options, and none becomes the best answer:
+        that is the one of a question for one option.
+        """
         moves, person, sets = found.moves, found.person, found.sets
         points = self.points(moves, person, sets)
         arrived = np.flatnonzero(self.oracle.arrives(person, points))
@@ -264,7 +271,7 @@ class Beam:
                 person[rows], points, rows, feature[rows, at], inner[rows, at], number[rows, at]
             )
             room[rows, at] = 0.0
-            if not all_of_them:
+            if not only_others:
                 # Whoever cannot get below the best price by what is left is left alone.
                 hope = self._price(person[rows], feature[rows], number[rows]) - room[rows].sum(1)
                 rows = rows[hope < self.best[person[rows]]]
@@ -278,17 +285,22 @@ class Beam:
         rows = rows[fine]
         person, points = person[rows], points[torch.as_tensor(rows)]
         if size == 1:
-            self.add(person, points, self._price(person, feature[rows], number[rows]))
+            self.add(person, points, self._price(person, feature[rows], number[rows]), only_others)
         else:
             # Eased, one of the changes may no longer be needed.
-            self._add_points(person, self.easing.undo(person, points))
+            self._add_points(person, self.easing.undo(person, points), only_others)
 
     def _price(self, person: np.ndarray, feature: np.ndarray, number: np.ndarray) -> np.ndarray:
         who = np.broadcast_to(person[:, None], feature.shape)
         return self.book.cost(feature, who, number).sum(1) + COLUMN * feature.shape[1]
 
-    def add(self, person: np.ndarray, points: Tensor, price: np.ndarray) -> None:
-        """Put answers into the pool."""
+    def add(self, person: np.ndarray, points: Tensor, price: np.ndarray, only_others: bool = False) -> None:
+        """Put answers into the pool; with ``only_others``, those that are no better than the best."""
+        if only_others:
+            rows = np.flatnonzero((price >= self.best[person]) | np.isinf(self.best[person]))
+            person = person[rows]
+            points = points[torch.as_tensor(rows)]
+            price = price[rows]
         self.pool.add(person, points, price)
         order = np.lexsort((price, person))
         order = order[rank_within(person[order]) == 0]
@@ -362,7 +374,8 @@ class Beam:
         points = points[torch.as_tensor(missed)]
         odds = odds[missed]
         gate = gate[missed]
-        score = np.minimum(odds - self.oracle.enough, gate)
+        # Without the last digits, in which another batch may differ.
+        score = np.round(np.minimum(odds - self.oracle.enough, gate), _SCORED)
         order = np.lexsort((-score, person))
         order = order[rank_within(person[order]) == 0]
         better = order[score[order] > self.effort_score[person[order]]]
@@ -385,7 +398,7 @@ class Beam:
         """Improve points ``(a, d)``, one for each of the people, number by number, closer and closer."""
         shares = np.arange(-_AROUND, _AROUND + 1) / _AROUND
         odds, gate = self.oracle.margins(people, points)
-        score = np.minimum(odds - self.oracle.enough, gate)
+        score = np.round(np.minimum(odds - self.oracle.enough, gate), _SCORED)
         for look in range(_LOOKS):
             for j, notation in self.book.notations.items():
                 width = notation.span / _CLOSER ** (look + 1)
@@ -415,7 +428,7 @@ class Beam:
         self._note_effort(who, trial, odds, np.where(kept, gate, -math.inf))
         arrived = np.flatnonzero(kept & self.oracle.reached(odds, gate))
         self.shorten(who[arrived], trial[torch.as_tensor(arrived)])
-        found = np.where(kept, np.minimum(odds - self.oracle.enough, gate), -math.inf)
+        found = np.where(kept, np.round(np.minimum(odds - self.oracle.enough, gate), _SCORED), -math.inf)
         order = np.lexsort((-found, place))
         order = order[rank_within(place[order]) == 0]
         better = order[found[order] > score[place[order]]]
@@ -502,12 +515,12 @@ class Beam:
                 self.easing.ease(person[rows], points, rows, feature[rows], own[rows], now[rows])
         self._add_points(person, self.easing.undo(person, points))
 
-    def _add_points(self, person: np.ndarray, points: Tensor) -> None:
+    def _add_points(self, person: np.ndarray, points: Tensor, only_others: bool = False) -> None:
         """Put points ``(a, d)`` of few enough changes into the pool."""
         cost = self.easing.costs(person, points)
         count = (cost > 0).sum(1)
         fine = np.flatnonzero((count <= self.most) & (count > 0))
-        self.add(person[fine], points[torch.as_tensor(fine)], cost.sum(1)[fine] + COLUMN * count[fine])
+        self.add(person[fine], points[torch.as_tensor(fine)], cost.sum(1)[fine] + COLUMN * count[fine], only_others)
 
     def points(self, moves: Moves, person: np.ndarray, sets: np.ndarray) -> Tensor:
         """Points ``(c, d)`` of people who make all moves of a set ``(c, s)``."""

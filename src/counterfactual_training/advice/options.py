@@ -150,11 +150,12 @@ def _search(
     question: Question,
     num_options: int,
     features: np.ndarray | None = None,
+    num_columns: int | None = None,
 ) -> list[list[_Answer]]:
-    """The answers of each person, at least one, in some of the features."""
+    """The answers of each person, at least one; in so many of the features, if there are many."""
     # Changes of many columns are found along gradients, if there are any.
     along = question.generator if features is not None and finder.background is None else None
-    beam = Beam(finder, factuals, y, question.threshold, question.max_changes, features, along)
+    beam = Beam(finder, factuals, y, question.threshold, question.max_changes, features, num_columns, along)
     beam.run(num_options)
     return _chosen(finder, beam, factuals, num_options)
 
@@ -170,7 +171,7 @@ def _search_wide(
         promise = promising(finder, part, y[rows], most)
         features = promise.any(0).nonzero().squeeze(-1).cpu().numpy()
         part = part.holding(~promise[:, finder.owner.to(y.device)])
-        found = _search(finder, part, y[rows], question, num_options, features)
+        found = _search(finder, part, y[rows], question, num_options, features, most)
         for row, own in zip(rows.tolist(), found, strict=True):
             answers[row] = own
         missed = [row for row in rows.tolist() if answers[row][0].status != int(Status.CONVERGED)]

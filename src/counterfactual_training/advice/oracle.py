@@ -105,6 +105,8 @@ class Oracle:
 
     def _odds(self, logits: Tensor, person: np.ndarray) -> np.ndarray:
         odds = self.finder.odds_of(logits, self.y[torch.as_tensor(person)]).double()
+        if bool(odds.sum().isnan()):  # as good as never
+            check_finite_logits(logits)
         if self.finder.decision:
             # Less what another batch may differ, which grows with the logits: their scale changes no decision.
             odds -= _ROUNDING * logits.abs().amax(-1)

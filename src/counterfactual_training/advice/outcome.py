@@ -93,7 +93,10 @@ def _met(told: Explanation, i: int, asked: str) -> str:
     times = ""
     if gated:
         reached = reached * told.plausibility[i]
-        times = f" × plausibility {say_confidence(told.plausibility[i])} = {say_confidence(reached)}"
+        # In as many digits as were asked for: 0.99 is not above 0.999.
+        decimals = max(2, len(str(float(told.asked)).partition(".")[2]))
+        plausible = say_confidence(told.plausibility[i], decimals)
+        times = f" × plausibility {plausible} = {say_confidence(reached, decimals)}"
     # By the status, because a product in another precision may end on the other side.
     above = told.status[i] == "converged" or (not gated and reached >= told.asked)
     return f"{times}, {'above' if above else 'below'} the {asked} asked for"

@@ -149,11 +149,17 @@ class Column:
 
     @property
     def _unruled(self) -> bool:
-        """Whether the data decide which numbers advice names. Who states a rule means what lies between, too, unless
-        it is a domain that ends at such numbers."""
+        """Whether the data decide which numbers advice names.
+
+        Who states a step means it. Who states a domain means what lies between its ends, too, unless it ends at such
+        numbers; and so does who states a largest change that leads from none of them to the next.
+        """
+        if self.feature.step is not None:
+            return False
         ends = [end for end in self.feature.limits if np.isfinite(end)] if self.feature.domain is not None else []
         named = all(end in self.values if self.values else self.spacing and end % self.spacing == 0 for end in ends)
-        return named and self.feature.step is None and self.feature.max_change is None
+        least = np.diff(self.values).min(initial=np.inf) if self.values else self.spacing or 0.0
+        return named and (self.feature.max_change is None or self.feature.max_change >= least)
 
     @property
     def _resolution(self) -> float:
