@@ -311,7 +311,7 @@ class Beam:
     # ---- larger sets -----------------------------------------------------------------------------------------------
 
     def deepen(self, people: np.ndarray) -> None:
-        """Levels 3 and more, for people whom one or two columns do not help; also finds the best efforts."""
+        """Larger sets, for people whom one or two columns do not help or who may find a cheaper answer; best efforts."""
         moves = self.moves.thinned(_DEEP)
         states = self._first_states(moves, people)
         for _ in range(2, min(self.most, _DEEPEST) + 1):

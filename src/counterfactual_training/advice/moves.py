@@ -1,8 +1,9 @@
 """Moves: for every person and column, the values that advice may name, each with its code and its cost.
 
 A move changes one column of one person to one value. Values are numbers as a person would write them, or categories.
-Which values are tried depends on the column and the person, not on the bounds that a question states, unless these are
-so narrow that numbers need more digits: a question leaves some values out. So a freer question has more moves, and
+Which values are tried depends on the column and the person, not on the bounds that a question states: a question leaves
+some values out. There are two exceptions: bounds so narrow that numbers need more digits, and a domain whose ends the
+data would not name, which makes all numbers between them possible. So a freer question has more moves, and
 where one or two columns decide, its advice does not get dearer.
 """
 

@@ -77,8 +77,9 @@ class States:
         gate = self.reached.gate[kept, None] + self.gains.gate
         price, reach = self._scores(total, Reached(odds, gate))
         barred = inside | (price + COLUMN * size >= best)
-        # What is missing counts for more than what is spent: it is but a forecast.
+        # What is missing counts half as much again as what is spent: it is bought at the best rate, which rarely lasts.
         score = np.where(barred, math.inf, 1.5 * price - 0.5 * total).ravel()
+        # Of sets that miss about as much, the cheaper one.
         reach = np.where(barred, math.inf, reach + 0.02 * total / max(total.max(), 1e-9)).ravel()
         chosen = both(score, reach, _ASKED)
         chosen = chosen[np.isfinite(score[chosen])]
