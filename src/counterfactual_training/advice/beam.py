@@ -311,7 +311,7 @@ class Beam:
     # ---- larger sets -----------------------------------------------------------------------------------------------
 
     def deepen(self, people: np.ndarray) -> None:
-        """Larger sets, for people whom one or two columns do not help or who may find a cheaper answer; best efforts."""
+        """Larger sets, for people whom two columns do not help or who may find a cheaper answer; finds best efforts."""
         moves = self.moves.thinned(_DEEP)
         states = self._first_states(moves, people)
         for _ in range(2, min(self.most, _DEEPEST) + 1):
