@@ -194,7 +194,7 @@ class Beam:
             first, second = first[:0], second[:0]
         limit = self.best if num_options == 1 else np.full_like(self.best, math.inf)
         people = max(1, TOGETHER // max(1, len(first)))
-        found = [Candidates(moves, first[:0], np.zeros((0, 2), dtype=np.int64), np.zeros(0))]
+        found = [Candidates(moves, first[:0], np.zeros((0, 2), dtype=np.int64), np.zeros(0), np.zeros(0))]
         for start in range(0, len(self.x), people):
             rows = slice(start, start + people)
             least = moves.least[rows][:, first] + moves.least[rows][:, second] + 2 * COLUMN
@@ -213,7 +213,7 @@ class Beam:
         good = np.flatnonzero(kept & (odds >= self.oracle.enough))
         least = moves.least[person[good, None], sets[good]].sum(1) + COLUMN * sets.shape[1]
         order = np.lexsort((least, person[good]))
-        return Candidates(moves, person[good][order], sets[good][order], least[order])
+        return Candidates(moves, person[good][order], sets[good][order], least[order], odds[good][order])
 
     def settle(self, found: Candidates, num_options: int) -> None:
         """Ease candidates in the order of the least that they can cost, until no other can be cheaper."""
@@ -248,7 +248,8 @@ class Beam:
         """
         moves, person, sets = found.moves, found.person, found.sets
         points = self.points(moves, person, sets)
-        arrived = np.flatnonzero(self.oracle.arrives(person, points))
+        # The model and relations let them pass already.
+        arrived = np.flatnonzero(self.oracle.passes(person, points, found.odds, np.ones(len(person), dtype=bool)))
         person = person[arrived]
         sets = sets[arrived]
         points = points[torch.as_tensor(arrived)]

@@ -39,19 +39,25 @@ class Pool:
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Sets of moves ``(c, s)`` of some people ``(c,)`` that the model lets pass, and the least each can cost."""
+    """Sets of moves ``(c, s)`` of some people ``(c,)`` that the model lets pass.
+
+    Attributes:
+        least: ``(c,)`` that each can cost.
+        odds: ``(c,)`` that the model gives it.
+    """
 
     moves: Moves
     person: np.ndarray
     sets: np.ndarray
     least: np.ndarray
+    odds: np.ndarray
 
     def take(self, rows: np.ndarray) -> Candidates:
-        return Candidates(self.moves, self.person[rows], self.sets[rows], self.least[rows])
+        return Candidates(self.moves, self.person[rows], self.sets[rows], self.least[rows], self.odds[rows])
 
     @classmethod
     def joined(cls, parts: Sequence[Candidates]) -> Candidates:
-        names = ("person", "sets", "least")
+        names = ("person", "sets", "least", "odds")
         return cls(parts[0].moves, *(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
