@@ -158,7 +158,7 @@ class Beam:
         gained = np.where(self.moves.allowed, self.odds_alone - self.odds_before[:, None], 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             rate = np.where(gained > 0, gained / self.moves.cost, 0.0)
-        starts = np.flatnonzero(np.r_[True, np.diff(self.moves.feature) != 0])
+        starts = np.flatnonzero(rank_within(self.moves.feature) == 0)
         gain = np.maximum.reduceat(gained, starts, 1)
         rate = np.maximum.reduceat(rate, starts, 1)
         order = np.argsort(-rate, 1, kind="stable")

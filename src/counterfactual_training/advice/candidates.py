@@ -63,8 +63,8 @@ class Candidates:
 
 def rank_within(groups: np.ndarray) -> np.ndarray:
     """The place of each entry within its group, of sorted groups ``(a,)``."""
-    if len(groups) == 0:
-        return groups
-    new = np.r_[True, groups[1:] != groups[:-1]]
-    starts = np.flatnonzero(new)
-    return np.arange(len(groups)) - np.repeat(starts, np.diff(np.r_[starts, len(groups)]))
+    place = np.arange(len(groups))
+    first = np.ones(len(groups), dtype=bool)
+    np.not_equal(groups[1:], groups[:-1], out=first[1:])
+    # Where the group of each entry starts: the last start so far.
+    return place - np.maximum.accumulate(np.where(first, place, 0))

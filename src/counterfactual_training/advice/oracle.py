@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from counterfactual_training.advice.moves import Moves
 
 # Points that are asked about at once, and encoded values in them: more would not stay in the processor's cache.
-_POINTS, TOGETHER = 2**13, 2**21
+_POINTS, TOGETHER = 2**11, 2**21
 # What logits of the same point in different batches may differ by, as a share of the largest.
 _ROUNDING = 4e-6
 # Points that a gate judges at a time: its kernels should stay in the processor's cache.
