@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 # Pairs of moves per person, which decide how many moves of a column take part in pairs; and the fewest, and most.
 _PAIRS, _COARSEST, _FINEST = 5000, 4, 12
 # Candidates of a person that are eased at a time: few first, because most of the others are then known to be dearer.
-_EASED = (4, 32)
+_EASED = (8, 64)
 # The largest sets of columns, and moves of a column that take part in sets of three and more.
 _DEEPEST, _DEEP = 48, 16
 # Real rows tried per person, and how many that arrive are shortened.
