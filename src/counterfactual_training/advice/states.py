@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,12 +115,12 @@ class States:
         rates = self._rates
         return cost + np.maximum(odds / rates.odds, gate / rates.gate), odds + gate
 
-    @property
+    @cached_property
     def _whole(self) -> Reached:
         """What was missing at the start."""
         return Reached(max(self.enough - self.start.odds, 1e-9), max(-self.start.gate, 1.0))
 
-    @property
+    @cached_property
     def _rates(self) -> Reached:
         """The most that a unit of cost buys of either share."""
         odds, gate = ((gain / self.costs).max(initial=0.0) for gain in self.gains)

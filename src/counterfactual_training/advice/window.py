@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -97,7 +98,7 @@ class Window:
         sums[:, torch.as_tensor(self.following)] = 0
         return sums.numpy()
 
-    @property
+    @cached_property
     def following(self) -> np.ndarray:
         """Features that follow others, as positions among the features."""
         return np.flatnonzero(np.isin(self.features, self.finder.following))
