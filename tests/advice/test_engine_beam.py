@@ -186,6 +186,35 @@ def test_the_nearest_number_that_suffices_is_found(make_finder, rule):
     np.testing.assert_allclose(best, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("by", ["gate", "relation"])
+def test_a_narrow_band_between_two_values_of_a_table_is_found(make_finder, by):
+    """The model asks for a little more than the median; gate or relation allow hardly more than that."""
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"paid": rng.gamma(3, 4, 300).round(1), "total": rng.gamma(9, 4, 300).round(1)})
+    schema = {"total": {"mutability": "none"}}
+    relations = ["paid <= total"] if by == "relation" else []
+    finder = linear(make_finder, frame, [1.0, 0.0], 0.0, schema=schema, relations=relations)
+    column = finder.encoder.columns_[0]
+    bar = column.center + 0.001 * column.scale
+    finder = linear(make_finder, frame, [1.0, 0.0], -0.001, schema=schema, relations=relations)
+    ceiling = np.ceil(bar * 10 + 0.5) / 10
+    people = frame[frame["paid"] < bar - 1].head(20).assign(total=ceiling)
+    if by == "gate":
+        finder = replace(
+            finder, gate=Plausible(lambda x: x[..., 0] <= (ceiling + 0.001 - column.center) / column.scale)
+        )
+    beam = Beam(finder, finder.factuals(people), torch.full((len(people),), TARGET), 0.5, 1)
+    # Where another column has an answer, nothing else would look between the values.
+    with beam.oracle.asking():
+        beam.settle(beam.singles(1), 1)
+    _, points, _ = answers(beam)
+    notation = beam.book.notations[0]
+    assert not ((notation.values > bar) & (notation.values <= ceiling)).any()
+    paid = points[:, 0].numpy() * column.scale + column.center
+    assert np.isfinite(beam.best).all()
+    assert ((paid > bar) & (paid <= ceiling + 1e-4)).all()
+
+
 # ---- easing and undoing ----------------------------------------------------------------------------------------------
 
 

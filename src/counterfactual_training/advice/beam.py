@@ -13,6 +13,8 @@ A candidate is a person and a set of moves (:mod:`moves`). All people are search
 A candidate that reaches the bar is eased: each number goes back towards the person's own, as far as the bar allows.
 Easing ends above the next coarser value, so that a bound on its result is known before. Candidates are eased in the
 order of their bounds, until no bound is below the best result: of these candidates the best one is found exactly.
+Of one number that only the model accepts, the nearest value that it accepts is tried too: a gate or a relation may
+leave no more than a narrow band.
 
 The model is asked about many points at once, the gate only about those that the model lets pass.
 """
@@ -194,7 +196,8 @@ class Beam:
             first, second = first[:0], second[:0]
         limit = self.best if num_options == 1 else np.full_like(self.best, math.inf)
         people = max(1, TOGETHER // max(1, len(first)))
-        found = [Candidates(moves, first[:0], np.zeros((0, 2), dtype=np.int64), np.zeros(0), np.zeros(0))]
+        none = np.zeros((0, 2), dtype=np.int64)
+        found = [self.passing(moves, none[:, 0], none, np.zeros(0), np.zeros(0, dtype=bool))]
         for start in range(0, len(self.x), people):
             rows = slice(start, start + people)
             least = moves.least[rows][:, first] + moves.least[rows][:, second] + 2 * COLUMN
@@ -210,10 +213,13 @@ class Beam:
         self, moves: Moves, person: np.ndarray, sets: np.ndarray, odds: np.ndarray, kept: np.ndarray
     ) -> Candidates:
         """Those of the sets ``(c, s)`` that the model lets pass, by person and by the least that they can cost."""
-        good = np.flatnonzero(kept & (odds >= self.oracle.enough))
+        good = np.flatnonzero(odds >= self.oracle.enough)
         least = moves.least[person[good, None], sets[good]].sum(1) + COLUMN * sets.shape[1]
         order = np.lexsort((least, person[good]))
-        return Candidates(moves, person[good][order], sets[good][order], least[order], odds[good][order])
+        good = good[order]
+        edge = moves.at_edge(person[good], sets[good])
+        found = Candidates(moves, person[good], sets[good], least[order], odds[good], kept[good], edge)
+        return found.take(np.flatnonzero(found.kept | edge))
 
     def settle(self, found: Candidates, num_options: int) -> None:
         """Ease candidates in the order of the least that they can cost, until no other can be cheaper."""
@@ -246,13 +252,47 @@ class Beam:
         With ``only_others``, all of them are eased, for the sake of other options, and none becomes the best answer:
         that is the one of a question for one option.
         """
-        moves, person, sets = found.moves, found.person, found.sets
-        points = self.points(moves, person, sets)
-        # The model and relations let them pass already.
-        arrived = np.flatnonzero(self.oracle.passes(person, points, found.odds, np.ones(len(person), dtype=bool)))
-        person = person[arrived]
-        sets = sets[arrived]
-        points = points[torch.as_tensor(arrived)]
+        points = self.points(found.moves, found.person, found.sets)
+        # The model lets them pass already.
+        arrived = self.oracle.passes(found.person, points, found.odds, found.kept)
+        rows = np.flatnonzero(arrived)
+        self._ease_arrived(found.take(rows), points[torch.as_tensor(rows)], only_others)
+        if not only_others:
+            rows = np.flatnonzero(~arrived & found.edge)
+            self._ease_edge(found.take(rows), points[torch.as_tensor(rows)])
+
+    def _ease_edge(self, found: Candidates, points: Tensor) -> None:
+        """Ease candidates of one number that only the model lets pass, as far as it does.
+
+        Where gate and relations leave a narrow band, no value of a table may lie in it. The next one back misses the
+        bar, so that the nearest number that reaches it lies between the two.
+        """
+        rows = np.flatnonzero(found.least < self.best[found.person])
+        if len(rows) == 0:
+            return
+        found = found.take(rows)
+        points = points[torch.as_tensor(rows)]
+        person = found.person
+        # The number stands first.
+        eases = found.moves.book.eases(found.moves.feature[found.sets])
+        sets = np.take_along_axis(found.sets, np.argsort(~eases, 1, kind="stable"), 1)
+        feature = found.moves.feature[sets]
+        number = found.moves.number[person[:, None], sets].copy()
+        inner = found.moves.inner[person, sets[:, 0]]
+        every = np.arange(len(person))
+        with self.oracle.model_only():
+            number[:, 0] = self.easing.ease(person, points, every, feature[:, 0], inner, number[:, 0])
+        hopeful = self._price(person, feature, number) < self.best[person]
+        hopeful &= self.book.keeps_rules(feature[:, 0], person, number[:, 0])
+        hopeful &= found.moves.allowed[person[:, None], sets][:, 1:].all(1)
+        rows = np.flatnonzero(hopeful)
+        rows = rows[self.oracle.arrives(person[rows], points[torch.as_tensor(rows)])]
+        self._add_points(person[rows], self.easing.undo(person[rows], points[torch.as_tensor(rows)]))
+
+    def _ease_arrived(self, found: Candidates, points: Tensor, only_others: bool) -> None:
+        moves = found.moves
+        person = found.person
+        sets = found.sets
         if len(person) == 0:
             return
         size = sets.shape[1]
@@ -325,6 +365,9 @@ class Beam:
             sets = np.concatenate([state.move[pick] for pick, state in zip(picks, states, strict=True)])
             points = self.points(moves, person, sets)
             odds = self.oracle.odds(person, points)
+            if self.finder.related is not None:
+                # What breaks a relation has reached nothing, or the beam would fill with such sets.
+                odds = np.where(self.oracle.keeps(person, points), odds, np.minimum(odds, self.odds_before[person]))
             ends = np.cumsum([len(pick) for pick in picks])
             parts = np.split(odds, ends[:-1])
             judged = [s.worth_judging(p, own) for s, p, own in zip(states, picks, parts, strict=True)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import torch
@@ -44,6 +44,8 @@ class Candidates:
     Attributes:
         least: ``(c,)`` that each can cost.
         odds: ``(c,)`` that the model gives it.
+        kept: ``(c,)`` whether it keeps relations between columns.
+        edge: ``(c,)`` whether it has one number, and misses the bar at the next value back.
     """
 
     moves: Moves
@@ -51,14 +53,18 @@ class Candidates:
     sets: np.ndarray
     least: np.ndarray
     odds: np.ndarray
+    kept: np.ndarray
+    edge: np.ndarray
 
     def take(self, rows: np.ndarray) -> Candidates:
-        return Candidates(self.moves, self.person[rows], self.sets[rows], self.least[rows], self.odds[rows])
+        return Candidates(self.moves, *(getattr(self, name)[rows] for name in _ARRAYS))
 
     @classmethod
     def joined(cls, parts: Sequence[Candidates]) -> Candidates:
-        names = ("person", "sets", "least", "odds")
-        return cls(parts[0].moves, *(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+        return cls(parts[0].moves, *(np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS))
+
+
+_ARRAYS = [entry.name for entry in fields(Candidates) if entry.name != "moves"]
 
 
 def rank_within(groups: np.ndarray) -> np.ndarray:

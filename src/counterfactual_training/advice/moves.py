@@ -164,6 +164,24 @@ class Moves:
         ]
         return points
 
+    def at_edge(self, person: np.ndarray, sets: np.ndarray) -> np.ndarray:
+        """Mask ``(c,)`` of the sets of one number whose neighbour, one value nearer to the own, is not among them."""
+        feature = self.feature[sets]
+        eases = self.book.eases(feature)
+        single = np.flatnonzero(eases.sum(1) == 1)
+        edge = np.zeros(len(sets), dtype=bool)
+        if len(single) == 0:
+            return edge
+        size = len(self.feature) + 2
+        which = eases[single].argmax(1)
+        line = np.arange(len(single))
+        move = sets[single, which]
+        own = self.book.base[person[single], self.feature[move]]
+        back = sets[single].copy()
+        back[line, which] += np.where(self.number[person[single], move] > own, -1, 1)
+        edge[single] = ~np.isin(_key(person[single], np.sort(back, 1), size), _key(person, np.sort(sets, 1), size))
+        return edge
+
     def thinned(self, most: int) -> Moves:
         """At most so many moves of each number, spread over all, with those that remain as neighbours."""
         kept = []
@@ -174,6 +192,14 @@ class Moves:
             kept.append(own)
         index = np.concatenate(kept) if kept else np.zeros(0, dtype=np.int64)
         return self.book.make(self.feature[index], self.number[:, index], self.allowed[:, index])
+
+
+def _key(person: np.ndarray, sets: np.ndarray, size: int) -> np.ndarray:
+    """One number ``(c,)`` for each person and set; positions in sets start at −1."""
+    key = person.astype(np.int64)
+    for move in sets.T:
+        key = key * size + move + 1
+    return key
 
 
 class MoveBook:

@@ -37,6 +37,7 @@ class Oracle:
         x: ``(n, c)`` the people's own values there, on the CPU.
         enough: the log-odds that the model must give.
         gated: whether the gate is asked; it is slow, and only asked about what the model lets pass.
+        related: whether relations between columns are asked.
         asked: ``(n,)`` how many points of each person the model was asked about.
     """
 
@@ -54,6 +55,7 @@ class Oracle:
         # Above the threshold by what another batch may differ; for the decision, see _odds.
         self.enough = 0.0 if finder.decision else _logit(min(threshold + DIGITS, 1 - 1e-9))
         self.gated = finder.gate is not None
+        self.related = finder.related is not None
         self.asked = np.zeros(len(self.x), dtype=np.int64)
 
     @property
@@ -80,6 +82,18 @@ class Oracle:
             stack.enter_context(sensible_threads(model, self.x))
             yield
 
+    @contextmanager
+    def model_only(self) -> Iterator[None]:
+        """Neither the gate nor relations are asked."""
+        gated = self.gated
+        self.gated = False
+        self.related = False
+        try:
+            yield
+        finally:
+            self.gated = gated
+            self.related = self.finder.related is not None
+
     def follow(self, person: np.ndarray, points: Tensor) -> Tensor:
         """The points with what follows other columns computed anew."""
         if self.finder.related is None:
@@ -88,7 +102,7 @@ class Oracle:
 
     def keeps(self, person: np.ndarray, points: Tensor) -> np.ndarray:
         """Mask ``(a,)`` of points that keep the relations between columns."""
-        if self.finder.related is None or len(person) == 0:
+        if not self.related or len(person) == 0:
             return np.ones(len(person), dtype=bool)
         return self.finder.keeps(points, self.factuals.take(torch.as_tensor(person))).numpy()
 

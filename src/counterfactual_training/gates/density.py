@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ HEAVY = 3.0
 _NOTHING = -1e30
 # Log of a term that is next to nothing, yet no denormal number of float32.
 _SMALLEST = -80.0
+_LOG2_E = 1 / math.log(2)
 # Larger distances make no difference, but their squares would overflow and make gradients NaN.
 FARTHEST = 1e9
 # Least distance between rows, as a share of their spread: identical rows need a positive width.
@@ -252,7 +254,8 @@ def log_sum(logs: Tensor) -> Tensor:
     """logsumexp over the last dimension, in place."""
     most = logs.amax(-1, keepdim=True)
     # Beside the largest term, 1, smaller ones add nothing; but a processor takes ten times as long to compute them.
-    return logs.sub_(most).clamp_min_(_SMALLEST).exp_().sum(-1).log_().add_(most.squeeze(-1))
+    # exp2 takes less than half the time of exp.
+    return logs.sub_(most).clamp_min_(_SMALLEST).mul_(_LOG2_E).exp2_().sum(-1).log_().add_(most.squeeze(-1))
 
 
 def _widths(rows: Tensor, spread: Tensor) -> Tensor:
