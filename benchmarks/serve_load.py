@@ -420,7 +420,7 @@ def run(server: Server, subject: Subject, seconds: float, seed: int, clients: in
 
 LOAD = ("answers", "per second", "median ms", "99th percentile ms", "slowest ms", "errors", "complete",
         "with a plan", "rows per batch")  # fmt: skip
-MEMORY = ("start", "middle", "end", "growth", "flat", "workers restarted")
+MEMORY = ("start", "middle", "end", "most", "growth", "flat", "workers restarted")
 
 
 def load_row(run: Run) -> tuple[Value, ...]:
@@ -433,7 +433,8 @@ def load_row(run: Run) -> tuple[Value, ...]:
 
 def memory_row(run: Run) -> tuple[Value, ...]:
     flat = "yes" if run.growth <= FLAT else "no"
-    return run.stage(0), run.stage(0.5), run.stage(1), f"{run.growth:+.1%}", flat, int(run.restarts)
+    most = round(max(run.memory))
+    return run.stage(0), run.stage(0.5), run.stage(1), most, f"{run.growth:+.1%}", flat, int(run.restarts)
 
 
 def slow_rows(name: str, run: Run) -> list[tuple[Value, ...]]:

@@ -5,12 +5,14 @@ import multiprocessing
 import os
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 from serving import PATIENCE
 
 from counterfactual_training.serve.served import Served
 from counterfactual_training.serve.worker import (
+    _TRIM,
     DiedError,
     GoneError,
     TaskError,
@@ -45,6 +47,40 @@ def dies(served: Served) -> None:
 
 def fails(served: Served) -> None:
     raise KeyError("a value of somebody's row")
+
+
+KEPT: list[bytes] = []
+
+
+class Ring:
+    """Garbage that only a collector finds."""
+
+    ends = 0
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        Ring.ends += 1
+
+
+def leaves_a_ring(served: Served) -> None:
+    Ring()
+
+
+def ends_of_rings(served: Served) -> int:
+    return Ring.ends
+
+
+def fills_and_frees(served: Served, number: int) -> None:
+    """Take so many MB, in pieces too small to be given back one by one, and keep one behind them."""
+    pieces = [bytes(100_000) for _ in range(10 * number)]
+    KEPT.append(pieces.pop())
+
+
+def megabytes(served: Served) -> float:
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon")]
+    return int(line.split()[1]) / 1000
 
 
 def ask(worker: Worker, task, *arguments, seconds: float = PATIENCE, gone: threading.Event | None = None):
@@ -115,3 +151,16 @@ def test_a_fault_names_its_type_and_nothing_of_the_data(worker):
     with pytest.raises(TaskError) as error:
         ask(worker, fails)
     assert str(error.value) == "KeyError" and worker.starts == before
+
+
+def test_what_a_task_leaves_is_gone_before_the_next(worker):
+    before = ask(worker, ends_of_rings)
+    ask(worker, leaves_a_ring)
+    assert ask(worker, ends_of_rings) == before + 1
+
+
+@pytest.mark.skipif(_TRIM is None, reason="another C library than glibc")
+def test_memory_that_is_free_goes_back_to_the_system(worker):
+    before = ask(worker, megabytes)
+    ask(worker, fills_and_frees, 100)
+    assert ask(worker, megabytes) < before + 50

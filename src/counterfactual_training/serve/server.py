@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import gc
 import os
 import secrets
 import shutil
@@ -122,9 +121,6 @@ def run_server(
     warnings.simplefilter("ignore")  # they quote cells; what clients should know is in the notes of their answers
     access = address.access() if access is None else access
     listener = address.listen() if listener is None else listener
-    # Collecting garbage writes into what it looks at, and workers share these pages until somebody writes.
-    gc.collect()
-    gc.freeze()
     app = make_app(served, access=access, limits=limits, workers=workers, key=key)
     make_server(app, limits, root_path).run(sockets=[listener])
 

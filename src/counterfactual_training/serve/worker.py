@@ -7,6 +7,8 @@ can be ended by ending its process.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 import multiprocessing
 import os
 import queue
@@ -27,6 +29,8 @@ from counterfactual_training.serve.served import Served
 
 # Seconds after which a thread that waits for a process looks whether it still should.
 _GLANCE = 0.05
+# Gives free memory back to the system; glibc has it, other libraries do so by themselves or not at all.
+_TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 # What a task comes to: a result, or an error.
 Reply = tuple[Any, Exception | None]
 
@@ -129,6 +133,10 @@ class _Nursery:
         self._pipe: Connection | None = None
         if sys.platform == "linux" and not torch.cuda.is_available():
             self._pipe, theirs = multiprocessing.Pipe()
+            # What the first search took would stay here, unused, for good: from now on, others search.
+            _tidy()
+            # Collecting garbage writes into what it looks at, and processes share pages until somebody writes.
+            gc.freeze()
             with theirs:
                 if os.fork() == 0:
                     _alone(_nurse, theirs, served)
@@ -189,6 +197,15 @@ def _work(pipe: Connection, served: Served) -> None:
             reply = None, TaskError(type(error).__name__)
         with contextlib.suppress(OSError):  # nobody waits for it
             pipe.send(reply)
+        # Left to itself, Python keeps the tensors of many tasks, and the C library what the largest one took.
+        _tidy()
+
+
+def _tidy() -> None:
+    """Collect garbage, and give what is free back to the system."""
+    gc.collect()
+    if _TRIM is not None:
+        _TRIM(0)
 
 
 def _listen(pipe: Connection, tasks: queue.SimpleQueue[Any]) -> None:
