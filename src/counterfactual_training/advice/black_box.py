@@ -60,7 +60,7 @@ class BlackBox(nn.Module):
         self.like = nn.Parameter(torch.zeros((), dtype=torch.float64), requires_grad=False)
         self._own: list[tuple[np.ndarray, np.ndarray, np.ndarray]] | None = None
         self._tables = [_Table() for _ in encoder.columns_]
-        self._answers: dict[bytes, np.ndarray] = {}
+        self._answers: dict[bytes, list[float]] = {}
         # A one-hot code is scaled, so that only its 1 differs and zeros stay zeros.
         missing = [column.encode(np.array([np.nan]))[0] for column in encoder.columns_]
         self._missing = [code + _MISSING * (code if len(code) > 1 else 1.0) for code in missing]
@@ -79,9 +79,13 @@ class BlackBox(nn.Module):
             # Sorted, for the binary search of _cells; cells with equal codes mean the same, so one of them will do.
             codes, first = np.unique(x[:, place.start].numpy(), return_index=True)
             own.append((codes, frame[column.feature.name].to_numpy(dtype=object)[first], numbers[j][first]))
+        for j, column in enumerate(self.encoder.columns_):
+            if column.width == 1:
+                # These codes were other cells so far, or those of the rows before will be.
+                before = own[j][0] if self._own is None else np.concatenate([self._own[j][0], own[j][0]])
+                small = len(self._tables[j].codes) <= _MEMORY
+                self._tables[j] = self._tables[j].without(before) if small else _Table()
         self._own = own
-        # What was known of codes may be other cells now.
-        self._tables = [_Table() for _ in self.encoder.columns_]
         self._answers = {}
         return x
 
@@ -109,15 +113,16 @@ class BlackBox(nn.Module):
 
     def _remembered(self, x: Tensor) -> np.ndarray:
         """Probabilities ``(n, k)`` of a few rows; the model is asked only about those that it did not see yet."""
-        keys = [row.tobytes() for row in x.detach().numpy()]
+        z = np.ascontiguousarray(x.detach().numpy())
+        keys = z.view(np.dtype((np.void, z.shape[1] * z.itemsize))).ravel().tolist()
         new = {key: i for i, key in enumerate(keys) if key not in self._answers}
         if new:
             if len(self._answers) > _MEMORY:
                 self._answers = {}
                 new = {key: i for i, key in enumerate(keys)}
             found = self._ask(x[list(new.values())])
-            self._answers.update(zip(new, found, strict=True))
-        return np.stack([self._answers[key] for key in keys])
+            self._answers.update(zip(new, found.tolist(), strict=True))
+        return np.array([self._answers[key] for key in keys])
 
     def _column(self, j: int, column: Column, z: np.ndarray) -> Any:
         """The column of encoded rows ``(n, d)``."""
@@ -127,13 +132,15 @@ class BlackBox(nn.Module):
         # A category is known by the sum of its code's places.
         code = z[:, 0] if column.width == 1 else z @ np.arange(1.0, column.width + 1)
         table = self._tables[j]
-        new = table.unknown(code)
+        place, new = table.find(code)
         if len(new):
+            new = new[np.unique(code[new], return_index=True)[1]]
             cells = pd.Series(self._cells(j, column, z[new]))
             if cells.dtype != column.dtype:  # such as a missing cell among whole numbers
                 return self._cells(j, column, z)
             table = self._tables[j] = table.extended(code[new], cells)
-        return table.cells(code)
+            place, _ = table.find(code)
+        return table.cells.take(place)
 
     def _cells(self, j: int, column: Column, z: np.ndarray) -> Any:
         """The cells of codes ``(n, width)``."""
@@ -166,31 +173,34 @@ class BlackBox(nn.Module):
 class _Table:
     """Cells of one column that were decoded before, by their codes: most points have the same few."""
 
-    def __init__(self, codes: np.ndarray | None = None, stored: Any = None) -> None:
+    def __init__(self, codes: np.ndarray | None = None, cells: Any = None) -> None:
         self.codes = np.zeros(0) if codes is None else codes  # ascending
-        self.stored = stored
+        self.cells = cells
 
-    def unknown(self, codes: np.ndarray) -> np.ndarray:
-        """Places ``(a,)`` of codes ``(n,)`` that are not here, one of each."""
-        if len(self.codes):
-            place = self._place(codes)
-            missing = np.flatnonzero(self.codes[place] != codes)
-            return missing[np.unique(codes[missing], return_index=True)[1]]
-        return np.unique(codes, return_index=True)[1]
+    def find(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where codes ``(n,)`` are here, and which of them ``(a,)`` are not."""
+        if len(self.codes) == 0:
+            return np.zeros(len(codes), dtype=np.int64), np.arange(len(codes))
+        place = self.codes.searchsorted(codes)
+        place[place == len(self.codes)] = 0
+        return place, np.flatnonzero(self.codes[place] != codes)
 
     def extended(self, codes: np.ndarray, cells: pd.Series) -> _Table:
         """With new codes and their cells."""
         codes = np.concatenate([self.codes, codes])
         order = np.argsort(codes, kind="stable")
-        cells = cells if self.stored is None else pd.concat([pd.Series(self.stored), cells])
-        return _Table(codes[order], cells.array[order])
+        cells = cells if self.cells is None else pd.concat([pd.Series(self.cells), cells])
+        return _Table(codes[order], _plain(cells)[order])
 
-    def cells(self, codes: np.ndarray) -> Any:
-        """The cells of codes ``(n,)``, all of which are here."""
-        return self.stored.take(self._place(codes))
+    def without(self, codes: np.ndarray) -> _Table:
+        """Without the cells of these codes."""
+        kept = np.flatnonzero(~np.isin(self.codes, codes))
+        return _Table(self.codes[kept], self.cells[kept]) if len(kept) else _Table()
 
-    def _place(self, codes: np.ndarray) -> np.ndarray:
-        return np.searchsorted(self.codes, codes).clip(max=len(self.codes) - 1)
+
+def _plain(cells: pd.Series) -> Any:
+    """The cells as pandas takes them fastest."""
+    return cells.to_numpy() if isinstance(cells.dtype, np.dtype) else cells.array
 
 
 def ask(model: Any, frame: pd.DataFrame, num_classes: int | None, arrays: bool) -> np.ndarray:
