@@ -224,7 +224,10 @@ class Beam:
         # Of all columns, not of those that this question leaves: its bounds must not change the values.
         m = max(self.num_columns, 2)
         size = math.sqrt(2 * _PAIRS / (m * (m - 1)))
-        return self.moves.thinned(int(min(max(size, _COARSEST), _FINEST)))
+        # A category that gains nothing alone hardly ever does beside another change; and there are many.
+        gains = self.book.is_number[self.moves.feature] | (self.odds_alone > self.odds_before[:, None])
+        moves = replace(self.moves, allowed=self.moves.allowed & gains)
+        return moves.thinned(int(min(max(size, _COARSEST), _FINEST)))
 
     def limits(self, num_options: int) -> np.ndarray:
         """What an answer that changes a feature must cost less than, to become an option ``(n, m)``.
