@@ -12,6 +12,7 @@ import torch
 from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
+from counterfactual_training.advice.quick_pipeline import QuickPipeline
 from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.tabular.column import Column
 from counterfactual_training.tabular.dtypes import restore_categories, restore_numbers
@@ -53,9 +54,12 @@ class BlackBox(nn.Module):
     take a number to the other side of a tree's threshold.
     """
 
-    def __init__(self, model: Any, encoder: Encoder, num_classes: int, arrays: bool) -> None:
+    def __init__(
+        self, model: Any, encoder: Encoder, num_classes: int, arrays: bool, quick: QuickPipeline | None = None
+    ) -> None:
         super().__init__()
         self.asked, self.encoder, self.num_classes, self.arrays = model, encoder, num_classes, arrays
+        self.quick = quick
         # Tells others the device and precision of points.
         self.like = nn.Parameter(torch.zeros((), dtype=torch.float64), requires_grad=False)
         self._own: list[tuple[np.ndarray, np.ndarray, np.ndarray]] | None = None
@@ -93,7 +97,12 @@ class BlackBox(nn.Module):
         """Encoded rows ``(n, d)`` in the user's units."""
         # Column by column in the dtypes of the user's frame: many models care about them.
         z = x.detach().numpy()
-        return pd.DataFrame({c.feature.name: self._column(j, c, z) for j, c in enumerate(self.encoder.columns_)})
+        found: dict[str, Any] = {}
+        for j, column in enumerate(self.encoder.columns_):
+            own = z[:, self.encoder.slices_[column.feature.name]]
+            known = self._find(j, column, own)
+            found[column.feature.name] = self._cells(j, column, own) if known is None else known[0].cells.take(known[1])
+        return pd.DataFrame(found)
 
     def forward(self, x: Tensor) -> Tensor:
         if len(x) == 0:  # few models accept no rows
@@ -109,7 +118,22 @@ class BlackBox(nn.Module):
         return found - _TIE * torch.arange(self.num_classes, device=x.device)
 
     def _ask(self, x: Tensor) -> np.ndarray:
-        return ask(self.asked, self.frame(x), self.num_classes, self.arrays)
+        numbers = None if self.quick is None else self._numbers(self.quick, x)
+        if self.quick is None or numbers is None:
+            return ask(self.asked, self.frame(x), self.num_classes, self.arrays)
+        return checked(self.quick.predict_proba(numbers), len(x), self.num_classes)
+
+    def _numbers(self, quick: QuickPipeline, x: Tensor) -> np.ndarray | None:
+        """What the first step of a pipeline makes of encoded rows; ``None`` if that depends on more than their codes."""
+        z = x.detach().numpy()
+        numbers = np.empty((len(z), len(quick.columns)))
+        for j, column in enumerate(self.encoder.columns_):
+            known = self._find(j, column, z[:, self.encoder.slices_[column.feature.name]])
+            if known is None:
+                return None
+            if column.feature.name in quick.columns:
+                numbers[:, quick.columns.index(column.feature.name)] = known[0].numbers[known[1]]
+        return numbers
 
     def _remembered(self, x: Tensor) -> np.ndarray:
         """Probabilities ``(n, k)`` of a few rows; the model is asked only about those that it did not see yet."""
@@ -124,11 +148,10 @@ class BlackBox(nn.Module):
             self._answers.update(zip(new, found.tolist(), strict=True))
         return np.array([self._answers[key] for key in keys])
 
-    def _column(self, j: int, column: Column, z: np.ndarray) -> Any:
-        """The column of encoded rows ``(n, d)``."""
-        z = z[:, self.encoder.slices_[column.feature.name]]
+    def _find(self, j: int, column: Column, z: np.ndarray) -> tuple[_Table, np.ndarray] | None:
+        """The table of a column, and where codes ``(n, width)`` are in it; ``None`` if it cannot hold them."""
         if column.width > 1 and not column.one_hot:
-            return self._cells(j, column, z)
+            return None
         # A category is known by the sum of its code's places.
         code = z[:, 0] if column.width == 1 else z @ np.arange(1.0, column.width + 1)
         table = self._tables[j]
@@ -137,10 +160,16 @@ class BlackBox(nn.Module):
             new = new[np.unique(code[new], return_index=True)[1]]
             cells = pd.Series(self._cells(j, column, z[new]))
             if cells.dtype != column.dtype:  # such as a missing cell among whole numbers
-                return self._cells(j, column, z)
-            table = self._tables[j] = table.extended(code[new], cells)
+                return None
+            table = self._tables[j] = table.extended(code[new], cells, self._made(column, cells))
             place, _ = table.find(code)
-        return table.cells.take(place)
+        return table, place
+
+    def _made(self, column: Column, cells: pd.Series) -> np.ndarray:
+        """What the first step of a pipeline makes of cells ``(n,)``, if that is known."""
+        if self.quick is None or column.feature.name not in self.quick.columns:
+            return np.zeros(len(cells))
+        return self.quick.numbers(column.feature.name, cells)
 
     def _cells(self, j: int, column: Column, z: np.ndarray) -> Any:
         """The cells of codes ``(n, width)``."""
@@ -171,11 +200,18 @@ class BlackBox(nn.Module):
 
 
 class _Table:
-    """Cells of one column that were decoded before, by their codes: most points have the same few."""
+    """Cells of one column that were decoded before, by their codes: most points have the same few.
 
-    def __init__(self, codes: np.ndarray | None = None, cells: Any = None) -> None:
-        self.codes = np.zeros(0) if codes is None else codes  # ascending
+    Attributes:
+        codes: ``(u,)`` ascending.
+        cells: ``(u,)`` in the dtype of the column.
+        numbers: ``(u,)`` what the first step of a pipeline makes of them.
+    """
+
+    def __init__(self, codes: np.ndarray | None = None, cells: Any = None, numbers: np.ndarray | None = None) -> None:
+        self.codes = np.zeros(0) if codes is None else codes
         self.cells = cells
+        self.numbers = np.zeros(0) if numbers is None else numbers
 
     def find(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Where codes ``(n,)`` are here, and which of them ``(a,)`` are not."""
@@ -185,17 +221,17 @@ class _Table:
         place[place == len(self.codes)] = 0
         return place, np.flatnonzero(self.codes[place] != codes)
 
-    def extended(self, codes: np.ndarray, cells: pd.Series) -> _Table:
-        """With new codes and their cells."""
+    def extended(self, codes: np.ndarray, cells: pd.Series, numbers: np.ndarray) -> _Table:
+        """With new codes, their cells and numbers."""
         codes = np.concatenate([self.codes, codes])
         order = np.argsort(codes, kind="stable")
         cells = cells if self.cells is None else pd.concat([pd.Series(self.cells), cells])
-        return _Table(codes[order], _plain(cells)[order])
+        return _Table(codes[order], _plain(cells)[order], np.concatenate([self.numbers, numbers])[order])
 
     def without(self, codes: np.ndarray) -> _Table:
         """Without the cells of these codes."""
         kept = np.flatnonzero(~np.isin(self.codes, codes))
-        return _Table(self.codes[kept], self.cells[kept]) if len(kept) else _Table()
+        return _Table(self.codes[kept], self.cells[kept], self.numbers[kept]) if len(kept) else _Table()
 
 
 def _plain(cells: pd.Series) -> Any:
@@ -215,10 +251,15 @@ def ask(model: Any, frame: pd.DataFrame, num_classes: int | None, arrays: bool) 
             f"predict_proba of {type(model).__name__} fails on a frame with the columns {', '.join(frame.columns)}: "
             f"{type(error).__name__}: {reason}"
         ) from error
+    return checked(found, len(frame), num_classes)
+
+
+def checked(found: Any, num_rows: int, num_classes: int | None) -> np.ndarray:
+    """Probabilities ``(n, k)``, if they are such."""
     probability = np.asarray(found, dtype=np.float64)
-    expected = (len(frame), num_classes or probability.shape[-1])
+    expected = (num_rows, num_classes or probability.shape[-1])
     if probability.ndim != 2 or probability.shape != expected or expected[1] < 2:
-        wanted = f"({len(frame)}, {num_classes or 'number of classes'})"
+        wanted = f"({num_rows}, {num_classes or 'number of classes'})"
         raise ModelError(f"predict_proba returned shape {probability.shape}; expected {wanted}, two classes or more.")
     if not np.isfinite(probability).all():
         raise ModelError("predict_proba returned NaN or infinity.")
