@@ -224,10 +224,11 @@ class Beam:
         # Of all columns, not of those that this question leaves: its bounds must not change the values.
         m = max(self.num_columns, 2)
         size = math.sqrt(2 * _PAIRS / (m * (m - 1)))
-        # A category that gains nothing alone hardly ever does beside another change; and there are many.
-        gains = self.book.is_number[self.moves.feature] | (self.odds_alone > self.odds_before[:, None])
-        moves = replace(self.moves, allowed=self.moves.allowed & gains)
-        return moves.thinned(int(min(max(size, _COARSEST), _FINEST)))
+        most = int(min(max(size, _COARSEST), _FINEST))
+        # Of columns with more categories than that, those that gain something alone: the others hardly ever help.
+        few = self.book.is_number | (np.bincount(self.moves.feature, minlength=len(self.book.columns)) <= most)
+        gains = few[self.moves.feature] | (self.odds_alone > self.odds_before[:, None])
+        return replace(self.moves, allowed=self.moves.allowed & gains).thinned(most)
 
     def limits(self, num_options: int) -> np.ndarray:
         """What an answer that changes a feature must cost less than, to become an option ``(n, m)``.
