@@ -207,16 +207,22 @@ class Beam:
             usable = moves.usable[rows][:, first] & moves.usable[rows][:, second]
             least = moves.least[rows][:, first] + moves.least[rows][:, second] + 2 * COLUMN
             least[~usable] = math.inf
-            # The same for both parts, whatever the limits are.
             border = np.full((len(least), 1), math.inf)
             if least.shape[1] > _NEAR:
                 border = np.partition(least, _NEAR, 1)[:, _NEAR, None]
+            # Whom no column helps alone needs most pairs anyway.
+            border[self._helpless[rows]] = math.inf
             worth = usable & (least < limits[rows][:, first]) & (least < limits[rows][:, second])
             worth &= (least < border) == near
             person, pair = worth.nonzero()
             sets = np.stack([first[pair], second[pair]], 1)
             found.append(self.passing(moves, person + start, sets, *self.ask_sets(moves, person + start, sets)))
         return Candidates.joined(found)
+
+    @cached_property
+    def _helpless(self) -> np.ndarray:
+        """Mask ``(n,)`` of people without an answer when pairs are first asked for."""
+        return np.isinf(self.best)
 
     @cached_property
     def _coarse(self) -> Moves:

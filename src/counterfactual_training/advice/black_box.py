@@ -225,8 +225,12 @@ class _Table:
         """With new codes, their cells and numbers."""
         codes = np.concatenate([self.codes, codes])
         order = np.argsort(codes, kind="stable")
-        cells = cells if self.cells is None else pd.concat([pd.Series(self.cells), cells])
-        return _Table(codes[order], _plain(cells)[order], np.concatenate([self.numbers, numbers])[order])
+        # Quickly, if it can be: pandas thinks long about what the types have in common.
+        if isinstance(self.cells, np.ndarray):
+            joined: Any = np.concatenate([self.cells, cells.to_numpy()])
+        else:
+            joined = _plain(cells if self.cells is None else pd.concat([pd.Series(self.cells), cells]))
+        return _Table(codes[order], joined[order], np.concatenate([self.numbers, numbers])[order])
 
     def without(self, codes: np.ndarray) -> _Table:
         """Without the cells of these codes."""

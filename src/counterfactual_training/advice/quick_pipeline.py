@@ -29,6 +29,7 @@ class QuickPipeline:
         self._sample = frame[:1]
         self.columns: list[str] = []
         self._steps: dict[str, tuple[Any, list[str]]] = {}
+        self._known: dict[str, dict[Any, float]] = {}
         names = model[0].feature_names_in_.tolist()
         for _, step, chosen in model[0].transformers_:
             columns = [name if isinstance(name, str) else names[name] for name in chosen]
@@ -36,6 +37,9 @@ class QuickPipeline:
                 continue
             self.columns += columns
             self._steps |= {name: (None if _passes(step) else step, columns) for name in columns}
+            # Categories are few, and the same again in every question.
+            if hasattr(step, "categories_"):
+                self._known |= {name: {} for name in columns}
 
     @classmethod
     def of(cls, model: Any, frame: pd.DataFrame) -> QuickPipeline | None:
@@ -67,9 +71,15 @@ class QuickPipeline:
         step, columns = self._steps[name]
         if step is None:
             return cells.to_numpy(dtype=np.float64)
+        known = self._known.get(name)
+        if known is not None and all(cell in known for cell in cells):
+            return np.array([known[cell] for cell in cells], dtype=np.float64)
         frame = self._sample[columns].iloc[np.zeros(len(cells), dtype=int)].reset_index(drop=True)
         frame[name] = cells.reset_index(drop=True)
-        return np.asarray(step.transform(frame), dtype=np.float64)[:, columns.index(name)]
+        found = np.asarray(step.transform(frame), dtype=np.float64)[:, columns.index(name)]
+        if known is not None:
+            known.update(zip(cells, found.tolist(), strict=True))
+        return found
 
     def predict_proba(self, numbers: np.ndarray) -> np.ndarray:
         """Probabilities ``(n, k)`` of rows ``(n, p)`` as the first step makes them."""
