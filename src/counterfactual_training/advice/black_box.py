@@ -118,13 +118,20 @@ class BlackBox(nn.Module):
         return found - _TIE * torch.arange(self.num_classes, device=x.device)
 
     def _ask(self, x: Tensor) -> np.ndarray:
-        numbers = None if self.quick is None else self._numbers(self.quick, x)
-        if self.quick is None or numbers is None:
-            return ask(self.asked, self.frame(x), self.num_classes, self.arrays)
-        return checked(self.quick.predict_proba(numbers), len(x), self.num_classes)
+        found = None if self.quick is None else self._ask_quickly(self.quick, x)
+        if found is not None:
+            return checked(found, len(x), self.num_classes)
+        return ask(self.asked, self.frame(x), self.num_classes, self.arrays)
+
+    def _ask_quickly(self, quick: QuickPipeline, x: Tensor) -> np.ndarray | None:
+        try:
+            numbers = self._numbers(quick, x)
+            return None if numbers is None else quick.predict_proba(numbers)
+        except Exception:  # whatever a stranger raises; the whole pipeline will raise it again, and be named
+            return None
 
     def _numbers(self, quick: QuickPipeline, x: Tensor) -> np.ndarray | None:
-        """What the first step of a pipeline makes of encoded rows; ``None`` if that depends on more than their codes."""
+        """What the first step of a pipeline makes of encoded rows; ``None`` if tables cannot hold their cells."""
         z = x.detach().numpy()
         numbers = np.empty((len(z), len(quick.columns)))
         for j, column in enumerate(self.encoder.columns_):
@@ -138,7 +145,7 @@ class BlackBox(nn.Module):
     def _remembered(self, x: Tensor) -> np.ndarray:
         """Probabilities ``(n, k)`` of a few rows; the model is asked only about those that it did not see yet."""
         z = np.ascontiguousarray(x.detach().numpy())
-        keys = z.view(np.dtype((np.void, z.shape[1] * z.itemsize))).ravel().tolist()
+        keys: list[Any] = z.view(np.dtype((np.void, z.shape[1] * z.itemsize))).ravel().tolist()
         new = {key: i for i, key in enumerate(keys) if key not in self._answers}
         if new:
             if len(self._answers) > _MEMORY:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,7 +45,9 @@ class QuickPipeline:
     @classmethod
     def of(cls, model: Any, frame: pd.DataFrame) -> QuickPipeline | None:
         """``None`` for a model that is no such pipeline; the frame has rows that it takes."""
-        # Here, because these bring half of scikit-learn, and only models from there need them.
+        # Whoever has a pipeline has loaded this; others need not, and it brings half of scikit-learn.
+        if "sklearn.pipeline" not in sys.modules:
+            return None
         from sklearn.compose import ColumnTransformer
         from sklearn.pipeline import Pipeline
         from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, OrdinalEncoder, RobustScaler, StandardScaler
