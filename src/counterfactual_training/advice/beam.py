@@ -99,6 +99,7 @@ class Beam:
         self.answer = self.x.clone()
         self.pool = Pool()
         self.levels: list[Candidates] = []
+        self._border = np.full(n, math.inf)  # what the pairs that were asked about first can cost less than
         self.effort = self.x.clone()
         self.effort_score = np.full(n, -math.inf)
 
@@ -199,7 +200,7 @@ class Beam:
         first, second = first[apart], second[apart]
         if self.most < 2:
             first, second = first[:0], second[:0]
-        limits = self.limits(num_options)[:, moves.feature]
+        limit = self.limit(num_options)
         people = max(1, TOGETHER // max(1, len(first)))
         found = [Candidates(moves, first[:0], np.zeros((0, 2), dtype=np.int64), np.zeros(0), np.zeros(0))]
         for start in range(0, len(self.x), people):
@@ -207,22 +208,18 @@ class Beam:
             usable = moves.usable[rows][:, first] & moves.usable[rows][:, second]
             least = moves.least[rows][:, first] + moves.least[rows][:, second] + 2 * COLUMN
             least[~usable] = math.inf
-            border = np.full((len(least), 1), math.inf)
-            if least.shape[1] > _NEAR:
-                border = np.partition(least, _NEAR, 1)[:, _NEAR, None]
-            # Whom no column helps alone needs most pairs anyway.
-            border[self._helpless[rows]] = math.inf
-            worth = usable & (least < limits[rows][:, first]) & (least < limits[rows][:, second])
-            worth &= (least < border) == near
+            if near:
+                if least.shape[1] > _NEAR:
+                    self._border[rows] = np.partition(least, _NEAR, 1)[:, _NEAR]
+                # Whom no column helps alone needs most pairs anyway.
+                self._border[rows][np.isinf(self.best[rows])] = math.inf
+                self._border[rows] = np.minimum(self._border[rows], limit[rows])
+            border = self._border[rows, None]
+            worth = usable & ((least < border) if near else (least >= border) & (least < limit[rows, None]))
             person, pair = worth.nonzero()
             sets = np.stack([first[pair], second[pair]], 1)
             found.append(self.passing(moves, person + start, sets, *self.ask_sets(moves, person + start, sets)))
         return Candidates.joined(found)
-
-    @cached_property
-    def _helpless(self) -> np.ndarray:
-        """Mask ``(n,)`` of people without an answer when pairs are first asked for."""
-        return np.isinf(self.best)
 
     @cached_property
     def _coarse(self) -> Moves:
@@ -236,35 +233,28 @@ class Beam:
         gains = few[self.moves.feature] | (self.odds_alone > self.odds_before[:, None])
         return replace(self.moves, allowed=self.moves.allowed & gains).thinned(most)
 
-    def limits(self, num_options: int) -> np.ndarray:
-        """What an answer that changes a feature must cost less than, to become an option ``(n, m)``.
-
-        That is the price of the person's last option so far, and that of an answer that changes this feature alone.
-        """
-        shape = len(self.x), len(self.book.columns)
+    def limit(self, num_options: int) -> np.ndarray:
+        """The price of everybody's last option so far ``(n,)``, from which on nothing becomes one; else infinity."""
         if num_options == 1:
-            return np.broadcast_to(self.best[:, None], shape)
+            return self.best
         person, points, price = self.pool.joined(self.x.shape[1], self.x)
         order = np.lexsort((price, person))
         changed = self.easing.changed(person, points)[order]
         person = person[order]
         price = price[order]
-        limits = np.full(shape, math.inf)
-        single = np.flatnonzero(changed.sum(1) == 1)
-        np.minimum.at(limits, (person[single], changed[single].argmax(1)), price[single])
         # Everybody's cheapest, then the cheapest that neither changes all of its columns nor only some of them.
         last = np.full(len(self.x), math.inf)
         for _ in range(num_options):
             first = rank_within(person) == 0
             last[:] = math.inf
             last[person[first]] = price[first]
-            chosen = np.zeros(shape, dtype=bool)
+            chosen = np.zeros((len(self.x), changed.shape[1]), dtype=bool)
             chosen[person[first]] = changed[first]
             apart = (chosen[person] & ~changed).any(1) & (changed & ~chosen[person]).any(1)
             person = person[apart]
             changed = changed[apart]
             price = price[apart]
-        return np.minimum(limits, last[:, None])
+        return last
 
     # ---- candidates that reach the bar -----------------------------------------------------------------------------
 
@@ -292,8 +282,7 @@ class Beam:
 
     def _settle_others(self, rest: Candidates, num_options: int) -> None:
         """Ease the most promising candidates of further sets of columns, for people who want several options."""
-        limit = self.limits(num_options)[rest.person[:, None], rest.moves.feature[rest.sets]].min(1)
-        rest = rest.take(np.flatnonzero(rest.least < limit))
+        rest = rest.take(np.flatnonzero(rest.least < self.limit(num_options)[rest.person]))
         key = rest.person.astype(np.int64)
         for column in np.sort(rest.moves.feature[rest.sets], 1).T:
             key = key * len(self.book.columns) + column
