@@ -3,7 +3,7 @@
 A candidate is a person and a set of moves (:mod:`moves`). All people are searched at once, level by level:
 
 1. Every single move.
-2. Every pair of a coarser choice of moves.
+2. Every pair of a coarser choice of moves that may be cheaper than what is known.
 3. For those whom two columns do not help: a beam of larger sets. Half of it is chosen by the cost so far and what is
    probably still missing, half by how much is reached. What an extension gives is forecast as the sum of what its moves
    give alone; only the most promising are put to the model.
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 # Pairs of moves per person, which decide how many moves of a column take part in pairs; and the fewest, and most.
 _PAIRS, _COARSEST, _FINEST = 5000, 4, 12
+# Pairs of a person that are put to the model first.
+_NEAR = 800
 # Candidates of a person that are eased at a time: few first, because most of the others are then known to be dearer.
 _EASED = (8, 64)
 # The largest sets of columns, and moves of a column that take part in sets of three and more.
@@ -98,6 +101,7 @@ class Beam:
         self.answer = self.x.clone()
         self.pool = Pool()
         self.levels: list[Candidates] = []
+        self._border = np.full(n, math.inf)  # what the pairs that were asked about first can cost less than
         self.effort = self.x.clone()
         self.effort_score = np.full(n, -math.inf)
 
@@ -107,7 +111,7 @@ class Beam:
         """Fill the pool."""
         with self.oracle.asking():
             self.oracle.check()
-            for level in (self.singles, self.pairs):
+            for level in (self.singles, self.near_pairs, self.far_pairs):
                 candidates = level(num_options)
                 self.levels.append(candidates)
                 self.settle(candidates, num_options)
@@ -124,7 +128,7 @@ class Beam:
                 self.settle(candidates, 1)
                 missed = np.isinf(self.best[candidates.person])
                 if num_options > 1 and missed.any():
-                    self._settle_others(candidates.take(np.flatnonzero(missed)))
+                    self._settle_others(candidates.take(np.flatnonzero(missed)), num_options)
             self._go_further()
         alone, self.pool = self.pool, plausible
         self.effort, self.effort_score = effort, score
@@ -183,29 +187,77 @@ class Beam:
         self.odds_alone[person, move] = odds
         return self.passing(self.moves, person, move[:, None], odds, kept)
 
-    def pairs(self, num_options: int) -> Candidates:
-        """Level 2: every pair of a coarser choice of moves in two columns."""
-        # Of all columns, not of those that this question leaves: its bounds must not change the values.
-        m = max(self.num_columns, 2)
-        size = math.sqrt(2 * _PAIRS / (m * (m - 1)))
-        moves = self.moves.thinned(int(min(max(size, _COARSEST), _FINEST)))
+    def near_pairs(self, num_options: int) -> Candidates:
+        """Level 2: of all pairs of a coarser choice of moves in two columns, those that can be cheapest."""
+        return self._pairs(num_options, near=True)
+
+    def far_pairs(self, num_options: int) -> Candidates:
+        """The others, for people whose options so far are not all cheaper."""
+        return self._pairs(num_options, near=False)
+
+    def _pairs(self, num_options: int, near: bool) -> Candidates:
+        moves = self._coarse
         first, second = np.triu_indices(len(moves.feature), 1)
         apart = moves.feature[first] != moves.feature[second]
         first, second = first[apart], second[apart]
         if self.most < 2:
             first, second = first[:0], second[:0]
-        limit = self.best if num_options == 1 else np.full_like(self.best, math.inf)
+        limit = self.limit(num_options)
         people = max(1, TOGETHER // max(1, len(first)))
         none = np.zeros((0, 2), dtype=np.int64)
         found = [self.passing(moves, none[:, 0], none, np.zeros(0), np.zeros(0, dtype=bool))]
         for start in range(0, len(self.x), people):
             rows = slice(start, start + people)
+            usable = moves.usable[rows][:, first] & moves.usable[rows][:, second]
             least = moves.least[rows][:, first] + moves.least[rows][:, second] + 2 * COLUMN
-            worth = moves.usable[rows][:, first] & moves.usable[rows][:, second] & (least < limit[rows, None])
+            least[~usable] = math.inf
+            if near:
+                if least.shape[1] > _NEAR:
+                    self._border[rows] = np.partition(least, _NEAR, 1)[:, _NEAR]
+                # Whom no column helps alone needs most pairs anyway.
+                self._border[rows][np.isinf(self.best[rows])] = math.inf
+                self._border[rows] = np.minimum(self._border[rows], limit[rows])
+            border = self._border[rows, None]
+            worth = usable & ((least < border) if near else (least >= border) & (least < limit[rows, None]))
             person, pair = worth.nonzero()
             sets = np.stack([first[pair], second[pair]], 1)
             found.append(self.passing(moves, person + start, sets, *self.ask_sets(moves, person + start, sets)))
         return Candidates.joined(found)
+
+    @cached_property
+    def _coarse(self) -> Moves:
+        """The moves that take part in pairs."""
+        # Of all columns, not of those that this question leaves: its bounds must not change the values.
+        m = max(self.num_columns, 2)
+        size = math.sqrt(2 * _PAIRS / (m * (m - 1)))
+        most = int(min(max(size, _COARSEST), _FINEST))
+        # Of columns with more categories than that, those that gain something alone: the others hardly ever help.
+        few = self.book.is_number | (np.bincount(self.moves.feature, minlength=len(self.book.columns)) <= most)
+        gains = few[self.moves.feature] | (self.odds_alone > self.odds_before[:, None])
+        return replace(self.moves, allowed=self.moves.allowed & gains).thinned(most)
+
+    def limit(self, num_options: int) -> np.ndarray:
+        """The price of everybody's last option so far ``(n,)``, from which on nothing becomes one; else infinity."""
+        if num_options == 1:
+            return self.best
+        person, points, price = self.pool.joined(self.x.shape[1], self.x)
+        order = np.lexsort((price, person))
+        changed = self.easing.changed(person, points)[order]
+        person = person[order]
+        price = price[order]
+        # Everybody's cheapest, then the cheapest that neither changes all of its columns nor only some of them.
+        last = np.full(len(self.x), math.inf)
+        for _ in range(num_options):
+            first = rank_within(person) == 0
+            last[:] = math.inf
+            last[person[first]] = price[first]
+            chosen = np.zeros((len(self.x), changed.shape[1]), dtype=bool)
+            chosen[person[first]] = changed[first]
+            apart = (chosen[person] & ~changed).any(1) & (changed & ~chosen[person]).any(1)
+            person = person[apart]
+            changed = changed[apart]
+            price = price[apart]
+        return last
 
     # ---- candidates that reach the bar -----------------------------------------------------------------------------
 
@@ -232,10 +284,11 @@ class Beam:
             left[tried] = False
             self._ease_sets(found.take(tried))
         if num_options > 1:
-            self._settle_others(found.take(np.flatnonzero(left)))
+            self._settle_others(found.take(np.flatnonzero(left)), num_options)
 
-    def _settle_others(self, rest: Candidates) -> None:
+    def _settle_others(self, rest: Candidates, num_options: int) -> None:
         """Ease the most promising candidates of further sets of columns, for people who want several options."""
+        rest = rest.take(np.flatnonzero(rest.least < self.limit(num_options)[rest.person]))
         key = rest.person.astype(np.int64)
         for column in np.sort(rest.moves.feature[rest.sets], 1).T:
             key = key * len(self.book.columns) + column

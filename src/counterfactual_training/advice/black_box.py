@@ -12,6 +12,7 @@ import torch
 from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
+from counterfactual_training.advice.quick_pipeline import QuickPipeline
 from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.tabular.column import Column
 from counterfactual_training.tabular.dtypes import restore_categories, restore_numbers
@@ -53,14 +54,17 @@ class BlackBox(nn.Module):
     take a number to the other side of a tree's threshold.
     """
 
-    def __init__(self, model: Any, encoder: Encoder, num_classes: int, arrays: bool) -> None:
+    def __init__(
+        self, model: Any, encoder: Encoder, num_classes: int, arrays: bool, quick: QuickPipeline | None = None
+    ) -> None:
         super().__init__()
         self.asked, self.encoder, self.num_classes, self.arrays = model, encoder, num_classes, arrays
+        self.quick = quick
         # Tells others the device and precision of points.
         self.like = nn.Parameter(torch.zeros((), dtype=torch.float64), requires_grad=False)
         self._own: list[tuple[np.ndarray, np.ndarray, np.ndarray]] | None = None
         self._tables = [_Table() for _ in encoder.columns_]
-        self._answers: dict[bytes, np.ndarray] = {}
+        self._answers: dict[bytes, list[float]] = {}
         # A one-hot code is scaled, so that only its 1 differs and zeros stay zeros.
         missing = [column.encode(np.array([np.nan]))[0] for column in encoder.columns_]
         self._missing = [code + _MISSING * (code if len(code) > 1 else 1.0) for code in missing]
@@ -79,9 +83,13 @@ class BlackBox(nn.Module):
             # Sorted, for the binary search of _cells; cells with equal codes mean the same, so one of them will do.
             codes, first = np.unique(x[:, place.start].numpy(), return_index=True)
             own.append((codes, frame[column.feature.name].to_numpy(dtype=object)[first], numbers[j][first]))
+        for j, column in enumerate(self.encoder.columns_):
+            if column.width == 1:
+                # These codes were other cells so far, or those of the rows before will be.
+                before = own[j][0] if self._own is None else np.concatenate([self._own[j][0], own[j][0]])
+                small = len(self._tables[j].codes) <= _MEMORY
+                self._tables[j] = self._tables[j].without(before) if small else _Table()
         self._own = own
-        # What was known of codes may be other cells now.
-        self._tables = [_Table() for _ in self.encoder.columns_]
         self._answers = {}
         return x
 
@@ -89,7 +97,12 @@ class BlackBox(nn.Module):
         """Encoded rows ``(n, d)`` in the user's units."""
         # Column by column in the dtypes of the user's frame: many models care about them.
         z = x.detach().numpy()
-        return pd.DataFrame({c.feature.name: self._column(j, c, z) for j, c in enumerate(self.encoder.columns_)})
+        found: dict[str, Any] = {}
+        for j, column in enumerate(self.encoder.columns_):
+            own = z[:, self.encoder.slices_[column.feature.name]]
+            known = self._find(j, column, own)
+            found[column.feature.name] = self._cells(j, column, own) if known is None else known[0].cells.take(known[1])
+        return pd.DataFrame(found)
 
     def forward(self, x: Tensor) -> Tensor:
         if len(x) == 0:  # few models accept no rows
@@ -105,35 +118,65 @@ class BlackBox(nn.Module):
         return found - _TIE * torch.arange(self.num_classes, device=x.device)
 
     def _ask(self, x: Tensor) -> np.ndarray:
+        found = None if self.quick is None else self._ask_quickly(self.quick, x)
+        if found is not None:
+            return checked(found, len(x), self.num_classes)
         return ask(self.asked, self.frame(x), self.num_classes, self.arrays)
+
+    def _ask_quickly(self, quick: QuickPipeline, x: Tensor) -> np.ndarray | None:
+        try:
+            numbers = self._numbers(quick, x)
+            return None if numbers is None else quick.predict_proba(numbers)
+        except Exception:  # whatever a stranger raises; the whole pipeline will raise it again, and be named
+            return None
+
+    def _numbers(self, quick: QuickPipeline, x: Tensor) -> np.ndarray | None:
+        """What the first step of a pipeline makes of encoded rows; ``None`` if tables cannot hold their cells."""
+        z = x.detach().numpy()
+        numbers = np.empty((len(z), len(quick.columns)))
+        for j, column in enumerate(self.encoder.columns_):
+            known = self._find(j, column, z[:, self.encoder.slices_[column.feature.name]])
+            if known is None:
+                return None
+            if column.feature.name in quick.columns:
+                numbers[:, quick.columns.index(column.feature.name)] = known[0].numbers[known[1]]
+        return numbers
 
     def _remembered(self, x: Tensor) -> np.ndarray:
         """Probabilities ``(n, k)`` of a few rows; the model is asked only about those that it did not see yet."""
-        keys = [row.tobytes() for row in x.detach().numpy()]
+        z = np.ascontiguousarray(x.detach().numpy())
+        keys: list[Any] = z.view(np.dtype((np.void, z.shape[1] * z.itemsize))).ravel().tolist()
         new = {key: i for i, key in enumerate(keys) if key not in self._answers}
         if new:
             if len(self._answers) > _MEMORY:
                 self._answers = {}
                 new = {key: i for i, key in enumerate(keys)}
             found = self._ask(x[list(new.values())])
-            self._answers.update(zip(new, found, strict=True))
-        return np.stack([self._answers[key] for key in keys])
+            self._answers.update(zip(new, found.tolist(), strict=True))
+        return np.array([self._answers[key] for key in keys])
 
-    def _column(self, j: int, column: Column, z: np.ndarray) -> Any:
-        """The column of encoded rows ``(n, d)``."""
-        z = z[:, self.encoder.slices_[column.feature.name]]
+    def _find(self, j: int, column: Column, z: np.ndarray) -> tuple[_Table, np.ndarray] | None:
+        """The table of a column, and where codes ``(n, width)`` are in it; ``None`` if it cannot hold them."""
         if column.width > 1 and not column.one_hot:
-            return self._cells(j, column, z)
+            return None
         # A category is known by the sum of its code's places.
         code = z[:, 0] if column.width == 1 else z @ np.arange(1.0, column.width + 1)
         table = self._tables[j]
-        new = table.unknown(code)
+        place, new = table.find(code)
         if len(new):
+            new = new[np.unique(code[new], return_index=True)[1]]
             cells = pd.Series(self._cells(j, column, z[new]))
             if cells.dtype != column.dtype:  # such as a missing cell among whole numbers
-                return self._cells(j, column, z)
-            table = self._tables[j] = table.extended(code[new], cells)
-        return table.cells(code)
+                return None
+            table = self._tables[j] = table.extended(code[new], cells, self._made(column, cells))
+            place, _ = table.find(code)
+        return table, place
+
+    def _made(self, column: Column, cells: pd.Series) -> np.ndarray:
+        """What the first step of a pipeline makes of cells ``(n,)``, if that is known."""
+        if self.quick is None or column.feature.name not in self.quick.columns:
+            return np.zeros(len(cells))
+        return self.quick.numbers(column.feature.name, cells)
 
     def _cells(self, j: int, column: Column, z: np.ndarray) -> Any:
         """The cells of codes ``(n, width)``."""
@@ -164,33 +207,47 @@ class BlackBox(nn.Module):
 
 
 class _Table:
-    """Cells of one column that were decoded before, by their codes: most points have the same few."""
+    """Cells of one column that were decoded before, by their codes: most points have the same few.
 
-    def __init__(self, codes: np.ndarray | None = None, stored: Any = None) -> None:
-        self.codes = np.zeros(0) if codes is None else codes  # ascending
-        self.stored = stored
+    Attributes:
+        codes: ``(u,)`` ascending.
+        cells: ``(u,)`` in the dtype of the column.
+        numbers: ``(u,)`` what the first step of a pipeline makes of them.
+    """
 
-    def unknown(self, codes: np.ndarray) -> np.ndarray:
-        """Places ``(a,)`` of codes ``(n,)`` that are not here, one of each."""
-        if len(self.codes):
-            place = self._place(codes)
-            missing = np.flatnonzero(self.codes[place] != codes)
-            return missing[np.unique(codes[missing], return_index=True)[1]]
-        return np.unique(codes, return_index=True)[1]
+    def __init__(self, codes: np.ndarray | None = None, cells: Any = None, numbers: np.ndarray | None = None) -> None:
+        self.codes = np.zeros(0) if codes is None else codes
+        self.cells = cells
+        self.numbers = np.zeros(0) if numbers is None else numbers
 
-    def extended(self, codes: np.ndarray, cells: pd.Series) -> _Table:
-        """With new codes and their cells."""
+    def find(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where codes ``(n,)`` are here, and which of them ``(a,)`` are not."""
+        if len(self.codes) == 0:
+            return np.zeros(len(codes), dtype=np.int64), np.arange(len(codes))
+        place = self.codes.searchsorted(codes)
+        place[place == len(self.codes)] = 0
+        return place, np.flatnonzero(self.codes[place] != codes)
+
+    def extended(self, codes: np.ndarray, cells: pd.Series, numbers: np.ndarray) -> _Table:
+        """With new codes, their cells and numbers."""
         codes = np.concatenate([self.codes, codes])
         order = np.argsort(codes, kind="stable")
-        cells = cells if self.stored is None else pd.concat([pd.Series(self.stored), cells])
-        return _Table(codes[order], cells.array[order])
+        # Quickly, if it can be: pandas thinks long about what the types have in common.
+        if isinstance(self.cells, np.ndarray):
+            joined: Any = np.concatenate([self.cells, cells.to_numpy()])
+        else:
+            joined = _plain(cells if self.cells is None else pd.concat([pd.Series(self.cells), cells]))
+        return _Table(codes[order], joined[order], np.concatenate([self.numbers, numbers])[order])
 
-    def cells(self, codes: np.ndarray) -> Any:
-        """The cells of codes ``(n,)``, all of which are here."""
-        return self.stored.take(self._place(codes))
+    def without(self, codes: np.ndarray) -> _Table:
+        """Without the cells of these codes."""
+        kept = np.flatnonzero(~np.isin(self.codes, codes))
+        return _Table(self.codes[kept], self.cells[kept], self.numbers[kept]) if len(kept) else _Table()
 
-    def _place(self, codes: np.ndarray) -> np.ndarray:
-        return np.searchsorted(self.codes, codes).clip(max=len(self.codes) - 1)
+
+def _plain(cells: pd.Series) -> Any:
+    """The cells as pandas takes them fastest."""
+    return cells.to_numpy() if isinstance(cells.dtype, np.dtype) else cells.array
 
 
 def ask(model: Any, frame: pd.DataFrame, num_classes: int | None, arrays: bool) -> np.ndarray:
@@ -205,10 +262,15 @@ def ask(model: Any, frame: pd.DataFrame, num_classes: int | None, arrays: bool) 
             f"predict_proba of {type(model).__name__} fails on a frame with the columns {', '.join(frame.columns)}: "
             f"{type(error).__name__}: {reason}"
         ) from error
+    return checked(found, len(frame), num_classes)
+
+
+def checked(found: Any, num_rows: int, num_classes: int | None) -> np.ndarray:
+    """Probabilities ``(n, k)``, if they are such."""
     probability = np.asarray(found, dtype=np.float64)
-    expected = (len(frame), num_classes or probability.shape[-1])
+    expected = (num_rows, num_classes or probability.shape[-1])
     if probability.ndim != 2 or probability.shape != expected or expected[1] < 2:
-        wanted = f"({len(frame)}, {num_classes or 'number of classes'})"
+        wanted = f"({num_rows}, {num_classes or 'number of classes'})"
         raise ModelError(f"predict_proba returned shape {probability.shape}; expected {wanted}, two classes or more.")
     if not np.isfinite(probability).all():
         raise ModelError("predict_proba returned NaN or infinity.")

@@ -220,7 +220,7 @@ class MoveBook:
         self.starts = window.starts
         # Where the features start in whole rows.
         self._whole = window.columns.numpy()[self.starts]
-        self.is_number = np.array([not c.feature.is_category for c in self.columns])
+        self.is_number = np.array([not c.feature.is_category for c in self.columns], dtype=bool)
         self.one_hot = np.array([c.one_hot and c.width > 1 for c in self.columns])
         self.own = factuals.numbers[factuals.place][:, window.features]
         self.base = np.where(np.isnan(self.own), [c.fill for c in self.columns], self.own)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # Points that are asked about at once, and encoded values in them: more would not stay in the processor's cache.
 _POINTS, TOGETHER = 2**11, 2**21
+# Of models trained elsewhere: every question takes them some milliseconds, however short it is.
+_POINTS_OF_BLACK_BOX = 2**13
 # What logits of the same point in different batches may differ by, as a share of the largest.
 _ROUNDING = 4e-6
 # Points that a gate judges at a time: its kernels should stay in the processor's cache.
@@ -61,7 +63,8 @@ class Oracle:
     @property
     def together(self) -> int:
         """How many points are asked about at once."""
-        return max(1, min(_POINTS, TOGETHER // max(1, self.x.shape[1])))
+        most = _POINTS if self.finder.background is None else _POINTS_OF_BLACK_BOX
+        return max(1, min(most, TOGETHER // max(1, self.x.shape[1])))
 
     def check(self) -> None:
         """Raise if model or gate cannot be computed with."""

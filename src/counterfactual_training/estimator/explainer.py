@@ -17,6 +17,7 @@ from counterfactual_training.advice.background import make_background
 from counterfactual_training.advice.black_box import BlackBox, ask
 from counterfactual_training.advice.explains import Explains
 from counterfactual_training.advice.find import Finder
+from counterfactual_training.advice.quick_pipeline import QuickPipeline
 from counterfactual_training.errors import ConstraintError, InputError, check_name, from_outside
 from counterfactual_training.estimator import parameters
 from counterfactual_training.estimator.classifier import CounterfactualClassifier
@@ -159,7 +160,8 @@ class Explainer(Explains):
         known = getattr(self.model, "classes_", None)
         self.classes_ = _classes(known if classes is None else classes, probability.shape[1])
         self._check_decision(rows, probability)
-        module = BlackBox(self.model, self.encoder_, len(self.classes_), self._arrays)
+        quick = None if self._arrays else QuickPipeline.of(self.model, rows)
+        module = BlackBox(self.model, self.encoder_, len(self.classes_), self._arrays, quick)
         return module, Finder(module, self.encoder_, self.constraints_), torch.as_tensor(probability.argmax(1))
 
     def _check_decision(self, rows: pd.DataFrame, probability: np.ndarray) -> None:

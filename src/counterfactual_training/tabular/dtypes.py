@@ -86,6 +86,12 @@ def restore_numbers(values: np.ndarray, dtype: Any, whole: bool) -> pd.Series:
 
     A missing value in an ``int64`` column makes it ``float64``, 300 in an ``int8`` column makes it ``int64``.
     """
+    # As below for the usual whole numbers, without pandas: searches ask for a few numbers very often.
+    if isinstance(dtype, np.dtype) and dtype.kind in "iu":
+        with np.errstate(invalid="ignore"):
+            plain = values.astype(dtype)
+        if np.array_equal(plain, values):
+            return pd.Series(plain)
     series = pd.Series(values)
     if types.is_object_dtype(dtype):
         numbers = [None if np.isnan(v) else int(v) if whole and v.is_integer() else v for v in values.tolist()]

@@ -1,0 +1,98 @@
+"""Pipelines of scikit-learn that start column by column, asked about few rows very often."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+if TYPE_CHECKING:
+    from sklearn.pipeline import Pipeline
+
+# Rows on which a quick pipeline must start as the slow one does.
+_COMPARED = 1000
+
+
+class QuickPipeline:
+    """A pipeline whose first step makes one number of each cell, whatever stands beside it.
+
+    scikit-learn checks every column of every frame, which takes it longer than most models take for hundreds of rows.
+    Here, the first step is asked about each cell once (:meth:`numbers`).
+
+    Attributes:
+        columns: the columns of frames that the later steps see, in their order.
+    """
+
+    def __init__(self, model: Pipeline, frame: pd.DataFrame) -> None:
+        self._rest = model[1:]
+        self._sample = frame[:1]
+        self.columns: list[str] = []
+        self._steps: dict[str, tuple[Any, list[str]]] = {}
+        self._known: dict[str, dict[Any, float]] = {}
+        names = model[0].feature_names_in_.tolist()
+        for _, step, chosen in model[0].transformers_:
+            columns = [name if isinstance(name, str) else names[name] for name in chosen]
+            if isinstance(step, str) and step == "drop":
+                continue
+            self.columns += columns
+            self._steps |= {name: (None if _passes(step) else step, columns) for name in columns}
+            # Categories are few, and the same again in every question.
+            if hasattr(step, "categories_"):
+                self._known |= {name: {} for name in columns}
+
+    @classmethod
+    def of(cls, model: Any, frame: pd.DataFrame) -> QuickPipeline | None:
+        """``None`` for a model that is no such pipeline; the frame has rows that it takes."""
+        # Whoever has a pipeline has loaded this; others need not, and it brings half of scikit-learn.
+        if "sklearn.pipeline" not in sys.modules:
+            return None
+        from sklearn.compose import ColumnTransformer
+        from sklearn.pipeline import Pipeline
+        from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, OrdinalEncoder, RobustScaler, StandardScaler
+
+        # Whoever derives a class may do something else in it.
+        if type(model) is not Pipeline or len(model) < 2 or type(model[0]) is not ColumnTransformer:
+            return None
+        alone = (OrdinalEncoder, StandardScaler, RobustScaler, MinMaxScaler, MaxAbsScaler)
+        for _, step, columns in model[0].transformers_:
+            if not isinstance(columns, list) or not (_passes(step) or isinstance(step, str) or type(step) in alone):
+                return None
+        quick = cls(model, frame)
+        some = frame[:_COMPARED]
+        expected = model[0].transform(some)
+        if not isinstance(expected, np.ndarray) or expected.dtype != np.float64:
+            return None
+        if expected.shape[1] != len(quick.columns):
+            return None
+        found = [quick.numbers(name, some[name]) for name in quick.columns]
+        return quick if np.array_equal(np.stack(found, 1), expected, equal_nan=True) else None
+
+    def numbers(self, name: str, cells: pd.Series) -> np.ndarray:
+        """What the first step makes of cells of one column ``(n,)``."""
+        step, columns = self._steps[name]
+        if step is None:
+            return cells.to_numpy(dtype=np.float64)
+        known = self._known.get(name)
+        if known is not None and all(cell in known for cell in cells):
+            return np.array([known[cell] for cell in cells], dtype=np.float64)
+        frame = self._sample[columns].iloc[np.zeros(len(cells), dtype=int)].reset_index(drop=True)
+        frame[name] = cells.reset_index(drop=True)
+        found = np.asarray(step.transform(frame), dtype=np.float64)[:, columns.index(name)]
+        if known is not None:
+            known.update(zip(cells, found.tolist(), strict=True))
+        return found
+
+    def predict_proba(self, numbers: np.ndarray) -> np.ndarray:
+        """Probabilities ``(n, k)`` of rows ``(n, p)`` as the first step makes them."""
+        return np.asarray(self._rest.predict_proba(numbers))
+
+
+def _passes(step: Any) -> bool:
+    """Whether a step hands columns on as they are."""
+    from sklearn.preprocessing import FunctionTransformer
+
+    if isinstance(step, str):
+        return step == "passthrough"
+    return type(step) is FunctionTransformer and step.func is None and not step.validate
